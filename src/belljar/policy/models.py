@@ -1,0 +1,131 @@
+"""The policy as frozen values: what a reader of a YAML file gets, and all that the rest of belljar sees.
+
+Sizes are bytes and times are seconds here, whatever the file's unit was. Nothing in this file reads, writes or decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+_EMPTY: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a value was written: a file (or `preset aicode`, `--set`), a line and a column, both from 1."""
+
+    file: str
+    line: int = 0
+    column: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" if self.line else self.file
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A directory in the jar. Without `source` it is empty and ephemeral; with `cow` the source is never written."""
+
+    path: str
+    source: str | None = None
+    rw: bool = False
+    cow: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FsPolicy:
+    """What the jar sees of files."""
+
+    mounts: tuple[Mount, ...] = ()
+    deny_globs: tuple[str, ...] = ()
+    size_bytes: int = 0
+    inodes: int = 0
+    workdir: str = "/workspace"
+
+
+@dataclass(frozen=True, slots=True)
+class HostRule:
+    """One entry of the allowlist; empty `methods` or `paths` mean any."""
+
+    host: str
+    ports: tuple[int, ...] = (443, 80)
+    methods: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+    credential: str | None = None
+    rate: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NetPolicy:
+    """What the jar reaches. An empty allowlist allows nothing."""
+
+    enabled: bool = False
+    allowlist: tuple[HostRule, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ProcPolicy:
+    """The share of the machine that a run may use."""
+
+    uid: int
+    cpu_quota: float
+    mem_bytes: int
+    timeout_seconds: float
+    pids: int
+    open_files: int
+    file_size_bytes: int
+    output_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class EnvPolicy:
+    """The jar's environment: `set` as written, `pass_` by name from the caller's."""
+
+    set: Mapping[str, str] = field(default=_EMPTY)
+    pass_: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PythonPolicy:
+    """Which Python the jar gets: a virtual environment or an interpreter of the host, mounted read-only."""
+
+    venv: str | None = None
+    interpreter: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoggingPolicy:
+    """What is written down about a run."""
+
+    sample_ratio: float = 0.1
+    redact_pii: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A resolved policy: every layer merged, every value final."""
+
+    fs: FsPolicy
+    net: NetPolicy
+    proc: ProcPolicy
+    env: EnvPolicy
+    python: PythonPolicy
+    logging: LoggingPolicy
+    backend: str = "auto"
+    fallback: tuple[str, ...] = ()
+    on_degraded: str | tuple[str, ...] = "refuse"
+    """`refuse`, `allow`, or the clauses (`proc.mem_mb`) whose degradation is accepted."""
+    origins: Mapping[str, Origin] = field(default=MappingProxyType({}), compare=False)
+    """Key path as in the file (`proc.mem_mb`, `fs.deny_globs[2]`) to where it was written."""
+    digest: str = ""
+    """`sha256:…` of the canonical JSON of all that can be enforced (origins and layers left out)."""
+
+    def origin(self, key: str) -> Origin | None:
+        """Where `key` was written, or where the nearest key above it was."""
+        while key:
+            if found := self.origins.get(key):
+                return found
+            key = key.rpartition("[")[0] if key.endswith("]") else key.rpartition(".")[0]
+        return None

@@ -1,0 +1,92 @@
+"""What comes back from a run: plain values, ready for JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from belljar.backends.contract import EnforcementReport
+
+
+class Outcome(StrEnum):
+    """How a run ended."""
+
+    OK = "ok"
+    FAILED = "failed"
+    TIMEOUT = "timeout"
+    OOM = "oom"
+    KILLED = "killed"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Denial:
+    """Something the jar refused: what was tried, by which rule, and the smallest change that would allow it."""
+
+    kind: str
+    """`file`, `network`, `syscall`, `limit`."""
+    target: str
+    """What was tried: `open /root/.ssh/id_rsa`, `connect 192.0.2.1:443`, `ptrace`."""
+    rule: str
+    """The key of the policy that refused it: `fs.deny_globs[1]`."""
+    where: str
+    """File and line of that rule."""
+    allow: str
+    """The smallest policy change that would allow it, or why none can."""
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A regular file in the workspace that the run made or changed."""
+
+    path: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What the run used. `None` where the host can't tell."""
+
+    cpu_seconds: float = 0.0
+    peak_memory_bytes: int | None = None
+    processes: int | None = None
+    bytes_read: int | None = None
+    bytes_written: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """The whole story of one run."""
+
+    run_id: str
+    outcome: Outcome
+    exit_code: int | None
+    signal: str | None
+    stdout: str
+    stderr: str
+    truncated: bool
+    duration: float
+    """Seconds, from the call to the end of the last process."""
+    usage: Usage
+    denials: tuple[Denial, ...]
+    artifacts: tuple[Artifact, ...]
+    policy_digest: str
+    enforcement: EnforcementReport
+    backend: str = ""
+    reason: str = ""
+    """For anything but `ok` and `failed`: what ended it, in words, with the rule."""
+    fallback_from: tuple[str, ...] = field(default=())
+    """Backends that the policy preferred and that were not available here."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the code ran to its end and returned 0."""
+        return self.outcome is Outcome.OK
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as JSON-ready values."""
+        from dataclasses import asdict
+
+        return asdict(self)

@@ -1,0 +1,123 @@
+"""The system calls that are allowed for some arguments only, and for which.
+
+All rules here *allow*: an argument that matches none of them is refused by the default, so a form nobody
+thought of is closed. Values are compared under a mask of the bits that the kernel itself looks at; a
+register's upper half, which the kernel drops for an int, then neither lets a call through nor breaks one.
+"""
+
+from __future__ import annotations
+
+import socket
+import stat
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from belljar.backends.seccomp.libseccomp import Condition
+
+_INT = 0xFFFFFFFF
+
+# CLONE_NEWTIME is not among them: clone(2) reads that bit as part of the exit signal. This is the flags'
+# place on x86_64 and aarch64; s390 and cris have the stack first, and `filters` refuses to build there.
+_NEW_NAMESPACES = 0x7E020000  # NEWNS NEWCGROUP NEWUTS NEWIPC NEWUSER NEWPID NEWNET
+
+# 0x8 is PER_LINUX32, 0x20000 UNAME26, all ones only asks. ADDR_NO_RANDOMIZE and READ_IMPLIES_EXEC weaken the
+# process against its own input, and nothing in a jar needs them.
+_PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, _INT)
+
+_SET_ID_BITS = stat.S_ISUID | stat.S_ISGID
+_O_CREAT = 0o100
+_O_TMPFILE_BIT = 0o20000000  # O_TMPFILE without its O_DIRECTORY, whose value differs between architectures
+
+# Where each call has its mode. mkdir's kernel side drops the bits, but only on today's kernels.
+_MODE_ARGUMENT = {
+    "chmod": 1,
+    "fchmod": 1,
+    "fchmodat": 2,
+    "fchmodat2": 2,
+    "creat": 1,
+    "mkdir": 1,
+    "mkdirat": 2,
+}
+_NODE_MODE_ARGUMENT = {"mknod": 1, "mknodat": 2}
+# No devices: not even 0:0, which needs no privilege and is a whiteout in an overlay's upper layer.
+_NODE_TYPES = (0, stat.S_IFREG, stat.S_IFIFO, stat.S_IFSOCK)
+_OPEN_ARGUMENTS = {"open": (1, 2), "openat": (2, 3)}
+
+_SECCOMP_NEW_LISTENER = 1 << 3
+
+_SOCK_TYPE_MASK = 0xF
+_AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
+_TCP, _UDP = socket.IPPROTO_TCP, socket.IPPROTO_UDP
+_STREAM, _DGRAM, _RAW, _SEQPACKET = 1, 2, 3, 5
+
+
+class Rule(NamedTuple):
+    """One way in which a call is allowed; all of its conditions hold."""
+
+    name: str
+    conditions: tuple[Condition, ...]
+
+
+def allowed() -> tuple[Rule, ...]:
+    """Every conditional rule, in no order that matters: rules of one call are alternatives."""
+    return (*_clone(), *_personality(), *_seccomp(), *_sockets(), *_modes(), *_nodes(), *_opens())
+
+
+def _clone() -> Iterator[Rule]:
+    yield Rule("clone", (Condition(0, _NEW_NAMESPACES, 0),))
+
+
+def _personality() -> Iterator[Rule]:
+    for persona in _PERSONALITIES:
+        yield Rule("personality", (Condition(0, _INT, persona),))
+
+
+def _seccomp() -> Iterator[Rule]:
+    """Let programs install filters, which only narrow, but no listener of their own.
+
+    There is one listener for a process and all its filters: whoever holds it first keeps the other out. It also
+    answers CONTINUE, which outranks the TRACE that closes the reported calls when no supervisor is there.
+    """
+    yield Rule("seccomp", (Condition(1, _SECCOMP_NEW_LISTENER, 0),))
+
+
+def _sockets() -> Iterator[Rule]:
+    """Unix, TCP, UDP and the netlink that lists interfaces.
+
+    The protocol is part of the rule because naming another (SCTP, SMC, DCCP, MPTCP) makes the kernel load
+    its module on the guest's word. Netlink takes SOCK_RAW and SOCK_DGRAM as the same; glibc asks for raw.
+    AF_VSOCK is what must not pass: it reaches the hypervisor from any network namespace.
+    """
+    for type_ in (_STREAM, _DGRAM, _SEQPACKET):
+        yield _socket("socket", _AF_UNIX, type_)
+        yield _socket("socketpair", _AF_UNIX, type_)
+    for family in (_AF_INET, _AF_INET6):
+        for type_, protocol in ((_STREAM, _TCP), (_DGRAM, _UDP)):
+            yield _socket("socket", family, type_, 0)
+            yield _socket("socket", family, type_, protocol)
+    for type_ in (_RAW, _DGRAM):
+        yield _socket("socket", _AF_NETLINK, type_, 0)
+
+
+def _socket(call: str, family: int, type_: int, protocol: int | None = None) -> Rule:
+    conditions = (Condition(0, _INT, family), Condition(1, _SOCK_TYPE_MASK, type_))
+    return Rule(call, conditions if protocol is None else (*conditions, Condition(2, _INT, protocol)))
+
+
+def _modes() -> Iterator[Rule]:
+    """No set-user-id or set-group-id bit: on a live mount the file would outlast the jar."""
+    for name, argument in _MODE_ARGUMENT.items():
+        yield Rule(name, (Condition(argument, _SET_ID_BITS, 0),))
+
+
+def _nodes() -> Iterator[Rule]:
+    for name, argument in _NODE_MODE_ARGUMENT.items():
+        for type_ in _NODE_TYPES:
+            yield Rule(name, (Condition(argument, 0o170000 | _SET_ID_BITS, type_),))
+
+
+def _opens() -> Iterator[Rule]:
+    """Without O_CREAT or O_TMPFILE the mode is whatever was in the register, and must not matter."""
+    for name, (flags, mode) in _OPEN_ARGUMENTS.items():
+        yield Rule(name, (Condition(flags, _O_CREAT | _O_TMPFILE_BIT, 0),))
+        yield Rule(name, (Condition(mode, _SET_ID_BITS, 0),))

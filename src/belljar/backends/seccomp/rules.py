@@ -1,0 +1,150 @@
+"""Which system calls a jar may make: names only, no mechanism.
+
+The shape is that of docker's and podman's default profile: an allow list, refused by default. What differs is
+that a jar has no capability to hang an exception on, and that everything ATTACKS.md names is left out. A name
+stands in exactly one of the tables here and in `conditions`. A name that the installed libseccomp does not
+know, and that `NUMBERS` does not give, gets no rule: the default refuses it.
+"""
+
+from __future__ import annotations
+
+# Calls newer than libseccomp 2.5.4 (Debian 12). From 403 on, the number is the same on every architecture.
+NUMBERS = {
+    "set_mempolicy_home_node": 450,
+    "cachestat": 451,
+    "fchmodat2": 452,
+    "map_shadow_stack": 453,
+    "futex_wake": 454,
+    "futex_wait": 455,
+    "futex_requeue": 456,
+    "statmount": 457,
+    "listmount": 458,
+    "lsm_get_self_attr": 459,
+    "lsm_set_self_attr": 460,
+    "lsm_list_modules": 461,
+    "mseal": 462,
+    "setxattrat": 463,
+    "getxattrat": 464,
+    "listxattrat": 465,
+    "removexattrat": 466,
+    "open_tree_attr": 467,
+    "file_getattr": 468,
+    "file_setattr": 469,
+}
+
+# Above it nobody here has judged the call. It gets ENOSYS, not EPERM: a libc that tries a newer call first falls
+# back on ENOSYS and fails on EPERM. libseccomp has one default action and no ranges, so `prefix` does this.
+LAST_JUDGED = 469
+
+_FILES = """
+    access faccessat faccessat2 chdir fchdir getcwd close close_range chown fchown fchownat lchown
+    copy_file_range dup dup2 dup3 fadvise64 fallocate fcntl fdatasync flock fsync ftruncate truncate
+    getdents getdents64 getxattr fgetxattr lgetxattr listxattr flistxattr llistxattr setxattr fsetxattr lsetxattr
+    removexattr fremovexattr lremovexattr setxattrat getxattrat listxattrat removexattrat
+    file_getattr file_setattr link linkat lseek newfstatat fstat lstat stat statx statfs fstatfs
+    read pread64 readv preadv preadv2 write pwrite64 writev pwritev pwritev2 readahead readlink readlinkat
+    rename renameat renameat2 rmdir sendfile splice tee symlink symlinkat sync syncfs sync_file_range
+    umask unlink unlinkat utime utimes utimensat futimesat inotify_add_watch inotify_init inotify_init1
+    inotify_rm_watch io_cancel io_destroy io_getevents io_pgetevents io_setup io_submit cachestat
+"""
+
+# ioctl is here without a condition: `prefix` refuses the two requests that must not pass.
+_DESCRIPTORS = """
+    ioctl epoll_create epoll_create1 epoll_ctl epoll_ctl_old epoll_pwait epoll_pwait2 epoll_wait epoll_wait_old
+    eventfd eventfd2 memfd_create pipe pipe2 poll ppoll pselect6 select signalfd signalfd4
+    timerfd_create timerfd_gettime timerfd_settime
+"""
+
+# Which sockets exist at all is in `conditions`; where they lead is the network namespace's business.
+_SOCKETS = """
+    accept accept4 bind connect getpeername getsockname getsockopt listen recvfrom recvmmsg recvmsg
+    sendmmsg sendmsg sendto setsockopt shutdown
+"""
+
+# get_mempolicy only reads. mbind, set_mempolicy, migrate_pages and move_pages are refused, as in docker: a row
+# of kernel faults, and the libraries that try them (OpenBLAS, the JVM) go on without. vmsplice is refused because it
+# keeps a page of a forked parent's memory readable after the parent has rewritten it (CVE-2020-29374), which is
+# exactly the zygote's situation.
+_MEMORY = """
+    brk madvise process_madvise process_mrelease membarrier mincore mlock mlock2 mlockall mmap mprotect mremap mseal
+    msync munlock munlockall munmap pkey_alloc pkey_free pkey_mprotect remap_file_pages get_mempolicy map_shadow_stack
+"""
+
+# pidfds stay: they name only what the pid namespace shows. pidfd_getfd does not.
+_PROCESSES = """
+    alarm arch_prctl capget capset execve execveat exit exit_group fork vfork getcpu getegid geteuid getgid
+    getgroups getitimer getpgid getpgrp getpid getppid getpriority getresgid getresuid getrlimit getrusage getsid gettid
+    getuid get_robust_list set_robust_list get_thread_area set_thread_area set_tid_address ioprio_get ioprio_set kill
+    nanosleep pause pidfd_open pidfd_send_signal prctl prlimit64 restart_syscall rseq rt_sigaction rt_sigpending
+    rt_sigprocmask rt_sigqueueinfo rt_sigreturn rt_sigsuspend rt_sigtimedwait rt_tgsigqueueinfo
+    sched_get_priority_max sched_get_priority_min sched_getaffinity sched_getattr sched_getparam
+    sched_getscheduler sched_rr_get_interval sched_setaffinity sched_setattr sched_setparam sched_setscheduler
+    sched_yield setfsgid setfsuid setgid setgroups setitimer setpgid setpriority setregid setresgid setresuid
+    setreuid setrlimit setsid setuid sigaltstack sysinfo tgkill times tkill uname wait4 waitid
+"""
+
+_TIME = """
+    clock_getres clock_gettime clock_nanosleep gettimeofday time timer_create timer_delete timer_getoverrun
+    timer_gettime timer_settime
+"""
+
+_SYNCHRONISATION = """
+    futex futex_wait futex_wake futex_requeue futex_waitv getrandom mq_getsetattr mq_notify mq_open
+    mq_timedreceive mq_timedsend mq_unlink msgctl msgget msgrcv msgsnd semctl semget semop semtimedop
+    shmat shmctl shmdt shmget
+"""
+
+# A process may only narrow itself with these.
+_SELF_RESTRICTION = """
+    landlock_add_rule landlock_create_ruleset landlock_restrict_self lsm_get_self_attr lsm_list_modules
+"""
+
+ALLOWED = frozenset(
+    name
+    for group in (
+        _FILES,
+        _DESCRIPTORS,
+        _SOCKETS,
+        _MEMORY,
+        _PROCESSES,
+        _TIME,
+        _SYNCHRONISATION,
+        _SELF_RESTRICTION,
+    )
+    for name in group.split()
+)
+
+# Refused so that the caller falls back to an older call whose arguments a filter can read: both take them
+# in a structure behind a pointer. The two that list mounts have /proc/self/mountinfo to fall back to.
+ABSENT = frozenset({"clone3", "openat2", "statmount", "listmount"})
+
+# Forbidden, and worth telling the supervisor about. None of them is used by bubblewrap while it builds a jar, nor by
+# the shell at the gate (checked with strace, and by a test that runs both): mount, umount2, pivot_root,
+# unshare, clone, sethostname and setdomainname can't stand here, because bubblewrap needs them under the same filter.
+# adjtimex and clock_adjtime also read, but what they do is behind a pointer; reading is not worth the doubt.
+_REPORTED = """
+    ptrace process_vm_readv process_vm_writev pidfd_getfd kcmp
+    bpf perf_event_open userfaultfd memfd_secret io_uring_setup io_uring_enter io_uring_register
+    keyctl add_key request_key open_by_handle_at name_to_handle_at lookup_dcookie
+    fsopen fsconfig fsmount fspick move_mount open_tree open_tree_attr mount_setattr setns chroot
+    fanotify_init fanotify_mark quotactl quotactl_fd swapon swapoff acct nfsservctl
+    kexec_load kexec_file_load init_module finit_module delete_module create_module query_module get_kernel_syms
+    reboot syslog settimeofday clock_settime clock_adjtime adjtimex
+    iopl ioperm modify_ldt vhangup uselib
+"""
+REPORTED = frozenset(_REPORTED.split())
+
+# Allowed on conditions; here so that one test can see that no name stands in two tables.
+_CONDITIONAL = """
+    clone personality seccomp socket socketpair chmod fchmod fchmodat fchmodat2 creat open openat mkdir mkdirat
+    mknod mknodat
+"""
+CONDITIONAL = frozenset(_CONDITIONAL.split())
+
+# What the supervisor is told of when a policy asks for file denials: calls that name a path.
+_FILE_CALLS = """
+    open openat creat stat lstat newfstatat statx access faccessat faccessat2 readlink readlinkat execve execveat
+    mkdir mkdirat unlink unlinkat rename renameat renameat2 rmdir link linkat symlink symlinkat
+    chmod truncate
+"""
+FILE_CALLS = frozenset(_FILE_CALLS.split())

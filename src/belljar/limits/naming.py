@@ -1,0 +1,42 @@
+"""The names of belljar's groups, which say whose they are: so a later launcher can tell the dead's from the living's.
+
+belljar-4026531836-1234-115285-7    pid namespace, launcher's pid, when that process started, its sandbox number
+"""
+
+from __future__ import annotations
+
+import os
+
+PREFIX = "belljar"
+LEAF = "belljar-launcher"
+"""v2: where the launcher itself lives, because a group that has groups with limits may hold no process."""
+
+
+def group_name(pid: int, number: int | str) -> str:
+    """The name of the group `number` that the living process `pid` makes."""
+    return f"{PREFIX}-{_pid_namespace()}-{pid}-{_start_time(pid) or 0}-{number}"
+
+
+def is_stale(name: str) -> bool:
+    """Whether `name` is a group of a launcher of this pid namespace that is dead now.
+
+    One from another pid namespace can't be judged from here, so it is not stale.
+    """
+    parts = name.split("-")
+    if len(parts) != 5 or parts[0] != PREFIX or not all(part.isdigit() for part in parts[1:4]):
+        return False
+    namespace, pid, started = (int(part) for part in parts[1:4])
+    return namespace == _pid_namespace() and _start_time(pid) != started
+
+
+def _pid_namespace() -> int:
+    return os.stat("/proc/self/ns/pid").st_ino
+
+
+def _start_time(pid: int) -> int | None:
+    """Clock ticks since boot at which the process started: with the pid, it names a process once and for all."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return int(stat.read().rpartition(b")")[2].split()[19])
+    except (FileNotFoundError, ProcessLookupError):
+        return None

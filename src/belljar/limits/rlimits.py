@@ -1,0 +1,77 @@
+"""Limits that each process carries itself: beneath the group where there is one, and all there is where there is none.
+
+`rlimits_for` decides (host or launcher, pure); `apply` runs in the forked child, before bwrap, and needs no privilege:
+every limit is only ever lowered. Not here: RLIMIT_NPROC, which counts a user's whole session unless it is set inside
+the run's own user namespace, so the gate does it; RLIMIT_AS, which breaks node and java; RLIMIT_STACK, which programs
+rely on.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable
+
+from belljar.errors import SandboxUnavailableError
+from belljar.limits.values import Limits
+
+Rlimit = tuple[int, int, int]
+"""(resource, soft, hard) as `resource.setrlimit` takes them."""
+
+_MEMLOCK_BYTES = 64 * 1024
+_PENDING_SIGNALS = 1024
+_OOM_SCORE = "500"
+
+_NAMES = {getattr(resource, name): name for name in dir(resource) if name.startswith("RLIMIT_")}
+
+
+def current_hard(which: int) -> int:
+    """The hard limit that this process has now."""
+    return resource.getrlimit(which)[1]
+
+
+def rlimits_for(limits: Limits, *, has_memory_group: bool, hard: Callable[[int], int] = current_hard) -> list[Rlimit]:
+    """The rlimits of a run. None exceeds the hard limit that `hard` tells: that one is tighter, and stays.
+
+    Without a memory group each process may have `mem_bytes` of data; the sum is the monitor's business.
+    """
+    wanted = {
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_MSGQUEUE: 0,
+        resource.RLIMIT_MEMLOCK: _MEMLOCK_BYTES,
+        resource.RLIMIT_SIGPENDING: _PENDING_SIGNALS,
+        resource.RLIMIT_RTPRIO: 0,
+        resource.RLIMIT_NICE: 0,
+    }
+    if limits.open_files:
+        wanted[resource.RLIMIT_NOFILE] = limits.open_files
+    if limits.file_size_bytes:
+        wanted[resource.RLIMIT_FSIZE] = limits.file_size_bytes
+    if limits.mem_bytes and not has_memory_group:
+        wanted[resource.RLIMIT_DATA] = limits.mem_bytes
+    return [(which, tightest, tightest) for which, value in wanted.items() for tightest in [_clamp(value, hard(which))]]
+
+
+def apply(rlimits: list[Rlimit]) -> None:
+    """Set them on this process: in the forked child, before it execs.
+
+    Raises:
+        SandboxUnavailableError: the kernel refused one; the message names it.
+    """
+    for which, soft, hard in rlimits:
+        try:
+            resource.setrlimit(which, (soft, hard))
+        except (OSError, ValueError) as error:
+            raise SandboxUnavailableError(f"can't set {_NAMES.get(which, which)} to {soft}: {error}") from error
+
+
+def volunteer_for_oom() -> None:
+    """Make this process and its children the kernel's first choice when memory runs out (forked child, before exec).
+
+    A host that protects itself (`OOMScoreAdjust=-1000`) would pass that on, and nothing in the jar could be killed.
+    """
+    with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+        file.write(_OOM_SCORE)
+
+
+def _clamp(value: int, hard: int) -> int:
+    return value if hard == resource.RLIM_INFINITY else min(value, hard)

@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
-_EMPTY: Mapping[str, str] = MappingProxyType({})
+
+def _nothing() -> Mapping[str, Any]:
+    return MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,7 @@ class ProcPolicy:
 class EnvPolicy:
     """The jar's environment: `set` as written, `pass_` by name from the caller's."""
 
-    set: Mapping[str, str] = field(default=_EMPTY)
+    set: Mapping[str, str] = field(default_factory=_nothing)
     pass_: tuple[str, ...] = ()
 
 
@@ -117,7 +120,7 @@ class Policy:
     fallback: tuple[str, ...] = ()
     on_degraded: str | tuple[str, ...] = "refuse"
     """`refuse`, `allow`, or the clauses (`proc.mem_mb`) whose degradation is accepted."""
-    origins: Mapping[str, Origin] = field(default=MappingProxyType({}), compare=False)
+    origins: Mapping[str, Origin] = field(default_factory=_nothing, compare=False)
     """Key path as in the file (`proc.mem_mb`, `fs.deny_globs[2]`) to where it was written."""
     digest: str = ""
     """`sha256:…` of the canonical JSON of all that can be enforced (origins and layers left out)."""

@@ -1,0 +1,112 @@
+"""The last step: merged values become a `Policy`, with the origin of each and the digest of all."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Any
+
+from belljar.policy import paths
+from belljar.policy.globs import DenyGlobs
+from belljar.policy.layer import Layer, Written
+from belljar.policy.models import (
+    EnvPolicy,
+    FsPolicy,
+    LoggingPolicy,
+    NetPolicy,
+    Origin,
+    Policy,
+    ProcPolicy,
+    PythonPolicy,
+)
+from belljar.policy.problems import Problems, place
+
+_LISTS = ("fs.mounts", "fs.deny_globs", "net.allowlist", "env.pass", "fallback")
+
+
+def assemble(values: Layer, problems: Problems) -> Policy | None:
+    """The policy that the merged values say; None if there are problems, which are noted."""
+    _check(values, problems)
+    if len(problems):
+        return None
+    from belljar.policy.digest import digest
+
+    policy = _policy(values, "")
+    return _policy(values, digest(policy))
+
+
+def _policy(values: Layer, digest: str) -> Policy:
+    def one(key: str, default: Any = None) -> Any:
+        written = values.get(key)
+        return default if written is None else written.value
+
+    def many(key: str) -> tuple[Any, ...]:
+        return tuple(item.value for item in one(key, ()))
+
+    return Policy(
+        fs=FsPolicy(
+            mounts=many("fs.mounts"),
+            deny_globs=many("fs.deny_globs"),
+            size_bytes=one("fs.size_mb"),
+            inodes=one("fs.inodes"),
+            workdir=one("fs.workdir", paths.WORKSPACE),
+        ),
+        net=NetPolicy(enabled=one("net.enabled", False), allowlist=many("net.allowlist")),  # noqa: FBT003
+        proc=ProcPolicy(
+            uid=one("proc.uid"),
+            cpu_quota=one("proc.cpu_quota"),
+            mem_bytes=one("proc.mem_mb"),
+            timeout_seconds=one("proc.timeout_ms"),
+            pids=one("proc.pids"),
+            open_files=one("proc.open_files"),
+            file_size_bytes=one("proc.file_size_mb"),
+            output_bytes=one("proc.output_mb"),
+        ),
+        env=EnvPolicy(
+            set=MappingProxyType({name: item.value for name, item in one("env.set", {}).items()}),
+            pass_=many("env.pass"),
+        ),
+        python=PythonPolicy(venv=one("python.venv"), interpreter=one("python.interpreter")),
+        logging=LoggingPolicy(
+            sample_ratio=one("logging.sample_ratio", 0.1),
+            redact_pii=one("logging.redact_pii", True),  # noqa: FBT003
+        ),
+        backend=one("backend", "auto"),
+        fallback=many("fallback"),
+        on_degraded=one("on_degraded", "refuse"),
+        origins=MappingProxyType(_origins(values)),
+        digest=digest,
+    )
+
+
+def _origins(values: Layer) -> dict[str, Origin]:
+    origins = {key: written.origin for key, written in values.items()}
+    for key in _LISTS:
+        if written := values.get(key):
+            origins.update({f"{key}[{at}]": item.origin for at, item in enumerate(written.value)})
+    if variables := values.get("env.set"):
+        origins.update({f"env.set.{name}": item.origin for name, item in variables.value.items()})
+    return origins
+
+
+def _check(values: Layer, problems: Problems) -> None:
+    """What no key can know alone."""
+    mounts: tuple[Written, ...] = values["fs.mounts"].value if "fs.mounts" in values else ()
+    if workdir := values.get("fs.workdir"):
+        homes = [item.value.path for item in mounts] + ["/tmp"]  # noqa: S108 the jar's own
+        if not any(paths.beneath(workdir.value, home) for home in homes):
+            wanted = ", ".join(homes)
+            problems.add(workdir.origin, f"fs.workdir: wanted a directory in {wanted}, found '{workdir.value}'")
+    if any(item.value.source for item in mounts) or any(values.get(key) for key in ("python.venv",)):
+        _check_denied(values, mounts, problems)
+
+
+def _check_denied(values: Layer, mounts: tuple[Written, ...], problems: Problems) -> None:
+    """A mount that a pattern by name hides whole: better said now than found empty."""
+    patterns: tuple[Written, ...] = values["fs.deny_globs"].value if "fs.deny_globs" in values else ()
+    globs = DenyGlobs(item.value for item in patterns)
+    shown = [("fs.mounts", item.value.source, item.origin) for item in mounts if item.value.source]
+    shown += [(key, values[key].value, values[key].origin) for key in ("python.venv",) if key in values]
+    for key, path, origin in shown:
+        if path is not None and (index := globs.covering(path, absolute=False)) is not None:
+            rule = patterns[index]
+            problems.add(origin, f"{key}: {path} is denied by '{rule.value}' of {place(rule.origin)}")

@@ -1,0 +1,277 @@
+"""Every key of a policy file, once: its kind, range, meaning and example.
+
+The validator, the ceiling, the JSON Schema, the reference page and the file that `belljar init` writes all come from
+this table. A key that is not here does not exist.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from belljar.policy.units import MB
+
+BACKENDS = ("auto", "bubblewrap", "landlock", "seatbelt", "docker", "podman", "gvisor", "unconfined")
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+
+
+class Kind(StrEnum):
+    """What a value is; `validate` has one reader for each."""
+
+    VERSION = "version"
+    EXTENDS = "preset or path"
+    CHOICE = "choice"
+    CHOICES = "list of choices"
+    DEGRADED = "refuse, allow or a list of keys"
+    COUNT = "whole number"
+    NUMBER = "number"
+    SIZE = "size"
+    TIME = "time"
+    BOOLEAN = "boolean"
+    JAR_PATH = "path in the jar"
+    HOST_PATH = "path of the host"
+    GLOBS = "list of globs"
+    RECORDS = "list"
+    VARIABLES = "names and values"
+    NAMES = "list of names"
+    HOST = "host"
+    PORTS = "list of ports"
+    PATHS = "list of URL paths"
+    CREDENTIAL = "name"
+    RATE = "rate"
+
+
+class Bound(StrEnum):
+    """How a managed policy binds a key; the words are the reference page's."""
+
+    NONE = "does not bind"
+    MOST = "is the most"
+    SAME = "must stay the same"
+    OFF = "false stays false"
+    ON = "true stays true"
+    BACKEND = "anything but auto must stay; unconfined only if named here"
+    SUBSET = "nothing beyond what is listed here"
+    DEGRADED = "nothing beyond what is accepted here"
+    KEPT = "every pattern stays"
+    MOUNTS = "every source lies beneath one of these, writable and live only if that one is"
+    COVERED = "every entry is covered by one of these"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key. `minimum` and `maximum` are in the value's base unit: bytes for a size, milliseconds for a time."""
+
+    path: str
+    kind: Kind
+    doc: str
+    example: Any
+    bound: Bound = Bound.NONE
+    minimum: float = 0
+    maximum: float = 0
+    choices: tuple[str, ...] = ()
+    optional: bool = False
+    """Whether `null` may be written, to take back what was inherited."""
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path.rpartition(".")[2]
+
+
+_TERABYTE = 1024 * 1024 * MB
+_WEEK = 7 * 24 * 3_600_000
+
+_TABLE = (
+    Key("version", Kind.VERSION, "The version of this format; 1 is the only one.", 1),
+    Key(
+        "extends",
+        Kind.EXTENDS,
+        "What this file starts from: a preset, the path of another file (relative to this one), or `none` for a file "
+        "that says everything itself. Without it a file starts from `aicode`.",
+        "aicode",
+    ),
+    Key(
+        "backend",
+        Kind.CHOICE,
+        "How the code is confined. `auto` takes the strongest that works here, and never `unconfined`.",
+        "auto",
+        Bound.BACKEND,
+        choices=BACKENDS,
+    ),
+    Key(
+        "fallback",
+        Kind.CHOICES,
+        "Backends to try, in this order, when `backend` does not work here. Nothing weaker is used unless it is named.",
+        [],
+        Bound.SUBSET,
+        choices=BACKENDS[1:],
+    ),
+    Key(
+        "on_degraded",
+        Kind.DEGRADED,
+        "What to do when the backend can't fully hold a clause: `refuse` the run, `allow` it, or allow it for the "
+        "clauses listed.",
+        "refuse",
+        Bound.DEGRADED,
+    ),
+    Key(
+        "fs.mounts",
+        Kind.RECORDS,
+        "Directories in the jar. One that has the path of an inherited one replaces it.",
+        [{"path": "/workspace", "rw": True}],
+        Bound.MOUNTS,
+    ),
+    Key("fs.mounts[].path", Kind.JAR_PATH, "Where the directory is in the jar.", "/deps"),
+    Key(
+        "fs.mounts[].source",
+        Kind.HOST_PATH,
+        "The host's directory that is shown there. A relative one lies beneath this file. Without it the directory is "
+        "empty and gone after the run.",
+        "./deps",
+        optional=True,
+    ),
+    Key("fs.mounts[].rw", Kind.BOOLEAN, "Whether the code may write there.", example=False),
+    Key(
+        "fs.mounts[].cow",
+        Kind.BOOLEAN,
+        "Copy on write: with `rw` and a `source`, what the code writes stays in the jar and the source is untouched.",
+        example=False,
+    ),
+    Key(
+        "fs.deny_globs",
+        Kind.GLOBS,
+        "Files and directories that the jar never sees, in any mount. Patterns add to the inherited ones; "
+        "`'!PATTERN'` takes back an inherited one. An absolute pattern that covers the source of a mount says "
+        '"nothing else of it": the mount stays. A pattern by name always holds.',
+        ["**/.env", "**/.ssh/**"],
+        Bound.KEPT,
+    ),
+    Key(
+        "fs.size_mb",
+        Kind.SIZE,
+        "How much the code may write, in all its directories together.",
+        500,
+        Bound.MOST,
+        MB,
+        _TERABYTE,
+    ),
+    Key("fs.inodes", Kind.COUNT, "How many files it may make.", 50_000, Bound.MOST, 16, 100_000_000),
+    Key("fs.workdir", Kind.JAR_PATH, "The directory in which the code starts.", "/workspace", Bound.SAME),
+    Key(
+        "net.enabled",
+        Kind.BOOLEAN,
+        "Whether the jar reaches the hosts of the allowlist. There is no other way out.",
+        example=False,
+        bound=Bound.OFF,
+    ),
+    Key(
+        "net.allowlist",
+        Kind.RECORDS,
+        "The hosts, each a name or a mapping. It replaces the inherited list. An empty one allows nothing.",
+        [],
+        Bound.COVERED,
+    ),
+    Key(
+        "net.allowlist[].host",
+        Kind.HOST,
+        "A name matches itself, `*.example.com` its subdomains only, `*` everything.",
+        "api.example.com",
+    ),
+    Key("net.allowlist[].ports", Kind.PORTS, "Its ports; 443 and 80 unless written.", [443], minimum=1, maximum=65535),
+    Key("net.allowlist[].methods", Kind.CHOICES, "HTTP methods; any unless written.", ["GET"], choices=METHODS),
+    Key("net.allowlist[].paths", Kind.PATHS, "URL paths, as globs; any unless written.", ["/v1/items/**"]),
+    Key(
+        "net.allowlist[].credential",
+        Kind.CREDENTIAL,
+        "The credential that the proxy adds. The code never sees it.",
+        "items-api",
+        optional=True,
+    ),
+    Key("net.allowlist[].rate", Kind.RATE, "The most requests: `10/s`, `600/m`, `1000/h`.", "10/s", optional=True),
+    Key(
+        "proc.uid",
+        Kind.COUNT,
+        "The user that the code is, as it sees itself. Never 0.",
+        1000,
+        Bound.SAME,
+        1,
+        2**31 - 1,
+    ),
+    Key("proc.cpu_quota", Kind.NUMBER, "Processors' worth of time: 1 is one core.", 1, Bound.MOST, 0.01, 1024),
+    Key("proc.mem_mb", Kind.SIZE, "Memory of all its processes together.", 1024, Bound.MOST, MB, 16 * _TERABYTE),
+    Key("proc.timeout_ms", Kind.TIME, "Wall time, then the whole tree is killed.", 60_000, Bound.MOST, 1, _WEEK),
+    Key("proc.pids", Kind.COUNT, "Processes and threads at once.", 64, Bound.MOST, 1, 4_194_304),
+    Key("proc.open_files", Kind.COUNT, "Open files of each process.", 256, Bound.MOST, 8, 1_048_576),
+    Key("proc.file_size_mb", Kind.SIZE, "The largest file it may write.", 256, Bound.MOST, 1, _TERABYTE),
+    Key("proc.output_mb", Kind.SIZE, "How much it may print.", 8, Bound.MOST, 1, 1024 * MB),
+    Key(
+        "env.set",
+        Kind.VARIABLES,
+        "Variables of the jar's environment; they add to the inherited ones. Never put a secret here.",
+        {"LANG": "C.UTF-8"},
+        Bound.SUBSET,
+    ),
+    Key(
+        "env.pass",
+        Kind.NAMES,
+        "Variables that are passed from the caller's environment, by name.",
+        [],
+        Bound.SUBSET,
+    ),
+    Key(
+        "python.venv",
+        Kind.HOST_PATH,
+        "A virtual environment of the host, mounted read-only, so that its packages import.",
+        "./.venv",
+        Bound.SAME,
+        optional=True,
+    ),
+    Key(
+        "python.interpreter",
+        Kind.HOST_PATH,
+        "The Python to use, instead of the one found.",
+        "/usr/bin/python3",
+        Bound.SAME,
+        optional=True,
+    ),
+    Key(
+        "logging.sample_ratio",
+        Kind.NUMBER,
+        "The share of runs whose output is written to the log. Starts, ends, denials and kills always are.",
+        0.1,
+        Bound.SAME,
+        0,
+        1,
+    ),
+    Key(
+        "logging.redact_pii",
+        Kind.BOOLEAN,
+        "Whether secrets and personal data are replaced by tokens before anything is logged or returned.",
+        example=True,
+        bound=Bound.ON,
+    ),
+)
+
+KEYS = {key.path: key for key in _TABLE}
+"""Every key by its path."""
+
+REQUIRED = tuple(key.path for key in _TABLE if key.bound is Bound.MOST or key.path in ("proc.uid", "fs.mounts"))
+"""What a policy that stands alone (`extends: none`) must say itself."""
+
+CLAUSES = tuple(key.path for key in _TABLE if "." in key.path and "[]" not in key.path and key.path != "fs.workdir")
+"""What a backend enforces, and `on_degraded` may list."""
+
+
+def fields(prefix: str) -> dict[str, Key]:
+    """The keys directly inside `prefix` (`proc`, `fs.mounts[]`, or nothing for the top), by name."""
+    start = f"{prefix}." if prefix else ""
+    return {key.name: key for key in _TABLE if key.path.startswith(start) and "." not in key.path[len(start) :]}
+
+
+def sections() -> tuple[str, ...]:
+    """The mappings of the top level, in order: `fs`, `net`, …"""
+    return tuple(dict.fromkeys(key.path.partition(".")[0] for key in _TABLE if "." in key.path))
+
+
+__all__ = ["BACKENDS", "CLAUSES", "KEYS", "METHODS", "REQUIRED", "Bound", "Key", "Kind", "fields", "sections"]

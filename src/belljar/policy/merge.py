@@ -1,0 +1,55 @@
+"""Lays one layer over another. What a key does when both have it is listed here and nowhere else."""
+
+from __future__ import annotations
+
+from belljar.policy.layer import Layer, Written
+from belljar.policy.models import Origin
+from belljar.policy.problems import Problems, found, nearest
+
+
+class Merged:
+    """Layers, one over the other: what is written last, and which inherited patterns someone took back."""
+
+    def __init__(self) -> None:
+        self.values: Layer = {}
+        self.removed_globs: dict[str, Origin] = {}
+
+    def lay(self, layer: Layer, problems: Problems) -> None:
+        """Put `layer` on top."""
+        for key, written in layer.items():
+            if key in ("version", "extends"):
+                continue
+            self.values[key] = self._over(key, self.values.get(key), written, problems)
+
+    def _over(self, key: str, under: Written | None, over: Written, problems: Problems) -> Written:
+        if key == "fs.deny_globs":
+            return self._globs(under, over, problems)
+        if key == "fs.mounts" and under:
+            return Written(_by_path(under, over), over.origin, over.preset)
+        if key == "env.set" and under:
+            return Written({**under.value, **over.value}, over.origin, over.preset)
+        return over
+
+    def _globs(self, under: Written | None, over: Written, problems: Problems) -> Written:
+        """Patterns add up, each once; `!pattern` takes back the same inherited one, and must find it."""
+        patterns: dict[str, Written] = {item.value: item for item in under.value} if under else {}
+        for item in over.value:
+            if not item.value.startswith("!"):
+                patterns.setdefault(item.value, item)
+                self.removed_globs.pop(item.value, None)
+                continue
+            pattern = item.value[1:]
+            if patterns.pop(pattern, None) is None:
+                close = nearest(pattern, patterns)
+                problems.add(
+                    item.origin,
+                    f"fs.deny_globs: wanted an inherited pattern to take back, found {found(pattern)}{close}",
+                )
+            self.removed_globs[pattern] = item.origin
+        return Written(tuple(patterns.values()), over.origin, over.preset)
+
+
+def _by_path(under: Written, over: Written) -> tuple[Written, ...]:
+    mounts = {item.value.path: item for item in under.value}
+    mounts.update({item.value.path: item for item in over.value})
+    return tuple(mounts.values())

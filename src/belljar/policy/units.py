@@ -1,0 +1,93 @@
+"""Sizes, times and the plain scalars of YAML: text to value and back.
+
+Plain scalars follow YAML 1.2's core schema, so `no` and `on` are text here: an editor that checks the file against the
+JSON Schema and belljar never read a value in two ways.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+MB = 1024 * 1024
+_LONGEST_NUMBER = 40
+_INTEGER = re.compile(r"[+-]?(?:0|[1-9][0-9]*)\Z")
+_FLOAT = re.compile(r"[+-]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)(?:[eE][+-]?[0-9]+)?\Z")
+_LEADING_ZERO = re.compile(r"[+-]?0[0-9]+\Z")
+_WORDS: dict[str, bool | None] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+
+SIZE_PATTERN = r"^[0-9]+(\.[0-9]+)?([kKmMgGtT]([iI]?[bB])?|[bB])$"
+TIME_PATTERN = r"^[0-9]+(\.[0-9]+)?(ms|s|m|h)$"
+_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)(?:([kmgt])(?:i?b)?|b)\Z", re.IGNORECASE)
+_TIME = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)(ms|s|m|h)\Z")
+_SIZE_UNITS = {"": 1, "k": 1024, "m": MB, "g": 1024 * MB, "t": 1024 * 1024 * MB}
+_TIME_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
+
+
+def plain(text: str) -> bool | int | float | str | None:
+    """The value of an unquoted scalar."""
+    if text in _WORDS:
+        return _WORDS[text]
+    if len(text) > _LONGEST_NUMBER or _LEADING_ZERO.match(text):
+        return text
+    if _INTEGER.match(text):
+        return int(text)
+    if _FLOAT.match(text):
+        number = float(text)
+        return number if math.isfinite(number) else text
+    return text
+
+
+def size(value: object, unit: int = MB) -> int | None:
+    """Bytes of a number in `unit`, or of text like `512m`; None if it is neither."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        return _whole(value * unit)
+    if isinstance(value, str) and (match := _SIZE.match(value)):
+        return _whole(float(match[1]) * _SIZE_UNITS[(match[2] or "").lower()])
+    return None
+
+
+def milliseconds(value: object) -> int | None:
+    """Milliseconds of a number of them, or of text like `30s`; None if it is neither."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        return _whole(value)
+    if isinstance(value, str) and (match := _TIME.match(value)):
+        return _whole(float(match[1]) * _TIME_UNITS[match[2]])
+    return None
+
+
+def _whole(number: float) -> int | None:
+    """The nearest whole number, and None for what a mapping may hold that is no number at all (`nan`)."""
+    if isinstance(number, int):
+        return number
+    return round(number) if math.isfinite(number) else None
+
+
+def size_value(count: int) -> int | str:
+    """The shortest way to write `count` bytes in a key whose unit is MB, exactly."""
+    if count % MB == 0:
+        return count // MB
+    return f"{count // 1024}k" if count % 1024 == 0 else f"{count}b"
+
+
+def show_size(count: int) -> str:
+    """Bytes for people: `512 MB`, `4 TB`."""
+    amount, names = float(count), ["bytes", "kB", "MB", "GB", "TB"]
+    while amount >= 1024 and len(names) > 1:
+        amount, names = amount / 1024, names[1:]
+    return f"{amount:.4g} {names[0]}"
+
+
+def show_time(ms: int) -> str:
+    """Milliseconds for people: `500 ms`, `60 s`, `24 h`."""
+    if ms < 1000:
+        return f"{ms} ms"
+    return f"{ms / 1000:.4g} s" if ms <= 600_000 else f"{ms / 3_600_000:.4g} h"

@@ -36,7 +36,7 @@ _ENOSYS = libseccomp.refuse(errno.ENOSYS)
 
 
 @functools.cache
-def jar_filter(reported: bool) -> bytes:  # noqa: FBT001 the launcher's contract
+def jar_filter(*, reported: bool) -> bytes:
     """Build the program for `bwrap --seccomp`, which refuses everything with EPERM that is not on the list.
 
     Args:

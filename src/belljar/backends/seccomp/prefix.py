@@ -11,11 +11,12 @@ end can be put in front of another one as it is.
 from __future__ import annotations
 
 import struct
+from typing import NamedTuple
 
 # struct seccomp_data: nr, arch, instruction_pointer, args[6]; the low half comes first on little-endian.
 _NUMBER_OFFSET = 0
 _ARCHITECTURE_OFFSET = 4
-_ARGUMENTS_OFFSET = 16
+_REQUEST_OFFSET = 16 + 8  # the low half of ioctl's second argument, all that the kernel uses of it
 
 _LOAD_WORD = 0x20
 _JUMP_EQUAL = 0x15
@@ -28,12 +29,23 @@ _X32_BIT = 0x40000000
 # Both push input into the terminal that the jar was started from (CVE-2017-5226).
 TIOCSTI = 0x5412
 TIOCLINUX = 0x541C
-FORBIDDEN_REQUESTS = (TIOCSTI, TIOCLINUX)
-_REQUEST_ARGUMENT = 1
+
+# Places to jump to; the empty name is the next instruction.
+_NEXT = ""
+_REFUSED = "refused"
+_UNKNOWN = "unknown"
+_END = "end"
+
+
+class _Instruction(NamedTuple):
+    code: int
+    operand: int
+    true: str = _NEXT
+    false: str = _NEXT
 
 
 def prefix(*, architecture: int, ioctl: int, last_judged: int, unknown: int, refused: int) -> bytes:
-    """Instructions that answer what they know and run off their end for all else.
+    """Assemble instructions that answer what they know and run off their end for all else.
 
     Args:
         architecture: the AUDIT_ARCH token; any other falls through, to libseccomp's own check.
@@ -43,28 +55,22 @@ def prefix(*, architecture: int, ioctl: int, last_judged: int, unknown: int, ref
         refused: the action for a forbidden ioctl request.
 
     """
-    requests = [_instruction(_JUMP_EQUAL, request, true=_to_refused(i)) for i, request in enumerate(FORBIDDEN_REQUESTS)]
-    tail = len(requests) + 3  # the requests, the jump over the two returns, the two returns
     program = [
-        _instruction(_LOAD_WORD, _ARCHITECTURE_OFFSET),
-        _instruction(_JUMP_EQUAL, architecture, false=tail + 5),
-        _instruction(_LOAD_WORD, _NUMBER_OFFSET),
-        _instruction(_JUMP_GREATER_OR_EQUAL, _X32_BIT, true=tail + 3),
-        _instruction(_JUMP_GREATER, last_judged, true=tail + 1),
-        _instruction(_JUMP_EQUAL, ioctl, false=tail + 1),
-        _instruction(_LOAD_WORD, _ARGUMENTS_OFFSET + 8 * _REQUEST_ARGUMENT),
-        *requests,
-        # Always false-or-true to the same place: classic BPF's way of jumping over the returns.
-        _instruction(_JUMP_EQUAL, 0, true=2, false=2),
-        _instruction(_RETURN, refused),
-        _instruction(_RETURN, unknown),
+        _Instruction(_LOAD_WORD, _ARCHITECTURE_OFFSET),
+        _Instruction(_JUMP_EQUAL, architecture, false=_END),
+        _Instruction(_LOAD_WORD, _NUMBER_OFFSET),
+        _Instruction(_JUMP_GREATER_OR_EQUAL, _X32_BIT, true=_END),
+        _Instruction(_JUMP_GREATER, last_judged, true=_UNKNOWN),
+        _Instruction(_JUMP_EQUAL, ioctl, false=_END),
+        _Instruction(_LOAD_WORD, _REQUEST_OFFSET),
+        _Instruction(_JUMP_EQUAL, TIOCSTI, true=_REFUSED),
+        _Instruction(_JUMP_EQUAL, TIOCLINUX, true=_REFUSED, false=_END),
     ]
-    return b"".join(program)
+    places = {_REFUSED: len(program), _UNKNOWN: len(program) + 1, _END: len(program) + 2}
+    program += [_Instruction(_RETURN, refused), _Instruction(_RETURN, unknown)]
+    return b"".join(_encode(instruction, index, places) for index, instruction in enumerate(program))
 
 
-def _to_refused(index: int) -> int:
-    return len(FORBIDDEN_REQUESTS) - index
-
-
-def _instruction(code: int, operand: int, *, true: int = 0, false: int = 0) -> bytes:
-    return struct.pack("=HBBI", code, true, false, operand)
+def _encode(instruction: _Instruction, index: int, places: dict[str, int]) -> bytes:
+    true, false = (places.get(label, index + 1) - index - 1 for label in (instruction.true, instruction.false))
+    return struct.pack("=HBBI", instruction.code, true, false, instruction.operand)

@@ -1,0 +1,191 @@
+"""The programs as data: every number and many arguments through an interpreter, against the tables."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from seccomp_machine import ALLOW, ENOSYS, EPERM, I386, KILL_PROCESS, NOTIFY, TRACE, answer
+
+from belljar.backends.seccomp import conditions, filters, libseccomp, rules
+from belljar.errors import PrerequisiteError
+
+NATIVE = libseccomp.native_architecture()
+REGISTER = st.integers(0, 2**64 - 1)
+# Values near what the rules look at, so that the random ones meet both sides.
+SMALL = st.one_of(st.integers(0, 48), REGISTER, st.integers(0, 48).map(lambda n: n | 1 << 35))
+
+
+def numbers(names: frozenset[str]) -> set[int]:
+    found = {
+        libseccomp.resolve(name) if libseccomp.resolve(name) is not None else rules.NUMBERS.get(name) for name in names
+    }
+    return {number for number in found if number is not None}
+
+
+def verdict(call: str, *arguments: int) -> bool:
+    number = libseccomp.resolve(call)
+    if number is None:
+        number = rules.NUMBERS.get(call)
+    if number is None:
+        pytest.skip(f"no {call} on this architecture")
+    action = answer(filters.jar_filter(reported=False), number, arguments, architecture=NATIVE)
+    assert action in {ALLOW, EPERM}
+    return action == ALLOW
+
+
+def test_a_name_stands_in_one_table() -> None:
+    """A bare rule would swallow a conditional one of the same call."""
+    tables = (rules.ALLOWED, rules.ABSENT, rules.REPORTED, rules.CONDITIONAL)
+    for one, other in itertools.combinations(tables, 2):
+        assert not one & other
+    assert {rule.name for rule in conditions.allowed()} == rules.CONDITIONAL
+
+
+def test_every_name_is_known_somewhere() -> None:
+    """A misspelt name would silently get no rule: libseccomp says -1 only for names of no architecture."""
+    for name in rules.ALLOWED | rules.ABSENT | rules.REPORTED | rules.CONDITIONAL | rules.FILE_CALLS:
+        known = libseccomp.library().seccomp_syscall_resolve_name(name.encode()) != -1
+        assert known or name in rules.NUMBERS, name
+
+
+def test_numbers_agree_with_libseccomp() -> None:
+    """Where a newer libseccomp knows the name, it must say the same."""
+    for name, number in rules.NUMBERS.items():
+        assert libseccomp.resolve(name) in {None, number}
+
+
+@pytest.mark.parametrize("reported", [False, True])
+def test_every_number(reported: bool) -> None:
+    """The whole table, and beyond its end, answers as `rules` says."""
+    program = filters.jar_filter(reported=reported)
+    expected = dict.fromkeys(range(1024), EPERM)
+    expected |= dict.fromkeys(numbers(rules.ALLOWED), ALLOW)
+    expected |= dict.fromkeys(numbers(rules.REPORTED), TRACE if reported else EPERM)
+    expected |= dict.fromkeys(numbers(rules.ABSENT), ENOSYS)
+    expected |= dict.fromkeys(range(rules.LAST_JUDGED + 1, 1024), ENOSYS)
+    conditional = numbers(rules.CONDITIONAL)
+    for number, action in expected.items():
+        if number not in conditional:
+            assert answer(program, number, architecture=NATIVE) == action, filters.syscall_name(number)
+
+
+@pytest.mark.parametrize("number", [0, 1, 39, 101, 512])
+def test_other_tables(number: int) -> None:
+    """The 32-bit and x32 tables end the process, in every program."""
+    for program in (filters.jar_filter(reported=False), filters.notify_filter(connects=True, files=True)):
+        assert answer(program, number, architecture=I386) == KILL_PROCESS
+        if NATIVE == 0xC000003E:
+            assert answer(program, number | 0x40000000, architecture=NATIVE) == KILL_PROCESS
+            assert answer(program, number | 0x80000000, architecture=NATIVE) == KILL_PROCESS
+
+
+def test_minus_one_is_refused() -> None:
+    """The number that tracers use for 'skip' is not special."""
+    assert answer(filters.jar_filter(reported=False), 0xFFFFFFFF, architecture=NATIVE) in {EPERM, KILL_PROCESS}
+
+
+@pytest.mark.parametrize("connects", [False, True])
+@pytest.mark.parametrize("files", [False, True])
+def test_what_is_notified(connects: bool, files: bool) -> None:
+    """The reported calls, and what was asked for; everything else is left to the other program."""
+    program = filters.notify_filter(connects=connects, files=files)
+    wanted = rules.REPORTED | (rules.FILE_CALLS if files else set()) | ({"connect"} if connects else set())
+    notified = {n for n in range(600) if answer(program, n, architecture=NATIVE) == NOTIFY}
+    allowed = {n for n in range(600) if answer(program, n, architecture=NATIVE) == ALLOW}
+    assert notified == numbers(frozenset(wanted))
+    assert notified | allowed == set(range(600))
+
+
+def test_passing_on_the_listener_is_never_notified() -> None:
+    """Between install and exec the child needs these, and nobody can answer yet."""
+    program = filters.notify_filter(connects=True, files=True)
+    for number in numbers(frozenset({"sendmsg", "recvmsg", "write", "close", "seccomp", "prctl", "mmap", "brk"})):
+        assert answer(program, number, architecture=NATIVE) == ALLOW
+
+
+@settings(max_examples=300, deadline=None)
+@given(flags=REGISTER)
+def test_clone(flags: int) -> None:
+    """Allowed exactly without a namespace flag."""
+    assert verdict("clone", flags) == (not flags & 0x7E020000)
+
+
+@settings(max_examples=300, deadline=None)
+@given(flags=st.one_of(REGISTER, st.integers(0, 0xFF)), mode=st.one_of(REGISTER, st.integers(0, 0o7777)))
+def test_open(flags: int, mode: int) -> None:
+    """Refused exactly when a file may be made with one of the bits."""
+    creates = bool(flags & (0o100 | 0o20000000))
+    assert verdict("openat", 0, 0, flags, mode) == (not (creates and mode & 0o6000))
+
+
+@settings(max_examples=500, deadline=None)
+@given(family=SMALL, type_=SMALL, protocol=SMALL)
+def test_sockets(family: int, type_: int, protocol: int) -> None:
+    """Judged by the bits that the kernel reads, against the sentence in the design."""
+    family_, kind, protocol_ = family & 0xFFFFFFFF, type_ & 0xF, protocol & 0xFFFFFFFF
+    inet = family_ in {2, 10} and (kind, protocol_) in {(1, 0), (1, 6), (2, 0), (2, 17)}
+    unix = family_ == 1 and kind in {1, 2, 5}
+    route = family_ == 16 and kind in {2, 3} and protocol_ == 0
+    assert verdict("socket", family, type_, protocol) == (inet or unix or route)
+    assert verdict("socketpair", family, type_, protocol) == unix
+
+
+@settings(max_examples=300, deadline=None)
+@given(request=st.one_of(REGISTER, st.integers(0x5400, 0x5460)), high=st.integers(0, 2**32 - 1))
+def test_ioctl(request: int, high: int) -> None:
+    """Only the lower half counts."""
+    request = (request & 0xFFFFFFFF) | high << 32
+    assert verdict("ioctl", 0, request) == (request & 0xFFFFFFFF not in {0x5412, 0x541C})
+
+
+@pytest.mark.parametrize("call", ["chmod", "fchmod", "fchmodat", "fchmodat2", "creat", "mkdir", "mkdirat"])
+@settings(max_examples=50, deadline=None)
+@given(mode=REGISTER)
+def test_modes(call: str, mode: int) -> None:
+    """Allowed exactly without the bits."""
+    place = 2 if call in {"fchmodat", "fchmodat2", "mkdirat"} else 1
+    assert verdict(call, *([0] * place), mode) == (not mode & 0o6000)
+
+
+def test_programs_are_stable_and_fit() -> None:
+    """The same bytes each time, so that a plan's digest means something; and the kernel's limit is 4096."""
+    first = filters.jar_filter(reported=True)
+    filters.jar_filter.cache_clear()
+    assert filters.jar_filter(reported=True) == first
+    assert len(first) % 8 == 0
+    assert len(first) // 8 < 4096
+
+
+def test_names() -> None:
+    """By libseccomp, by our own table, or by number."""
+    ptrace = libseccomp.resolve("ptrace")
+    assert ptrace is not None
+    assert filters.syscall_name(ptrace) == "ptrace"
+    assert filters.syscall_name(452) == "fchmodat2"
+    assert filters.syscall_name(9999) == "syscall_9999"
+    assert filters.REPORTED == rules.REPORTED
+
+
+def test_missing_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host's fault, and what to type."""
+
+    def absent(name: str, **_: object) -> None:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    libseccomp.library.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(ctypes, "CDLL", absent)
+        with pytest.raises(PrerequisiteError, match="apt install libseccomp2"):
+            libseccomp.library()
+    libseccomp.library.cache_clear()
+
+
+def test_unknown_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No filter at all rather than one whose arguments are in other places."""
+    monkeypatch.setattr(libseccomp, "native_architecture", lambda: 0x80000016)
+    with pytest.raises(PrerequisiteError, match="0x80000016"):
+        filters.jar_filter.__wrapped__(reported=False)

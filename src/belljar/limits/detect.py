@@ -65,9 +65,16 @@ class CgroupSupport(NamedTuple):
         return cls(**{**values, **sequences, "mechanism": Mechanism(values["mechanism"])})
 
 
-def detect(*, root: str = "/", euid: int | None = None, environ: Mapping[str, str] | None = None) -> CgroupSupport:
+def detect(
+    *,
+    in_own_scope: bool = False,
+    root: str = "/",
+    euid: int | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> CgroupSupport:
     """Find out which mechanism holds here, with which controllers, and why not the others.
 
+    `in_own_scope` is for the launcher that `scope_command` started: its unit is known to be delegated, marked or not.
     `root` is a directory that stands for `/` (for tests, and for hosts whose /proc and /sys are elsewhere).
     """
     try:
@@ -78,7 +85,8 @@ def detect(*, root: str = "/", euid: int | None = None, environ: Mapping[str, st
         from belljar.limits.detect_v2 import detect_v2
 
         who = os.geteuid() if euid is None else euid
-        return detect_v2(unified, root=root, euid=who, environ=os.environ if environ is None else environ)
+        where = os.environ if environ is None else environ
+        return detect_v2(unified, in_own_scope=in_own_scope, root=root, euid=who, environ=where)
     if any(hierarchy.controllers & set(WANTED) for hierarchy in found):
         return _detect_v1(found, root)
     return _nothing("no hierarchy with this controller is mounted", "mount -t cgroup2 none /sys/fs/cgroup")

@@ -17,7 +17,9 @@ _UNITS = (".scope", ".service", ".slice")
 _DELEGATE_MARKS = ("user.delegate", "trusted.delegate")
 
 
-def detect_v2(hierarchy: Hierarchy, *, root: str, euid: int, environ: Mapping[str, str]) -> CgroupSupport:
+def detect_v2(
+    hierarchy: Hierarchy, *, in_own_scope: bool, root: str, euid: int, environ: Mapping[str, str]
+) -> CgroupSupport:
     """The best of: a base that is ready, our own delegated group, a systemd scope; else none, with the reason."""
     prefix = root.rstrip("/")
     if hierarchy.read_only:
@@ -29,7 +31,7 @@ def detect_v2(hierarchy: Hierarchy, *, root: str, euid: int, environ: Mapping[st
     for candidate in _candidates(own, top):
         if support := _ready(candidate):
             return support
-    if support := _own_group(own, top):
+    if support := _own_group(own, top, in_own_scope=in_own_scope):
         return support
     return _systemd(top, prefix, euid, environ) or _none(_why_not(own), _SYSTEMD_HINT)
 
@@ -60,14 +62,14 @@ def _ready(base: str) -> CgroupSupport | None:
     return CgroupSupport(Mechanism.V2_DELEGATED, controllers, {"base": base}, missing)
 
 
-def _own_group(own: str, top: str) -> CgroupSupport | None:
+def _own_group(own: str, top: str, *, in_own_scope: bool) -> CgroupSupport | None:
     """Our own group, when it could be a base once we have moved out of it: it is ours, and we are alone in it."""
     offered = _words(f"{own}/cgroup.controllers")
     controllers = tuple(name for name in WANTED if name in offered)
     is_real_root = own == top and not os.path.exists(f"{own}/cgroup.type")
     if not controllers or not _may_move_within(own) or not os.access(f"{own}/cgroup.subtree_control", os.W_OK):
         return None
-    if own.endswith(_UNITS) and not _is_delegated(own):
+    if own.endswith(_UNITS) and not in_own_scope and not _is_delegated(own):
         return None
     occupants = {int(pid) for pid in _words(f"{own}/cgroup.procs")}
     if not is_real_root and occupants != {os.getpid()}:

@@ -14,6 +14,8 @@ from belljar.limits import groupfs
 from belljar.limits.detect import CgroupSupport, Mechanism, detect
 from belljar.limits.naming import LEAF
 
+_PROPERTIES = ("--property=Delegate=yes", "--description=belljar's launcher and its jars")
+
 
 def scope_command(argv: Sequence[str], *, manager: str) -> list[str]:
     """`argv` wrapped so that it runs in a scope that is delegated to it; systemd-run *becomes* argv, its pid stays.
@@ -21,7 +23,7 @@ def scope_command(argv: Sequence[str], *, manager: str) -> list[str]:
     `manager` is `CgroupSupport.manager`: `user` or `system`.
     """
     who = ["--user"] if manager == "user" else []
-    return ["systemd-run", *who, "--scope", "--quiet", "--collect", "--property=Delegate=yes", "--", *argv]
+    return ["systemd-run", *who, "--scope", "--quiet", "--collect", *_PROPERTIES, "--", *argv]
 
 
 def scope_environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -33,6 +35,7 @@ def scope_environment(environ: Mapping[str, str]) -> dict[str, str]:
 def prepare_delegated(support: CgroupSupport | None = None, *, also_move: Sequence[int] = ()) -> CgroupSupport:
     """Make this process's delegated group ready to hold jars, and say what it offers then (launcher, once).
 
+    Without `support` the process was started by `scope_command`; with it, it is what the host's `detect` said.
     A group that hands out controllers may hold no process of its own, so the launcher moves into a leaf, with those of
     belljar's processes in `also_move` that are in the same group (the host, when there is no scope between them).
 
@@ -40,7 +43,7 @@ def prepare_delegated(support: CgroupSupport | None = None, *, also_move: Sequen
         PrerequisiteError: the group is not delegated to us.
         SandboxUnavailableError: the kernel refused; the message names the file.
     """
-    support = support or detect()
+    support = support or detect(in_own_scope=True)
     if support.mechanism is not Mechanism.V2_DELEGATED:
         reasons = "; ".join(dict.fromkeys(support.missing.values())) or f"it is {support.mechanism}"
         raise PrerequisiteError(f"the launcher's control group is not delegated to it: {reasons}", hint=support.hint)

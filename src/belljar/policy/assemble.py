@@ -6,7 +6,6 @@ from types import MappingProxyType
 from typing import Any
 
 from belljar.policy import paths
-from belljar.policy.globs import DenyGlobs
 from belljar.policy.layer import Layer, Written
 from belljar.policy.models import (
     EnvPolicy,
@@ -96,17 +95,20 @@ def _check(values: Layer, problems: Problems) -> None:
         if not any(paths.beneath(workdir.value, home) for home in homes):
             wanted = ", ".join(homes)
             problems.add(workdir.origin, f"fs.workdir: wanted a directory in {wanted}, found '{workdir.value}'")
-    if any(item.value.source for item in mounts) or any(values.get(key) for key in ("python.venv",)):
-        _check_denied(values, mounts, problems)
+    _check_denied(values, mounts, problems)
 
 
 def _check_denied(values: Layer, mounts: tuple[Written, ...], problems: Problems) -> None:
     """A mount that a pattern by name hides whole: better said now than found empty."""
     patterns: tuple[Written, ...] = values["fs.deny_globs"].value if "fs.deny_globs" in values else ()
-    globs = DenyGlobs(item.value for item in patterns)
-    shown = [("fs.mounts", item.value.source, item.origin) for item in mounts if item.value.source]
-    shown += [(key, values[key].value, values[key].origin) for key in ("python.venv",) if key in values]
-    for key, path, origin in shown:
-        if path is not None and (index := globs.covering(path, absolute=False)) is not None:
+    shown = [("fs.mounts", path, item) for item in mounts for path in (item.value.source, item.value.path) if path]
+    shown += [(key, values[key].value, values[key]) for key in ("python.venv",) if key in values and values[key].value]
+    if all(item.preset for _, _, item in shown) and all(item.preset for item in patterns):
+        return  # presets agree with themselves, and a test says so
+    from belljar.policy.globs import DenyGlobs  # a plain preset needs none of it
+
+    globs = DenyGlobs(item.value for item in patterns).by_name()
+    for key, path, item in shown:
+        if (index := globs.match(path)) is not None:
             rule = patterns[index]
-            problems.add(origin, f"{key}: {path} is denied by '{rule.value}' of {place(rule.origin)}")
+            problems.add(item.origin, f"{key}: {path} is denied by '{rule.value}' of {place(rule.origin)}")

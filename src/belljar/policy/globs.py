@@ -17,7 +17,7 @@ with the path, never exponentially.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from itertools import pairwise
 
@@ -62,13 +62,8 @@ class DenyGlobs:
         `/home/**` does not erase a project that someone mounted from their home.
         """
         roots = [_normal(root) for root in (source, path) if root is not None]
-        inner = DenyGlobs(())
-        inner.patterns = self.patterns
-        inner._parsed = tuple(
-            () if self.is_absolute(index) and any(self._only(index).match(root) for root in roots) else alternatives
-            for index, alternatives in enumerate(self._parsed)
-        )
-        return inner
+        covering = {index for index in self._absolute if any(self._only(index).match(root) for root in roots)}
+        return self._keeping(lambda index: index not in covering)
 
     def literal_names(self) -> list[str]:
         """The names that are denied at every depth (`**/NAME`, `**/NAME/**`), which a walk can look up."""
@@ -86,16 +81,22 @@ class DenyGlobs:
         """Whether the pattern is bound to one place, not to a name."""
         return self.patterns[index].startswith("/")
 
-    def covering(self, path: str, *, absolute: bool) -> int | None:
-        """The first absolute pattern (or the first by name) that denies all of `path`."""
-        path = _normal(path)
-        for index in range(len(self.patterns)):
-            if self.is_absolute(index) is absolute and self._only(index).match(path):
-                return index
-        return None
+    def by_name(self) -> DenyGlobs:
+        """Only the patterns that hold wherever a name is; indexes stay the same."""
+        return self._keeping(lambda index: not self.is_absolute(index))
+
+    def _keeping(self, keep: Callable[[int], bool]) -> DenyGlobs:
+        kept = DenyGlobs(())
+        kept.patterns = self.patterns
+        kept._parsed = tuple(parts if keep(index) else () for index, parts in enumerate(self._parsed))
+        return kept
 
     def _only(self, index: int) -> re.Pattern[str]:
         return re.compile(_alternation([self._parsed[index]]))
+
+    @cached_property
+    def _absolute(self) -> tuple[int, ...]:
+        return tuple(index for index in range(len(self.patterns)) if self.is_absolute(index))
 
     @cached_property
     def _names(self) -> dict[str, int]:

@@ -25,7 +25,8 @@ def option_layers(
     for option, (key, value) in named.items():
         if value is not None:
             origin = Origin(option)
-            layers.append(_layer(key, Node(plain(value), origin, value), origin, problems))
+            # As text: a bare `--timeout 5` would be milliseconds, which nobody who types it means.
+            layers.append(_layer(key, Node(value, origin, value), origin, problems))
     return layers
 
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
-from belljar.policy.models import Mount, Policy
+from belljar.policy.models import Policy
 
 
 class Status(StrEnum):
@@ -88,7 +87,7 @@ class RunRequest:
     """The name that the code's file has in the jar (`script.py`), for tracebacks."""
     arguments: tuple[str, ...] = ()
     """Arguments for the code."""
-    env: Mapping[str, str] = field(default=MappingProxyType({}))
+    env: Mapping[str, str] = field(default_factory=dict)
     """The caller's environment, from which `env.pass` picks."""
     explain_denials: bool = False
 
@@ -108,13 +107,92 @@ class LaunchPlan:
     policy_digest: str
 
 
-__all__ = [
-    "Availability",
-    "Check",
-    "Clause",
-    "EnforcementReport",
-    "LaunchPlan",
-    "Mount",
-    "RunRequest",
-    "Status",
-]
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """Something a backend saw being refused, in the backend's words; `belljar.sandbox.denials` explains it."""
+
+    kind: str
+    """`file`, `network`, `name`, `syscall`."""
+    target: str
+    result: str
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a process tree ended, as the backend saw it."""
+
+    exit_code: int
+    signal: int | None
+    ended_by: str
+    """Empty if the code ended by itself; else `timeout`, `oom`, `output`, `killed`, `abandoned`, `canary`, `gate`."""
+    problems: tuple[str, ...]
+    """Why it never started, if it did not."""
+    started: bool
+    cpu_seconds: float
+    peak_memory_bytes: int | None
+    processes: int | None
+    bytes_read: int | None
+    bytes_written: int | None
+    oom_kills: int
+    pids_refused: int
+    observations: tuple[Observation, ...]
+
+
+class Process(Protocol):
+    """A run in progress. Its output has to be read by the caller, who is also how it ends if nobody cares."""
+
+    stdout: int
+    stderr: int
+
+    def fileno(self) -> int:
+        """Readable when the last process of the jar is gone."""
+
+    def kill(self, reason: str) -> None:
+        """End the whole tree."""
+
+    def end(self) -> End:
+        """Wait for the end, and tell it."""
+
+    def close(self) -> None:
+        """Let go of every descriptor; a run that is still alive is ended."""
+
+
+class Jar(Protocol):
+    """What stays between the runs of one Sandbox: the mounts and the files in them."""
+
+    shortfalls: tuple[Clause, ...]
+    """What could only be found out on the real directories."""
+
+    def launch(self, plan: LaunchPlan, request: RunRequest, *, stdin: int | None) -> Process:
+        """Start a run. `stdin` is a descriptor to read from, or None."""
+
+    def open(self, mount: int, path: str, flags: int) -> int:
+        """A descriptor for a regular file or directory beneath the mount, through no link."""
+
+    def mkdir(self, mount: int, path: str) -> None:
+        """Make a directory and those above it."""
+
+    def remove(self, mount: int, path: str) -> None:
+        """Remove a file, a link, or a directory with all that is in it."""
+
+    def changes(self, mount: int) -> tuple[int, bool]:
+        """(descriptor, whether it is an upper layer): what runs changed in a copy-on-write mount, or the whole of it."""
+
+    def close(self) -> None:
+        """End every run and let go of everything."""
+
+
+class Backend(Protocol):
+    """A way to confine code."""
+
+    name: str
+
+    def probe(self) -> Availability:
+        """Whether it works here."""
+
+    def compile(self, policy: Policy, request: RunRequest) -> LaunchPlan:
+        """What would be done, and how far it holds."""
+
+    def open(self, policy: Policy, plan: LaunchPlan) -> Jar:
+        """Prepare what the runs of one Sandbox share."""

@@ -1,0 +1,218 @@
+"""The bubblewrap backend: the contract's three steps, on top of the launcher."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from functools import cached_property
+
+from belljar.backends.bubblewrap import wire
+from belljar.backends.bubblewrap.client import LAUNCHER, expect_answer, expect_answer_with_descriptors
+from belljar.backends.bubblewrap.compile import compile_plan
+from belljar.backends.bubblewrap.host import Host, gather
+from belljar.backends.contract import Availability, Clause, End, LaunchPlan, Observation, RunRequest, Status
+from belljar.errors import PrerequisiteError, SandboxUnavailableError
+from belljar.limits.detect import CgroupSupport, Mechanism
+from belljar.policy.models import Policy
+
+
+class BubblewrapBackend:
+    """Namespaces, an overlay, seccomp and control groups, with bubblewrap as the boundary."""
+
+    name = "bubblewrap"
+
+    def __init__(self, *, state: str) -> None:
+        self._state = state
+        self._host: tuple[object, Host] | None = None
+
+    def probe(self) -> Availability:
+        """Whether it works here, shown by making a jar's namespaces."""
+        from belljar.backends.bubblewrap.probe import probe
+
+        return probe()
+
+    def compile(self, policy: Policy, request: RunRequest) -> LaunchPlan:
+        """The plan for one run on this host."""
+        return compile_plan(policy, request, self.host(policy))
+
+    def host(self, policy: Policy) -> Host:
+        """The facts of this host; the interpreter depends on the policy."""
+        if self._host is None or self._host[0] != policy.python:
+            self._host = (policy.python, gather(policy, state=self._state))
+        return self._host[1]
+
+    def open(self, policy: Policy, plan: LaunchPlan) -> BubblewrapJar:  # noqa: ARG002 - the plan has it all
+        """Stage the mounts of a Sandbox."""
+        support = CgroupSupport.from_json(plan.stage["cgroup"])
+        LAUNCHER.start(wrap=_scope(support))
+        control, answer = LAUNCHER.stage(plan.stage["plan"], plan.stage["cgroup"])
+        return BubblewrapJar(control, answer)
+
+
+def _scope(support: CgroupSupport) -> list[str] | None:
+    if support.mechanism is not Mechanism.V2_SYSTEMD:
+        return None
+    import shutil
+
+    from belljar.limits.systemd import scope_command
+
+    program = shutil.which("systemd-run", path="/usr/bin:/bin")
+    if program is None:
+        raise PrerequisiteError("systemd-run is missing", hint="apt install systemd")
+    return [program, *scope_command([], manager=support.manager)[1:]]
+
+
+class BubblewrapJar:
+    """A stage, from belljar's side."""
+
+    def __init__(self, control: socket.socket, answer: wire.Message) -> None:
+        import threading
+
+        self._control = control
+        self._lock = threading.Lock()
+        self.shortfalls = tuple(
+            Clause(key, Status.DEGRADED, "staged", lost) for key, lost in answer.get("shortfalls", ())
+        )
+        self.kernel_uid: int = answer["kernel_uid"]
+
+    def launch(self, plan: LaunchPlan, request: RunRequest, *, stdin: int | None) -> BubblewrapProcess:
+        """Start a run."""
+        limits = dict(plan.limits)
+        timeout = limits.pop("timeout_seconds")
+        limits.pop("output_bytes")
+        output, output_inside = os.pipe2(os.O_CLOEXEC)
+        errors, errors_inside = os.pipe2(os.O_CLOEXEC)
+        ours, theirs = wire.pair()
+        standard_input = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) if stdin is None else stdin
+        passed = [standard_input, output_inside, errors_inside, theirs.fileno()]
+        code = -1
+        if request.code is not None:
+            code = os.memfd_create("belljar-code", os.MFD_CLOEXEC)
+            _write_all(code, request.code)
+            passed.append(code)
+        message = {
+            "do": "run",
+            "bwrap": plan.stage["bwrap"],
+            "arguments": plan.stage["arguments"],
+            "command": list(plan.argv),
+            "limits": limits,
+            "timeout_seconds": timeout,
+            "expect": plan.stage["expect"],
+            "memory_group": plan.stage["memory_group"],
+            "code_name": plan.stage["code_name"],
+            "observe_files": request.explain_denials,
+            "observe_network": True,
+        }
+        try:
+            with self._lock:
+                wire.send(self._control, message, tuple(passed))
+        except OSError as error:
+            for descriptor in (output, errors):
+                os.close(descriptor)
+            ours.close()
+            raise SandboxUnavailableError("the jar's stage process has died", hint="try again") from error
+        finally:
+            theirs.close()
+            for descriptor in (output_inside, errors_inside, code, *([standard_input] if stdin is None else [])):
+                if descriptor >= 0:
+                    os.close(descriptor)
+        return BubblewrapProcess(output, errors, ours)
+
+    def open(self, mount: int, path: str, flags: int) -> int:
+        """A descriptor for a file beneath the mount."""
+        _message, (descriptor,) = self._ask({"do": "open", "view": mount, "path": path, "flags": flags})
+        return descriptor
+
+    def mkdir(self, mount: int, path: str) -> None:
+        """Make a directory and those above it."""
+        self._ask({"do": "mkdir", "view": mount, "path": path})
+
+    def remove(self, mount: int, path: str) -> None:
+        """Remove a file or a tree."""
+        self._ask({"do": "remove", "view": mount, "path": path})
+
+    def changes(self, mount: int) -> tuple[int, bool]:
+        """What runs changed in a copy-on-write mount."""
+        message, (descriptor,) = self._ask({"do": "changes", "view": mount})
+        return descriptor, message["layered"]
+
+    def _ask(self, message: wire.Message) -> tuple[wire.Message, list[int]]:
+        with self._lock:
+            wire.send(self._control, message)
+            return expect_answer_with_descriptors(self._control)
+
+    def close(self) -> None:
+        """End the stage, and with it every run and mount."""
+        self._control.close()
+
+
+class BubblewrapProcess:
+    """A run in a jar, from belljar's side."""
+
+    def __init__(self, stdout: int, stderr: int, events: socket.socket) -> None:
+        self.stdout = stdout
+        self.stderr = stderr
+        self._events = events
+
+    def fileno(self) -> int:
+        """Readable when the run has ended."""
+        return self._events.fileno()
+
+    def kill(self, reason: str) -> None:
+        """End the whole tree."""
+        try:
+            wire.send(self._events, {"kill": reason})
+        except OSError:
+            return  # it has ended already
+
+    def end(self) -> End:
+        """Wait for the end, and tell it."""
+        return self._end
+
+    @cached_property
+    def _end(self) -> End:
+        message = expect_answer(self._events)
+        code, number = _split(message["exit_code"], message["code_status"])
+        return End(
+            exit_code=code,
+            signal=number,
+            ended_by=message["ended_by"],
+            problems=tuple(message["problems"]),
+            started=message["started"],
+            cpu_seconds=message["cpu_seconds"],
+            peak_memory_bytes=_whole(message["peak_memory_bytes"]),
+            processes=_whole(message["processes"]),
+            bytes_read=message["bytes_read"],
+            bytes_written=message["bytes_written"],
+            oom_kills=int(message["oom_kills"]),
+            pids_refused=int(message["pids_refused"]),
+            observations=tuple(Observation(**seen) for seen in message["observations"]),
+        )
+
+    def close(self) -> None:
+        """Let go; a run that is still alive is ended by its stage."""
+        for descriptor in (self.stdout, self.stderr):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self.stdout = self.stderr = -1
+        self._events.close()
+
+
+def _whole(number: float | None) -> int | None:
+    return None if number is None else int(number)
+
+
+def _split(exit_code: int, status: int | None) -> tuple[int, int | None]:
+    """Exit code and signal. Bubblewrap says 128 + signal, as shells do; newer kernels tell which it really was."""
+    if status is not None:
+        return (128 + os.WTERMSIG(status), os.WTERMSIG(status)) if os.WIFSIGNALED(status) else (os.WEXITSTATUS(status), None)
+    if 128 < exit_code < 128 + signal.NSIG:
+        return exit_code, exit_code - 128
+    return exit_code, None
+
+
+def _write_all(descriptor: int, content: bytes) -> None:
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]

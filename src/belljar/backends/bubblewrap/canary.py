@@ -1,0 +1,141 @@
+"""Canaries: while the code waits at the gate, look into the finished jar from outside and try what must fail.
+
+Runs in the stage, with the host's view of the kernel. It trusts nothing that the jar says about itself, only what the
+kernel says about the waiting process. Paths are resolved inside the jar's root (RESOLVE_IN_ROOT), because an absolute
+link there would otherwise lead to the host's files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from belljar.backends.bubblewrap import kernel
+
+_NAMESPACES = ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup")
+
+
+@dataclass(frozen=True, slots=True)
+class Jar:
+    """A waiting jar, held by descriptors so that a recycled process id can't stand in for it."""
+
+    pid: int
+    code_fd: int
+    init_fd: int
+    init_pid: int
+    root_fd: int
+    proc_fd: int
+    expect: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, pid: int, expect: Mapping[str, Any]) -> Jar:
+        """The jar whose gate is process `pid`."""
+        code = os.pidfd_open(pid)
+        status = _status(pid)
+        init = int(status["PPid"])
+        root = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        proc = kernel.openat2(root, "proc", os.O_RDONLY | os.O_DIRECTORY, resolve=kernel.RESOLVE_IN_ROOT)
+        return cls(pid, code, os.pidfd_open(init), init, root, proc, expect)
+
+
+def failures(jar: Jar) -> list[str]:
+    """What is wrong with the jar, in words; empty when it holds."""
+    return [problem for canary in CANARIES for problem in canary(jar)]
+
+
+def _status(pid: int) -> dict[str, str]:
+    with open(f"/proc/{pid}/status") as file:
+        return {key: value.strip() for key, _, value in (line.partition(":") for line in file)}
+
+
+def _namespaces(jar: Jar) -> Iterator[str]:
+    """Every namespace is the jar's own."""
+    for name in _NAMESPACES:
+        if os.stat(f"/proc/{jar.pid}/ns/{name}").st_ino == os.stat(f"/proc/self/ns/{name}").st_ino:
+            yield f"the {name} namespace is the host's"
+
+
+def _privileges(jar: Jar) -> Iterator[str]:
+    """No capability, no root, no way to gain either, a seccomp filter: for the code, and for the jar's pid 1."""
+    for pid, who in ((jar.pid, "the code"), (jar.init_pid, "the jar's pid 1")):
+        status = _status(pid)
+        for kind in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+            if int(status[kind], 16) and not (kind == "CapBnd" and pid == jar.init_pid):
+                yield f"{who} has capabilities: {kind} {status[kind]}"
+        if status["NoNewPrivs"] != "1":
+            yield f"{who} may gain privileges by executing a program"
+        if status["Seccomp"] != "2" or int(status.get("Seccomp_filters", "2")) < 2:
+            yield f"{who} has no seccomp filter"
+    uids = set(_status(jar.pid)["Uid"].split())
+    if uids != {str(jar.expect["kernel_uid"])} or "0" in uids:
+        yield f"the code's kernel uid is {uids}, not {jar.expect['kernel_uid']}"
+
+
+def _mounts(jar: Jar) -> Iterator[str]:
+    """Nothing is mounted but what the plan says, and read-only is read-only."""
+    writable = set(jar.expect["writable"])
+    readonly = set(jar.expect["readonly"])
+    seen = set()
+    with open(f"/proc/{jar.pid}/mountinfo") as file:
+        for line in file:
+            fields = line.split(" ")
+            point, options = _unescape(fields[4]), fields[5].split(",")
+            seen.add(point)
+            if "nosuid" not in options:
+                yield f"{point} honours setuid programs"
+            if point in writable or _is_device(point):
+                continue
+            if not any(point == known or point.startswith(f"{known}/") for known in readonly):
+                yield f"{point} is mounted and is not in the plan"
+            elif "ro" not in options:
+                yield f"{point} is writable"
+    yield from (f"{missing} is not mounted" for missing in (readonly | writable) - seen)
+
+
+def _is_device(point: str) -> bool:
+    return point.startswith("/dev/")
+
+
+def _unescape(text: str) -> str:
+    """Mount points have space, tab, newline and backslash as octal."""
+    if "\\" not in text:
+        return text
+    return text.encode("latin-1", "surrogateescape").decode("unicode_escape").encode("latin-1").decode(errors="replace")
+
+
+def _network(jar: Jar) -> Iterator[str]:
+    """No interface but loopback, no route: so there is no host that could be reached."""
+    with open(f"/proc/{jar.pid}/net/dev") as file:
+        interfaces = [line.split(":")[0].strip() for line in file.readlines()[2:]]
+    if interfaces != ["lo"]:
+        yield f"the jar has network interfaces: {', '.join(interfaces)}"
+    with open(f"/proc/{jar.pid}/net/route") as file:
+        if len(file.readlines()) > 1:
+            yield "the jar has a route to a network"
+
+
+def _denied_files(jar: Jar) -> Iterator[str]:
+    """Files that must not be there are not there."""
+    for path in jar.expect["absent"]:
+        try:
+            found = kernel.openat2(jar.root_fd, path, os.O_RDONLY | os.O_NONBLOCK, resolve=kernel.RESOLVE_IN_ROOT)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.EACCES, errno.ENOTDIR, errno.ELOOP):
+                continue
+            yield f"{path} could not be tried: {error.strerror}"
+        else:
+            with contextlib.closing(os.fdopen(found)):
+                yield f"{path} can be opened"
+
+
+CANARIES: tuple[Callable[[Jar], Iterator[str]], ...] = (
+    _namespaces,
+    _privileges,
+    _mounts,
+    _network,
+    _denied_files,
+)

@@ -1,0 +1,194 @@
+"""Policy + request + host facts → a plan. Pure: no file is opened, no process started."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from belljar.backends.bubblewrap import layout
+from belljar.backends.bubblewrap.host import Host
+from belljar.backends.bubblewrap.report import report
+from belljar.backends.bubblewrap.stageplan import Source, StagePlan, View, ViewKind
+from belljar.backends.contract import LaunchPlan, RunRequest
+from belljar.backends.runtimes import find_runtime
+from belljar.errors import UsageError
+from belljar.limits.values import Limits
+from belljar.policy.globs import DenyGlobs
+from belljar.policy.models import Mount, Policy
+
+HOME = "/tmp/home"  # noqa: S108 - inside the jar
+_HELPERS = 3
+"""Processes of ours in a run's group: bubblewrap, its pid 1, and one that it forks while it prepares."""
+
+_REPORTED_SYSCTL = ("/proc/keys", "/proc/key-users")
+"""Files of /proc that tell of the user's keyrings, covered."""
+
+
+def compile_plan(policy: Policy, request: RunRequest, host: Host) -> LaunchPlan:
+    """The plan for one run. The stage part depends on the policy and the runtime only, so a Sandbox stages once."""
+    stage = _stage(policy, host)
+    environment = _environment(policy, request, host)
+    arguments, readonly, writable = _arguments(policy, host, stage, environment)
+    return LaunchPlan(
+        backend="bubblewrap",
+        argv=tuple(_command(policy, request, host)),
+        env=environment,
+        workdir=policy.fs.workdir,
+        limits=_limits(policy),
+        stage={
+            "plan": stage.to_json(),
+            "bwrap": host.bwrap,
+            "arguments": arguments,
+            "cgroup": host.cgroup.to_json(),
+            "expect": {
+                "readonly": readonly,
+                "writable": writable,
+                "absent": _absent(policy, host),
+                "absent_at_first": _absent_at_first(policy, stage),
+            },
+            "memory_group": "memory" in host.cgroup.controllers,
+            "code_name": _code_name(request, host),
+        },
+        report=report(policy, host),
+        policy_digest=policy.digest,
+    )
+
+
+def _limits(policy: Policy) -> dict[str, Any]:
+    proc = policy.proc
+    limits = Limits(proc.mem_bytes, proc.cpu_quota, proc.pids, proc.open_files, proc.file_size_bytes, _HELPERS)
+    return {**limits.to_json(), "timeout_seconds": proc.timeout_seconds, "output_bytes": proc.output_bytes}
+
+
+# --- what is staged --------------------------------------------------------------------------------------------------
+
+
+def _stage(policy: Policy, host: Host) -> StagePlan:
+    sources: list[Source] = []
+    views = []
+    for mount in policy.fs.mounts:
+        kind = _kind(mount)
+        index = None
+        if mount.source is not None:
+            index = len(sources)
+            sources.append(Source(mount.source, idmap=host.root, recursive=kind is ViewKind.LIVE))
+        views.append(View(kind, mount.path, index))
+    sources.extend(Source(path, idmap=False, recursive=True) for path in host.runtime_mounts())
+    return StagePlan(
+        sources=tuple(sources),
+        views=tuple(views),
+        deny_globs=policy.fs.deny_globs,
+        size_bytes=policy.fs.size_bytes,
+        inodes=policy.fs.inodes,
+        etc_files=_etc(policy),
+        etc_host=host.etc,
+    )
+
+
+def _kind(mount: Mount) -> ViewKind:
+    if mount.source is None:
+        return ViewKind.EPHEMERAL
+    if not mount.rw:
+        return ViewKind.READONLY
+    return ViewKind.COW if mount.cow else ViewKind.LIVE
+
+
+def _etc(policy: Policy) -> dict[str, str]:
+    uid = policy.proc.uid
+    return {
+        "passwd": f"root:x:0:0:root:/root:/usr/sbin/nologin\njar:x:{uid}:{uid}:jar:{HOME}:/bin/sh\n"
+        "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+        "group": f"root:x:0:\njar:x:{uid}:\nnogroup:x:65534:\n",
+        "hosts": "127.0.0.1 localhost jar\n::1 localhost\n",
+        "hostname": "jar\n",
+        "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n",
+        "resolv.conf": "options timeout:1 attempts:1\n",
+        "os-release": 'NAME="belljar"\nID=belljar\n',
+    }
+
+
+# --- bubblewrap's arguments ------------------------------------------------------------------------------------------
+
+
+def _arguments(
+    policy: Policy, host: Host, stage: StagePlan, environment: dict[str, str]
+) -> tuple[list[str], list[str], list[str]]:
+    """The arguments, and the mount points that have to come of them: (read-only, writable)."""
+    uid = str(policy.proc.uid)
+    arguments = ["--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
+    arguments += ["--unshare-cgroup", "--uid", uid, "--gid", uid, "--hostname", "jar"]
+    arguments += ["--die-with-parent", "--new-session"]
+    readonly, writable = ["/", "/dev", "/etc", layout.JAR_CODE, *_REPORTED_SYSCTL], ["/proc", "/tmp", "/dev/shm"]  # noqa: S108
+    for path in host.directories:
+        arguments += ["--ro-bind", path, path]
+        readonly.append(path)
+    for where, target in host.links:
+        arguments += ["--symlink", target, where]
+    arguments += ["--ro-bind", layout.ETC, "/etc", "--proc", "/proc"]
+    arguments += ["--dev-bind", layout.DEV, "/dev", "--remount-ro", "/dev"]
+    for path in _REPORTED_SYSCTL:
+        arguments += ["--ro-bind", f"{layout.DEV}/null", path]
+    arguments += ["--bind", f"{layout.RUNS}/{layout.RUN}/tmp", "/tmp"]  # noqa: S108
+    arguments += ["--bind", f"{layout.RUNS}/{layout.RUN}/shm", "/dev/shm"]  # noqa: S108
+    arguments += ["--ro-bind", f"{layout.CODE}/{layout.RUN}", layout.JAR_CODE]
+    first = len(stage.sources) - len(host.runtime_mounts())
+    for index, path in enumerate(host.runtime_mounts(), start=first):
+        arguments += ["--ro-bind", layout.source(index), path]
+        readonly.append(path)
+    for index, mount in enumerate(policy.fs.mounts):
+        arguments += ["--bind" if mount.rw else "--ro-bind", layout.view(index), mount.path]
+        (writable if mount.rw else readonly).append(mount.path)
+    arguments += ["--remount-ro", "/", "--chdir", policy.fs.workdir]
+    for name, value in environment.items():
+        arguments += ["--setenv", name, value]
+    arguments += ["--seccomp", str(layout.SECCOMP_FD)]
+    return arguments, readonly, writable
+
+
+def _absent(policy: Policy, host: Host) -> list[str]:
+    """Canary paths: what the host has and the jar must not show."""
+    shown = [mount.path for mount in policy.fs.mounts] + list(host.runtime_mounts())
+    inside = lambda path: any(path == top or path.startswith(f"{top}/") for top in shown)  # noqa: E731
+    return [path for path in host.secrets if not inside(path)]
+
+
+def _absent_at_first(policy: Policy, stage: StagePlan) -> list[str]:
+    """Denied names at the top of each mount; only before the first run, since code may make files of these names."""
+    paths = []
+    for view in stage.views:
+        if view.source is not None and view.kind is not ViewKind.LIVE:
+            globs = DenyGlobs(policy.fs.deny_globs).within(stage.sources[view.source].path, view.jar_path)
+            paths += [f"{view.jar_path}/{name}" for name in globs.literal_names()]
+    return paths
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+def _environment(policy: Policy, request: RunRequest, host: Host) -> dict[str, str]:
+    programs = [os.path.dirname(runtime.path) for runtime in host.runtimes]
+    path = ":".join(dict.fromkeys([*programs, "/usr/local/bin", "/usr/bin", "/bin"]))
+    environment = {"PATH": path, "HOME": HOME, "USER": "jar", "LOGNAME": "jar", "TMPDIR": "/tmp", "PWD": policy.fs.workdir}  # noqa: S108
+    if request.code is not None and request.language == "python":
+        environment |= {"PYTHONPATH": policy.fs.workdir, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
+    if request.code is not None and request.language == "javascript":
+        environment["NODE_PATH"] = f"{policy.fs.workdir}/node_modules"
+    environment |= {name: request.env[name] for name in policy.env.pass_ if name in request.env}
+    return {**environment, **policy.env.set}
+
+
+def _code_name(request: RunRequest, host: Host) -> str | None:
+    runtime = host.runtime(request.language)
+    if request.code is None or runtime is None:
+        return None
+    name = os.path.basename(request.script_name)
+    return name if name and name.isprintable() and name not in (".", "..") else runtime.file_name
+
+
+def _command(policy: Policy, request: RunRequest, host: Host) -> list[str]:
+    if request.code is None:
+        if not request.argv:
+            raise UsageError("nothing to run: the command is empty")
+        return list(request.argv)
+    runtime = host.runtime(request.language) or find_runtime(request.language, policy)
+    return [runtime.path, f"{layout.JAR_CODE}/{_code_name(request, host)}", *request.arguments]

@@ -1,0 +1,107 @@
+"""What `compile` has to know about this host, read once. Reading only: no process is started, nothing is made."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from belljar.backends.runtimes import LANGUAGES, Runtime, find_runtime
+from belljar.errors import PrerequisiteError
+from belljar.limits.detect import CgroupSupport, Mechanism, detect
+from belljar.policy.models import Policy
+
+INSTALL = "apt install bubblewrap (Debian, Ubuntu), dnf install bubblewrap (Fedora), pacman -S bubblewrap (Arch)"
+
+_SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+_ETC = (
+    "ld.so.cache",
+    "alternatives",
+    "ssl/certs",
+    "ssl/openssl.cnf",
+    "pki/tls",
+    "pki/ca-trust",
+    "ca-certificates",
+    "localtime",
+    "mime.types",
+    "fonts",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """Facts, as plain data, so that a plan for any host can be compiled on any other."""
+
+    bwrap: str
+    root: bool
+    home: str
+    state: str
+    directories: tuple[str, ...]
+    """System directories to show read-only."""
+    links: tuple[tuple[str, str], ...]
+    """System directories that are links: (where, to what)."""
+    etc: tuple[str, ...]
+    cgroup: CgroupSupport
+    runtimes: tuple[Runtime, ...] = ()
+    """The interpreters that were found, one for each language."""
+    secrets: tuple[str, ...] = field(default=())
+    """Paths that no jar may show."""
+
+    def runtime(self, language: str) -> Runtime | None:
+        """The interpreter for a language, if there is one here."""
+        return next((runtime for runtime in self.runtimes if runtime.language == language), None)
+
+    def runtime_mounts(self) -> tuple[str, ...]:
+        """Host directories that interpreters are made of, beyond the system's."""
+        return tuple(dict.fromkeys(path for runtime in self.runtimes for path in runtime.mounts))
+
+
+def gather(policy: Policy, *, state: str) -> Host:
+    """Look at this host. Raises PrerequisiteError when bubblewrap is missing."""
+    bwrap = find_bwrap()
+    if bwrap is None:
+        raise PrerequisiteError("bubblewrap (bwrap) is not installed", hint=INSTALL)
+    links, directories = [], ["/usr"]
+    for name in _SYSTEM:
+        path = f"/{name}"
+        if os.path.islink(path):
+            links.append((path, os.readlink(path)))
+        elif os.path.isdir(path):
+            directories.append(path)
+    if os.path.isdir("/nix/store"):
+        directories.append("/nix/store")
+    home = os.path.expanduser("~")
+    return Host(
+        bwrap=bwrap,
+        root=os.geteuid() == 0,
+        home=home,
+        state=state,
+        directories=tuple(directories),
+        links=tuple(links),
+        etc=tuple(name for name in _ETC if os.path.exists(f"/etc/{name}")),
+        cgroup=cgroup_support(),
+        runtimes=tuple(_runtimes(policy)),
+        secrets=("/etc/shadow", f"{home}/.ssh", f"{home}/.aws", state, "/run/docker.sock", "/var/run", "/sys/kernel"),
+    )
+
+
+def _runtimes(policy: Policy) -> Iterator[Runtime]:
+    for language in LANGUAGES:
+        with suppress(PrerequisiteError):  # told when someone asks for that language
+            yield find_runtime(language, policy)
+
+
+def find_bwrap() -> str | None:
+    """The system's bubblewrap, never one that a workspace or the caller's PATH brought along."""
+    return shutil.which("bwrap", path="/usr/bin:/usr/local/bin:/bin:/run/current-system/sw/bin")
+
+
+@lru_cache(maxsize=1)
+def cgroup_support() -> CgroupSupport:
+    """Which control groups can be used here; the same for the life of the process."""
+    if os.environ.get("BELLJAR_CGROUP") == "none":
+        return CgroupSupport(Mechanism.NONE, missing=dict.fromkeys(("memory", "cpu", "pids"), "BELLJAR_CGROUP=none"))
+    return detect()

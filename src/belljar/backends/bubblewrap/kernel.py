@@ -1,0 +1,138 @@
+"""System calls that Python does not wrap, one thin function each: no policy, no retries, OSError on failure."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from typing import Any
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWUSER = 0x10000000
+
+MS_RDONLY, MS_NOSUID, MS_NODEV = 0x1, 0x2, 0x4
+MS_REMOUNT, MS_BIND, MS_REC = 0x20, 0x1000, 0x4000
+MS_PRIVATE = 1 << 18
+
+AT_FDCWD = -100
+AT_EMPTY_PATH = 0x1000
+AT_RECURSIVE = 0x8000
+OPEN_TREE_CLONE = 1
+OPEN_TREE_CLOEXEC = os.O_CLOEXEC
+MOVE_MOUNT_F_EMPTY_PATH = 0x4
+MOUNT_ATTR_IDMAP = 0x00100000
+MOUNT_ATTR_RDONLY = 0x1
+
+RESOLVE_NO_MAGICLINKS = 0x02
+RESOLVE_NO_SYMLINKS = 0x04
+RESOLVE_BENEATH = 0x08
+RESOLVE_IN_ROOT = 0x10
+
+PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
+PR_SET_NAME = 15
+
+# Numbers of calls newer than 2019 are the same on every architecture.
+_NR_OPEN_TREE, _NR_MOVE_MOUNT, _NR_OPENAT2, _NR_MOUNT_SETATTR = 428, 429, 437, 442
+
+
+class _OpenHow(ctypes.Structure):
+    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+
+
+class _MountAttr(ctypes.Structure):
+    _fields_ = (
+        ("attr_set", ctypes.c_uint64),
+        ("attr_clr", ctypes.c_uint64),
+        ("propagation", ctypes.c_uint64),
+        ("userns_fd", ctypes.c_uint64),
+    )
+
+
+def _checked(function: Callable[..., int], *arguments: Any, what: str) -> int:
+    result = function(*arguments)
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), what)
+    return result
+
+
+def _syscall(number: int, *arguments: Any, what: str) -> int:
+    return _checked(_libc.syscall, ctypes.c_long(number), *arguments, what=what)
+
+
+def unshare(flags: int) -> None:
+    """Move this process into new namespaces."""
+    _checked(_libc.unshare, ctypes.c_int(flags), what="unshare")
+
+
+def mount(source: str | None, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
+    """mount(2)."""
+    encode = lambda text: None if text is None else os.fsencode(text)  # noqa: E731
+    _checked(
+        _libc.mount,
+        encode(source),
+        os.fsencode(target),
+        encode(kind),
+        ctypes.c_ulong(flags),
+        encode(options),
+        what=f"mount {kind or ''} on {target}",
+    )
+
+
+def unmount(target: str) -> None:
+    """Detach what is mounted at `target`."""
+    _checked(_libc.umount2, os.fsencode(target), ctypes.c_int(2), what=f"unmount {target}")
+
+
+def open_tree(path: str, *, recursive: bool) -> int:
+    """A detached copy of the mount at `path`, as a descriptor."""
+    flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | (AT_RECURSIVE if recursive else 0)
+    return _syscall(_NR_OPEN_TREE, AT_FDCWD, os.fsencode(path), ctypes.c_uint(flags), what=path)
+
+
+def move_mount(tree: int, target: str) -> None:
+    """Attach a detached mount at `target`."""
+    _syscall(
+        _NR_MOVE_MOUNT, tree, b"", AT_FDCWD, os.fsencode(target), ctypes.c_uint(MOVE_MOUNT_F_EMPTY_PATH), what=target
+    )
+
+
+def idmap(tree: int, userns: int) -> None:
+    """Make a detached mount show the owners that `userns` maps them to."""
+    attributes = _MountAttr(attr_set=MOUNT_ATTR_IDMAP, userns_fd=userns)
+    _syscall(
+        _NR_MOUNT_SETATTR,
+        tree,
+        b"",
+        ctypes.c_uint(AT_EMPTY_PATH),
+        ctypes.byref(attributes),
+        ctypes.c_size_t(ctypes.sizeof(attributes)),
+        what="idmapped mount",
+    )
+
+
+def openat2(directory: int, path: str, flags: int, *, resolve: int, mode: int = 0) -> int:
+    """openat2(2): open `path` beneath `directory` under the rules of `resolve`."""
+    how = _OpenHow(flags=flags | os.O_CLOEXEC, mode=mode, resolve=resolve)
+    return _syscall(
+        _NR_OPENAT2,
+        directory,
+        os.fsencode(path),
+        ctypes.byref(how),
+        ctypes.c_size_t(ctypes.sizeof(how)),
+        what=path,
+    )
+
+
+def prctl(option: int, argument: int) -> None:
+    """prctl(2) with one argument."""
+    _checked(_libc.prctl, option, ctypes.c_ulong(argument), 0, 0, 0, what=f"prctl {option}")
+
+
+def set_name(name: str) -> None:
+    """The name that `ps` shows for this process."""
+    buffer = ctypes.create_string_buffer(name.encode()[:15])
+    _libc.prctl(PR_SET_NAME, buffer, 0, 0, 0)

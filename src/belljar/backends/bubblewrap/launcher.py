@@ -1,0 +1,156 @@
+"""The launcher: one small process beside belljar that starts every jar and outlives belljar by a moment.
+
+A jar must die when belljar does, but not when the *thread* that asked for it ends, and nobody is left to clean up after
+a SIGKILL. So jars are started from here: one thread, no user code, nothing open but a socket to belljar. When that
+socket closes, for whatever reason, every stage is killed, every control group is removed, and the launcher ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import sys
+from dataclasses import dataclass
+from typing import NoReturn
+
+from belljar.backends.bubblewrap import kernel, wire
+from belljar.backends.bubblewrap.kernel_uid import spare_uid
+from belljar.backends.bubblewrap.stageplan import StagePlan
+from belljar.errors import BelljarError
+from belljar.limits.clone_into import fork_into
+from belljar.limits.detect import CgroupSupport, Mechanism
+from belljar.limits.groups import JarGroup, create_jar_group
+from belljar.limits.systemd import prepare_delegated
+
+
+@dataclass(slots=True)
+class _Child:
+    """A stage, and what has to be removed after it."""
+
+    pid: int
+    pidfd: int
+    kernel_uid: int
+    group: JarGroup | None
+
+
+def main(descriptor: int) -> NoReturn:
+    """Be a launcher on the socket `descriptor` until belljar is gone."""
+    try:
+        _detach(descriptor)
+        Launcher(socket.socket(fileno=descriptor)).serve()
+    finally:
+        os._exit(0)
+
+
+def _detach(keep: int) -> None:
+    """Hold nothing of the caller's: no terminal, no pipe that someone waits on, no working directory."""
+    with contextlib.suppress(OSError):
+        os.setsid()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    null = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(null, standard)
+    os.closerange(3, keep)
+    os.closerange(keep + 1, 1 << 20)
+    os.chdir("/")
+    os.umask(0o022)
+    kernel.set_name("belljar-launch")
+
+
+class Launcher:
+    """Forks stages and buries them."""
+
+    def __init__(self, host: socket.socket) -> None:
+        self._host = host
+        self._loop = selectors.DefaultSelector()
+        self._children: dict[int, _Child] = {}
+        self._count = 0
+        self._prepared: CgroupSupport | None = None
+        self._host_pid = os.getppid()
+
+    def serve(self) -> None:
+        """Until belljar's end of the socket closes; then end everything."""
+        self._loop.register(self._host, selectors.EVENT_READ)
+        while self._host.fileno() >= 0:
+            for key, _events in self._loop.select():
+                if key.fileobj is self._host:
+                    self._on_host()
+                else:
+                    self._bury(key.fd)
+        for pidfd in list(self._children):
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        for pidfd in list(self._children):
+            self._bury(pidfd)
+
+    def _on_host(self) -> None:
+        received = wire.receive(self._host)
+        if received is None:
+            self._loop.unregister(self._host)
+            self._host.close()
+            return
+        message, (control_fd,) = received
+        control = socket.socket(fileno=control_fd)
+        try:
+            self._start(message, control)
+        except BelljarError as error:
+            wire.send(control, {"error": "unavailable", "message": error.message, "hint": error.hint})
+        except OSError as error:
+            wire.send(control, {"error": "unavailable", "message": f"can't start a stage: {error}", "hint": ""})
+        control.close()
+
+    def _start(self, message: wire.Message, control: socket.socket) -> None:
+        root = os.geteuid() == 0
+        kernel_uid = spare_uid({child.kernel_uid for child in self._children.values()}) if root else os.geteuid()
+        support = self._support(CgroupSupport.from_json(message["cgroup"]))
+        group = create_jar_group(support, self._count, owner_uid=kernel_uid if root else None)
+        self._count += 1
+        plan = StagePlan.from_json(message["plan"])
+        pid = fork_into(group.stage_cgroup_fd() if group else None)
+        if pid == 0:
+            self._become_stage(control, plan, group, kernel_uid)
+        child = _Child(pid, os.pidfd_open(pid), kernel_uid, group)
+        self._children[child.pidfd] = child
+        self._loop.register(child.pidfd, selectors.EVENT_READ)
+
+    def _support(self, support: CgroupSupport) -> CgroupSupport:
+        """What the host found, and on cgroup v2 what it is after we made room for groups in it, once."""
+        if support.mechanism in (Mechanism.V2_DELEGATED, Mechanism.V2_SYSTEMD):
+            if self._prepared is None:
+                self._prepared = prepare_delegated(also_move=(self._host_pid,))
+            return self._prepared
+        return support
+
+    def _become_stage(
+        self, control: socket.socket, plan: StagePlan, group: JarGroup | None, kernel_uid: int
+    ) -> NoReturn:
+        """In the child: drop what is the launcher's, and die with it."""
+        try:
+            self._loop.close()
+            self._host.close()
+            for other in self._children.values():
+                os.close(other.pidfd)
+                if other.group:
+                    other.group.close()
+            from belljar.backends.bubblewrap import stage
+
+            stage.main(control, plan, group, kernel_uid)
+        finally:
+            os._exit(1)
+
+    def _bury(self, pidfd: int) -> None:
+        """A stage has ended, so its jars have too. Remove what only we can remove."""
+        child = self._children.pop(pidfd)
+        with contextlib.suppress(KeyError):
+            self._loop.unregister(pidfd)
+        os.waitpid(child.pid, 0)
+        os.close(pidfd)
+        if child.group:
+            try:
+                child.group.remove()
+            except BelljarError as error:
+                print(f"belljar: {error}", file=sys.stderr)

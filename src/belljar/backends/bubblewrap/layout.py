@@ -1,0 +1,43 @@
+"""Where things lie in the stage: the mount namespace, private to one Sandbox, from which its jars are made.
+
+    /sys              covered: nothing in a stage needs sysfs, every host has the directory, and no source lies there
+    /sys/src/N        the host directories that the policy names, owners mapped to the jar's user
+    /sys/jar          belljar's own: /etc, /dev, whiteouts, overlays; the guest sees parts of it, read-only
+    /sys/data         the guest's own: workspace, upper layers, /tmp; one quota for all of it
+"""
+
+from __future__ import annotations
+
+STAGE = "/sys"
+SOURCES = f"{STAGE}/src"
+TRUSTED = f"{STAGE}/jar"
+DATA = f"{STAGE}/data"
+
+ETC = f"{TRUSTED}/etc"
+DEV = f"{TRUSTED}/dev"
+MASKS = f"{TRUSTED}/mask"
+VIEWS = f"{TRUSTED}/view"
+CODE = f"{TRUSTED}/code"
+UPPER = f"{DATA}/upper"
+WORK = f"{DATA}/work"
+PLAIN = f"{DATA}/plain"
+RUNS = f"{DATA}/runs"
+
+RUN = "{run}"
+"""Stands for the run's own directory name in a plan's arguments."""
+
+GATE_FD, SECCOMP_FD, ARGS_FD = 4, 3, 5
+"""Descriptors that bubblewrap is started with, after 0, 1 and 2."""
+
+JAR_CODE = "/run/jar"
+"""Where the code's file is inside the jar."""
+
+
+def source(index: int) -> str:
+    """The staged host directory number `index`."""
+    return f"{SOURCES}/{index}"
+
+
+def view(index: int) -> str:
+    """What is mounted in the jar for the policy's mount number `index`."""
+    return f"{VIEWS}/{index}"

@@ -1,0 +1,167 @@
+"""What a jar was refused, seen through seccomp's user notification. Runs in the stage.
+
+Three kinds of calls arrive here. Calls that no jar may make (`ptrace`, `bpf`, …) are always answered EPERM: the answer
+*is* the denial, and if this process dies the kernel answers ENOSYS. Connections and file calls are only looked at and
+always continue: what refuses those is the network namespace and the mount namespace, so it does not matter that the
+guest may change its memory while we read it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import socket
+import struct
+from typing import Any
+
+from belljar.backends.bubblewrap import kernel
+from belljar.backends.seccomp.filters import REPORTED, syscall_name
+from belljar.backends.seccomp.notify import Listener, Notification
+
+MAX_OBSERVATIONS = 500
+_MAX_PATH = 4096
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+
+# Which arguments hold the path and, where there is one, the directory descriptor.
+_AT_CALLS = {
+    "openat": (0, 1), "newfstatat": (0, 1), "statx": (0, 1), "faccessat": (0, 1), "faccessat2": (0, 1),
+    "readlinkat": (0, 1), "execveat": (0, 1), "mkdirat": (0, 1), "unlinkat": (0, 1), "renameat": (0, 1),
+    "renameat2": (0, 1), "linkat": (0, 1), "symlinkat": (1, 2), "fchmodat": (0, 1),
+}  # fmt: skip
+_WRITE_CALLS = frozenset({
+    "creat", "mkdir", "mkdirat", "unlink", "unlinkat", "rmdir", "rename", "renameat", "renameat2",
+    "link", "linkat", "symlink", "symlinkat", "chmod", "fchmodat", "truncate",
+})  # fmt: skip
+
+
+class Observer:
+    """Answers a jar's notifications and remembers what would be, or was, refused."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.listener = listener
+        self.jar_root = -1
+        """A handle on the jar's root once the gate opens. Before that, file calls are bubblewrap's own."""
+        self._poll = select.poll()
+        self._poll.register(listener.fileno(), select.POLLIN)
+        self._seen: dict[tuple[str, str, str], int] = {}
+
+    def fileno(self) -> int:
+        """For the event loop."""
+        return self.listener.fileno()
+
+    def on_readable(self) -> bool:
+        """Answer one notification. False when the jar is gone: then receiving would wait for ever."""
+        if not any(event & select.POLLIN for _fd, event in self._poll.poll(0)):
+            return False
+        notification = self.listener.receive()
+        if notification is None:
+            return True
+        with contextlib.suppress(OSError):  # the caller was killed meanwhile
+            self._answer(notification)
+        return True
+
+    def _answer(self, notification: Notification) -> None:
+        name = syscall_name(notification.nr)
+        if name in REPORTED:
+            self.listener.answer_errno(notification, errno.EPERM)
+            self._note("syscall", name, "EPERM")
+            return
+        try:
+            if self.jar_root >= 0:
+                self._look(name, notification)
+        finally:
+            self.listener.answer_continue(notification)
+
+    def _look(self, name: str, notification: Notification) -> None:
+        if name == "connect":
+            self._note_connection(notification)
+        else:
+            self._note_file(name, notification)
+
+    def _note(self, kind: str, target: str, result: str) -> None:
+        key = (kind, target, result)
+        if key in self._seen or len(self._seen) < MAX_OBSERVATIONS:
+            self._seen[key] = self._seen.get(key, 0) + 1
+
+    def _note_connection(self, notification: Notification) -> None:
+        raw = _memory(notification.pid, notification.args[1], min(notification.args[2], 128))
+        if len(raw) < 8:
+            return
+        family = struct.unpack_from("H", raw)[0]
+        if family == socket.AF_INET:
+            host = socket.inet_ntop(socket.AF_INET, raw[4:8])
+        elif family == socket.AF_INET6 and len(raw) >= 24:
+            host = f"[{socket.inet_ntop(socket.AF_INET6, raw[8:24])}]"
+        else:
+            return
+        port = struct.unpack_from("!H", raw, 2)[0]
+        if port == 53:
+            self._note("name", "", "EAI_AGAIN")
+        elif not host.startswith("127.") and host != "[::1]":
+            self._note("network", f"{host}:{port}", "ENETUNREACH")
+
+    def _note_file(self, name: str, notification: Notification) -> None:
+        directory_argument, path_argument = _AT_CALLS.get(name, (None, 1 if name == "symlink" else 0))
+        raw = _memory(notification.pid, notification.args[path_argument], _MAX_PATH).partition(b"\0")[0]
+        if not raw:
+            return
+        path = os.fsdecode(raw)
+        if not path.startswith("/"):
+            at = -100 if directory_argument is None else _signed(notification.args[directory_argument])
+            where = "cwd" if at == kernel.AT_FDCWD else f"fd/{at}"
+            path = os.path.join(os.readlink(f"/proc/{notification.pid}/{where}"), path)
+        path = os.path.normpath(path)
+        writing = name in _WRITE_CALLS
+        if name in ("open", "openat"):
+            writing = bool(notification.args[path_argument + 1] & _WRITING)
+        if refused := self._predict(path, writing=writing):
+            verb = "write" if writing else "execute" if name.startswith("exec") else "read"
+            self._note("file", f"{verb} {path}", refused)
+
+    def _predict(self, path: str, *, writing: bool) -> str:
+        """The error that the call will meet, looked up in the jar's own root; empty if none."""
+        if path.startswith(("/proc/", "/dev/", "/sys/")):
+            return ""
+        target = os.path.dirname(path) if writing else path
+        try:
+            found = kernel.openat2(self.jar_root, target, os.O_PATH, resolve=kernel.RESOLVE_IN_ROOT)
+        except OSError as error:
+            return errno.errorcode.get(error.errno or 0, "")
+        try:
+            if writing and os.fstatvfs(found).f_flag & os.ST_RDONLY:
+                return "EROFS"
+            if not writing and not os.access(f"/proc/self/fd/{found}", os.R_OK) and not os.path.islink(path):
+                return "EACCES"
+        finally:
+            os.close(found)
+        return ""
+
+    def report(self) -> list[dict[str, Any]]:
+        """Everything seen, for the host to explain."""
+        return [
+            {"kind": kind, "target": target, "result": result, "count": count}
+            for (kind, target, result), count in self._seen.items()
+        ]
+
+    def close(self) -> None:
+        """Let go. A guest that still lives would get ENOSYS."""
+        self.listener.close()
+        if self.jar_root >= 0:
+            os.close(self.jar_root)
+
+
+def _signed(value: int) -> int:
+    return struct.unpack("i", struct.pack("I", value & 0xFFFFFFFF))[0]  # type: ignore[no-any-return]
+
+
+def _memory(pid: int, address: int, length: int) -> bytes:
+    """Bytes of the guest's memory: hostile, bounded, possibly gone."""
+    with open(f"/proc/{pid}/mem", "rb", buffering=0) as file:
+        file.seek(address)
+        try:
+            return file.read(length) or b""
+        except OSError:  # the string ends near an unmapped page
+            file.seek(address)
+            return file.read(4096 - address % 4096) or b""

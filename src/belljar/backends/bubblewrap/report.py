@@ -1,0 +1,106 @@
+"""How far each clause of a policy holds on this backend, on this host. Pure."""
+
+from __future__ import annotations
+
+from belljar.backends.bubblewrap.host import Host
+from belljar.backends.contract import Clause, EnforcementReport, Status
+from belljar.limits.detect import Mechanism
+from belljar.policy.globs import DenyGlobs
+from belljar.policy.models import Mount, Policy
+
+_GROUPS = {
+    Mechanism.V1: "cgroup v1",
+    Mechanism.V2_DELEGATED: "cgroup v2",
+    Mechanism.V2_SYSTEMD: "cgroup v2 (a systemd scope)",
+}
+
+
+def report(policy: Policy, host: Host) -> EnforcementReport:
+    """Every clause, accounted for."""
+    return EnforcementReport(
+        (
+            _enforced("fs.mounts", "mount namespace (bubblewrap)"),
+            _deny_globs(policy),
+            *_size(policy),
+            _net(policy),
+            _enforced("proc.uid", "user namespace" + (", a kernel uid of the jar's own" if host.root else "")),
+            _memory(host),
+            _cpu(host),
+            _pids(host),
+            _enforced("proc.timeout_ms", "the stage's clock, SIGKILL to the jar's pid 1"),
+            _enforced("proc.open_files", "RLIMIT_NOFILE"),
+            _enforced("proc.file_size_mb", "RLIMIT_FSIZE"),
+            _enforced("proc.output_mb", "belljar's reader, SIGKILL"),
+            _enforced("env", "an environment made from nothing"),
+            _enforced("syscalls", "seccomp allow list"),
+            _enforced("logging", "no output of the code is written to any log"),
+        )
+    )
+
+
+def _enforced(key: str, by: str) -> Clause:
+    return Clause(key, Status.ENFORCED, by)
+
+
+def _deny_globs(policy: Policy) -> Clause:
+    key = "fs.deny_globs"
+    live = [mount for mount in policy.fs.mounts if mount.source and mount.rw and not mount.cow]
+    if live and policy.fs.deny_globs:
+        names = ", ".join(mount.path for mount in live)
+        lost = f"{names} is the host's own directory: a denied file that is replaced, or appears later, can be read"
+        return Clause(key, Status.DEGRADED, "covered files in a live mount", lost)
+    with_source = [mount for mount in policy.fs.mounts if mount.source]
+    if not with_source:
+        return _enforced(key, "nothing of the host is mounted but its system directories")
+    return _enforced(key, "overlayfs whiteouts" + _lookahead(policy, with_source))
+
+
+def _lookahead(policy: Policy, mounts: list[Mount]) -> str:
+    """Wildcards are matched when the jar is staged; names without one are denied for good."""
+    if any(DenyGlobs(policy.fs.deny_globs).within(mount.source, mount.path).has_wildcards() for mount in mounts):
+        return "; patterns with wildcards as of the jar's start"
+    return ""
+
+
+def _size(policy: Policy) -> tuple[Clause, ...]:
+    live = [mount.path for mount in policy.fs.mounts if mount.source and mount.rw and not mount.cow]
+    if live:
+        lost = f"{', '.join(live)} is the host's own directory: only fs.file_size holds there"
+        return tuple(
+            Clause(key, Status.DEGRADED, "tmpfs for all but the live mounts", lost) for key in ("fs.size_mb", "fs.inodes")
+        )
+    return (_enforced("fs.size_mb", "tmpfs size, one for all that is writable"), _enforced("fs.inodes", "tmpfs nr_inodes"))
+
+
+def _net(policy: Policy) -> Clause:
+    if policy.net.enabled:
+        lost = "this version has no egress proxy, so no host can be reached, listed or not"
+        return Clause("net", Status.UNSUPPORTED, "an empty network namespace", lost)
+    return _enforced("net", "an empty network namespace")
+
+
+def _group(host: Host, controller: str) -> str | None:
+    return _GROUPS[host.cgroup.mechanism] if controller in host.cgroup.controllers else None
+
+
+def _why(host: Host, controller: str) -> str:
+    return host.cgroup.missing.get(controller, "no control group")
+
+
+def _memory(host: Host) -> Clause:
+    if group := _group(host, "memory"):
+        return _enforced("proc.mem_mb", f"{group}: memory")
+    lost = f"memory is watched, not capped: shared memory is not seen, a fast burst may pass ({_why(host, 'memory')})"
+    return Clause("proc.mem_mb", Status.DEGRADED, "RLIMIT_DATA of each process, and a monitor that kills", lost)
+
+
+def _cpu(host: Host) -> Clause:
+    if group := _group(host, "cpu"):
+        return _enforced("proc.cpu_quota", f"{group}: cpu")
+    lost = f"the code may use every processor until its time is up ({_why(host, 'cpu')})"
+    return Clause("proc.cpu_quota", Status.DEGRADED, "proc.timeout_ms only", lost)
+
+
+def _pids(host: Host) -> Clause:
+    group = _group(host, "pids")
+    return _enforced("proc.pids", "RLIMIT_NPROC in the run's own user namespace" + (f", {group}: pids" if group else ""))

@@ -1,0 +1,293 @@
+"""One run, from the fork to the last process gone. Runs in the stage process, driven by its event loop.
+
+    fork ── child: enters its cgroup, a user namespace of the run's own, becomes bubblewrap
+     │
+    "ready" from the gate inside the jar: mounts, namespaces, capabilities and seccomp are final
+     │      canaries look in; rlimits are set from outside; only then the word "go"
+     │
+    the code runs ── timeout, memory, kill ──▶ pid 1 of the jar is killed, and with it all of them
+     │
+    the last process is gone: usage is read, the result is sent
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import ctypes
+import fcntl
+import os
+import resource
+import signal
+import socket
+import struct
+import time
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from belljar.backends.bubblewrap import kernel, layout
+from belljar.backends.bubblewrap.canary import Jar, failures
+from belljar.backends.bubblewrap.observe import Observer
+from belljar.backends.bubblewrap.staging import write_maps
+from belljar.backends.bubblewrap.wire import Message
+from belljar.backends.seccomp import filters
+from belljar.backends.seccomp.notify import Listener
+from belljar.limits import monitor, rlimits
+from belljar.limits.groups import RunGroup
+from belljar.limits.values import Limits
+
+GATE = 'echo ready >&4;read -r g <&4&&[ "$g" = go ]&&exec 4>&-&&exec "$@";exit 125'
+"""The gate inside the jar: only the word opens it, end of file ends it."""
+
+_PIDFD_GET_INFO = 0xC040FF0B
+_PIDFD_INFO_EXIT = 1 << 3
+_NAMESPACE_LIMITS = {"max_user_namespaces": 1, "max_inotify_instances": 64, "max_mnt_namespaces": 8}
+
+
+@dataclass(slots=True)
+class Order:
+    """What the host asked for, with the descriptors it handed over."""
+
+    bwrap: str
+    arguments: list[str]
+    command: list[str]
+    limits: Limits
+    timeout_seconds: float
+    expect: dict[str, Any]
+    observe_files: bool
+    observe_network: bool
+    stdio: tuple[int, int, int]
+    memory_group: bool
+
+
+@dataclass(slots=True)
+class Run:
+    """A run in progress."""
+
+    name: str
+    order: Order
+    group: RunGroup | None
+    pid: int = 0
+    pidfd: int = -1
+    gate: socket.socket | None = None
+    errors: int = -1
+    observer: Observer | None = None
+    init_pid: int = 0
+    init_fd: int = -1
+    code_fd: int = -1
+    proc_fd: int = -1
+    started: float = 0.0
+    deadline: float = 0.0
+    ended_by: str = ""
+    problems: list[str] = field(default_factory=list)
+    peak_processes: int = 0
+    peak_memory: int = 0
+
+    # --- start ---
+
+    def launch(self) -> None:
+        """Fork, and let the child become bubblewrap."""
+        self.deadline = time.monotonic() + 30  # to reach the gate; the code's own time starts there
+        gate, gate_inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        gate.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        errors, errors_inside = os.pipe()
+        listener_here, listener_there = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        notify = filters.notify_filter(connects=self.order.observe_network, files=self.order.observe_files)
+        arguments = _memory_file("arguments", "\0".join(self.order.arguments).encode() + b"\0")
+        program = _memory_file("seccomp", filters.jar_filter(reported=True))
+        self.pid = self.group.fork() if self.group else os.fork()
+        if self.pid == 0:
+            self._become_bubblewrap(gate_inside, program, arguments, errors_inside, listener_there, notify)
+        self.pidfd = os.pidfd_open(self.pid)
+        self.gate, self.errors = gate, errors
+        for descriptor in (arguments, program, errors_inside, *self.order.stdio):
+            os.close(descriptor)
+        gate_inside.close()
+        listener_there.close()
+        self._take_listener(listener_here)
+
+    def _become_bubblewrap(
+        self,
+        gate: socket.socket,
+        program: int,
+        arguments: int,
+        errors: int,
+        listener_to: socket.socket,
+        notify: bytes,
+    ) -> NoReturn:
+        """In the child: nothing here may return."""
+        try:
+            _own_user_namespace()
+            rlimits.apply(rlimits.rlimits_for(self.order.limits, has_memory_group=self.order.memory_group))
+            _place([*self.order.stdio, program, gate.fileno(), arguments, errors, listener_to.fileno()])
+            os.set_inheritable(6, False)  # noqa: FBT003
+            listener = filters.install(notify, listener=True)
+            socket.socket(fileno=7).sendmsg(
+                [b"L"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [listener]))]
+            )
+            os.closerange(7, 1 << 20)
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+            gate_command = ["/bin/sh", "-c", GATE, "sh", *self.order.command]
+            os.execve(self.order.bwrap, ["bwrap", "--args", str(layout.ARGS_FD), "--", *gate_command], {})
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the child must not live on as a second stage
+            with contextlib.suppress(OSError):
+                os.write(6, f"{type(error).__name__}: {error}".encode()[:500])
+        finally:
+            os._exit(126)
+
+    def _take_listener(self, end: socket.socket) -> None:
+        with end:
+            end.settimeout(10)
+            try:
+                _data, ancillary, _flags, _address = end.recvmsg(1, socket.CMSG_SPACE(4), socket.MSG_CMSG_CLOEXEC)
+            except OSError:
+                return
+        for _level, _kind, data in ancillary:
+            self.observer = Observer(Listener(struct.unpack("i", data[:4])[0]))
+
+    # --- the gate ---
+
+    def at_gate(self) -> str | None:
+        """The gate spoke (or died). Check the jar, set the last limits, and open. An error text if it is not to be."""
+        assert self.gate is not None
+        word, ancillary, _flags, _address = self.gate.recvmsg(16, socket.CMSG_SPACE(12))
+        if not word.startswith(b"ready"):
+            return self._why_not_ready()
+        pid = next(struct.unpack("3i", data)[0] for _level, kind, data in ancillary if kind == socket.SCM_CREDENTIALS)
+        jar = Jar.of(pid, self.order.expect)
+        self.code_fd, self.init_fd, self.proc_fd = jar.code_fd, jar.init_fd, jar.proc_fd
+        self.init_pid = jar.init_pid
+        self.problems = failures(jar)
+        if self.problems:
+            return "canary"
+        processes = self.order.limits.pids + 1  # the jar's pid 1 counts
+        resource.prlimit(pid, resource.RLIMIT_NPROC, (processes, processes))
+        if self.observer:
+            self.observer.jar_root = jar.root_fd
+        self.started = time.monotonic()
+        self.deadline = self.started + self.order.timeout_seconds
+        self.gate.send(b"go\n")
+        self.gate.close()
+        self.gate = None
+        return None
+
+    def _why_not_ready(self) -> str:
+        text = os.read(self.errors, 500).decode(errors="replace") if self._poll_errors() else ""
+        return text or "bubblewrap ended before the jar was ready"
+
+    def _poll_errors(self) -> bool:
+        import select
+
+        return bool(select.select([self.errors], [], [], 0.2)[0])
+
+    # --- the end ---
+
+    def sample(self) -> None:
+        """Without a control group: look at what the jar uses, and end it past its limit."""
+        seen = monitor.sample(self.proc_fd, limit_bytes=self.order.limits.mem_bytes)
+        self.peak_memory = max(self.peak_memory, seen.anon_bytes)
+        self.peak_processes = max(self.peak_processes, seen.processes)
+        if seen.anon_bytes > self.order.limits.mem_bytes:
+            self.kill("oom")
+
+    def end_jar(self) -> None:
+        """The code has ended: end what it left behind."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.init_fd, signal.SIGKILL)
+
+    def kill(self, reason: str) -> None:
+        """End every process of the jar. The first reason stands."""
+        self.ended_by = self.ended_by or reason
+        for descriptor in (self.init_fd, self.pidfd):
+            if descriptor >= 0:
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+
+    def collect(self) -> Message:
+        """Every process is gone: bubblewrap, the jar's pid 1, and with that one the whole namespace. What was used?"""
+        _pid, status, usage = os.wait4(self.pid, 0)
+        io: dict[str, int] = {}
+        if self.init_pid:  # ours since bubblewrap ended: a stage is the reaper of what it starts
+            io = _io(self.init_pid)
+            with contextlib.suppress(ChildProcessError):
+                _pid, _status, usage = os.wait4(self.init_pid, 0)
+        counted = self.group.usage() if self.group else {}
+        return {
+            "exit_code": os.waitstatus_to_exitcode(status),
+            "code_status": _exit_status(self.code_fd),
+            "ended_by": self.ended_by,
+            "problems": self.problems,
+            "started": self.started > 0,
+            "seconds": time.monotonic() - self.started if self.started else 0.0,
+            "cpu_seconds": max(counted.get("cpu_seconds", 0.0), usage.ru_utime + usage.ru_stime),
+            "peak_memory_bytes": counted.get("memory_peak_bytes") or max(self.peak_memory, usage.ru_maxrss * 1024),
+            "processes": counted.get("pids_peak") or self.peak_processes or None,
+            "bytes_read": io.get("rchar"),
+            "bytes_written": io.get("wchar"),
+            "oom_kills": counted.get("oom_kills", 0),
+            "pids_refused": counted.get("pids_refused", 0),
+            "observations": self.observer.report() if self.observer else [],
+        }
+
+    def close(self) -> None:
+        """Let go of every descriptor."""
+        for descriptor in (self.pidfd, self.errors, self.code_fd, self.init_fd, self.proc_fd):
+            if descriptor >= 0:
+                os.close(descriptor)
+        if self.gate:
+            self.gate.close()
+        if self.observer:
+            self.observer.close()
+
+
+def _memory_file(name: str, content: bytes) -> int:
+    descriptor = os.memfd_create(f"belljar-{name}", os.MFD_CLOEXEC)
+    os.write(descriptor, content)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def _own_user_namespace() -> None:
+    """A user namespace for this run alone: what the kernel counts per user is counted, and limited, from zero."""
+    uid, gid = os.geteuid(), os.getegid()
+    kernel.unshare(kernel.CLONE_NEWUSER)
+    write_maps(uid, gid)
+    for name, value in _NAMESPACE_LIMITS.items():
+        with contextlib.suppress(FileNotFoundError):
+            descriptor = os.open(f"/proc/sys/user/{name}", os.O_WRONLY)
+            os.write(descriptor, str(value).encode())
+            os.close(descriptor)
+
+
+def _place(descriptors: list[int]) -> None:
+    """Give the descriptors the numbers 0, 1, 2, …, whatever numbers they had."""
+    above = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 64) for descriptor in descriptors]
+    for number, descriptor in enumerate(above):
+        os.dup2(descriptor, number)
+    os.closerange(len(descriptors), 1 << 20)
+
+
+def _io(pid: int) -> dict[str, int]:
+    """Bytes through read and write of everything that bubblewrap waited for; the zombie still knows."""
+    try:
+        with open(f"/proc/{pid}/io") as file:
+            return {key: int(value) for key, _, value in (line.partition(": ") for line in file)}
+    except OSError:
+        return {}
+
+
+def _exit_status(pidfd: int) -> int | None:
+    """The code's own wait status (Linux 6.15), which tells a signal from an exit code that looks like one."""
+    if pidfd < 0:
+        return None
+    buffer = ctypes.create_string_buffer(64)
+    struct.pack_into("Q", buffer, 0, _PIDFD_INFO_EXIT)
+    try:
+        fcntl.ioctl(pidfd, _PIDFD_GET_INFO, buffer)
+    except OSError:
+        return None
+    if not struct.unpack_from("Q", buffer, 0)[0] & _PIDFD_INFO_EXIT:
+        return None
+    status: int = struct.unpack_from("i", buffer, 60)[0]
+    return status

@@ -1,0 +1,322 @@
+"""The stage process: holds one Sandbox's mounts, starts its runs, watches them, opens its files.
+
+One thread, one event loop. It ends when the host closes its socket (or dies), and everything with it: bubblewrap is
+its child and dies with it, and its mount namespace is gone when the last of them is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import selectors
+import socket
+import stat
+import sys
+import time
+from collections.abc import Callable
+from typing import NoReturn
+
+from belljar.backends.bubblewrap import kernel, layout, staging, wire
+from belljar.backends.bubblewrap.running import Order, Run
+from belljar.backends.bubblewrap.stageplan import StagePlan
+from belljar.backends.bubblewrap.tree import remove_tree
+from belljar.errors import BelljarError, PolicyError, PrerequisiteError, SandboxUnavailableError
+from belljar.limits.groups import JarGroup
+from belljar.limits.values import Limits
+
+_PR_SET_CHILD_SUBREAPER = 36
+_SAMPLE_SECONDS = 0.01
+_BENEATH = kernel.RESOLVE_BENEATH | kernel.RESOLVE_NO_SYMLINKS | kernel.RESOLVE_NO_MAGICLINKS
+
+
+def main(control: socket.socket, plan: StagePlan, group: JarGroup | None, kernel_uid: int) -> NoReturn:
+    """Be a stage until the host is done with it."""
+    kernel.set_name("belljar-stage")
+    code = 0
+    try:
+        kernel.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        Stage(control, plan, group, kernel_uid).serve()
+    except BelljarError as error:
+        _answer(control, {"error": _fault(error), "message": error.message, "hint": error.hint})
+        code = 1
+    except OSError as error:
+        _answer(control, {"error": "unavailable", "message": f"the jar could not be staged: {error}", "hint": ""})
+        code = 1
+    except BaseException as error:  # noqa: BLE001 - the host must hear of it, whatever it is
+        _answer(control, {"error": "internal", "message": f"{type(error).__name__}: {error}", "hint": ""})
+        code = 1
+    finally:
+        os._exit(code)
+
+
+def _fault(error: BelljarError) -> str:
+    kinds: tuple[tuple[type[BelljarError], str], ...] = (
+        (PolicyError, "policy"),
+        (PrerequisiteError, "prerequisite"),
+        (SandboxUnavailableError, "unavailable"),
+    )
+    return next((name for kind, name in kinds if isinstance(error, kind)), "internal")
+
+
+def _answer(control: socket.socket, message: wire.Message, descriptors: tuple[int, ...] = ()) -> None:
+    with contextlib.suppress(OSError):
+        wire.send(control, message, descriptors)
+
+
+class Stage:
+    """The event loop and what hangs on it."""
+
+    def __init__(self, control: socket.socket, plan: StagePlan, group: JarGroup | None, kernel_uid: int) -> None:
+        self._control = control
+        self._plan = plan
+        self._group = group
+        self._kernel_uid = kernel_uid
+        self._loop = selectors.DefaultSelector()
+        self._runs: dict[str, tuple[Run, socket.socket]] = {}
+        self._count = 0
+        self._views: list[int] = []
+        self._copied: list[int] = []
+        self._runs_fd = self._code_fd = -1
+
+    def serve(self) -> None:
+        """Build, say so, and answer until the host's end closes."""
+        staged = staging.build(self._plan, self._kernel_uid)
+        self._copied = staged.copied
+        self._views = [os.open(layout.view(index), os.O_PATH | os.O_CLOEXEC) for index in range(len(self._plan.views))]
+        self._runs_fd = os.open(layout.RUNS, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._code_fd = os.open(layout.CODE, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        wire.send(
+            self._control,
+            {"kernel_uid": staged.kernel_uid, "shortfalls": staged.shortfalls, "copied": staged.copied},
+        )
+        self._loop.register(self._control, selectors.EVENT_READ, self._on_control)
+        while self._control.fileno() >= 0:
+            for key, _events in self._loop.select(self._patience()):
+                if key.fd in self._loop.get_map():  # an earlier event of this round may have ended it
+                    key.data()
+            self._on_time()
+        for run, _host in list(self._runs.values()):
+            run.kill("abandoned")
+
+    # --- time ---
+
+    def _patience(self) -> float | None:
+        if not self._runs:
+            return None
+        soonest = min(run.deadline for run, _host in self._runs.values()) - time.monotonic()
+        watching = any(self._watches(run) for run, _host in self._runs.values())
+        return max(0.0, min(soonest, _SAMPLE_SECONDS) if watching else soonest)
+
+    def _watches(self, run: Run) -> bool:
+        """Whether memory has to be watched from here, because no control group holds it."""
+        return run.started > 0 and not run.order.memory_group and not run.ended_by
+
+    def _on_time(self) -> None:
+        for run, _host in list(self._runs.values()):
+            if time.monotonic() >= run.deadline:
+                run.kill("timeout" if run.started else "gate")
+                run.deadline = float("inf")
+            elif self._watches(run):
+                run.sample()
+
+    # --- requests ---
+
+    def _on_control(self) -> None:
+        received = wire.receive(self._control)
+        if received is None:
+            self._loop.unregister(self._control)
+            self._control.close()
+            return
+        message, descriptors = received
+        handler: Callable[[wire.Message, list[int]], None] = getattr(self, f"_do_{message['do']}")
+        try:
+            handler(message, descriptors)
+        except OSError as error:
+            _answer(self._control, {"errno": error.errno, "message": error.strerror})
+
+    def _do_open(self, message: wire.Message, _descriptors: list[int]) -> None:
+        """Open a file of a view for the host: beneath it, through no link, and only a regular file or a directory."""
+        flags = message["flags"] | os.O_NONBLOCK | os.O_NOCTTY
+        mode = 0o644 if flags & os.O_CREAT else 0
+        found = kernel.openat2(self._views[message["view"]], message["path"], flags, resolve=_BENEATH, mode=mode)
+        kind = os.fstat(found).st_mode
+        if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
+            os.close(found)
+            raise OSError(22, "not a regular file")
+        wire.send(self._control, {"ok": True}, (found,))
+        os.close(found)
+
+    def _do_changes(self, message: wire.Message, _descriptors: list[int]) -> None:
+        """The upper layer of a copy-on-write view, or the view itself where there is no layer."""
+        view = message["view"]
+        upper = f"{layout.UPPER}/{view}"
+        layered = os.path.isdir(upper) and view not in self._copied
+        found = os.open(upper if layered else layout.view(view), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        wire.send(self._control, {"layered": layered}, (found,))
+        os.close(found)
+
+    def _do_mkdir(self, message: wire.Message, _descriptors: list[int]) -> None:
+        """Make a directory and those above it."""
+        parts = [part for part in message["path"].split("/") if part not in ("", ".")]
+        for depth in range(1, len(parts) + 1):
+            parent, name = self._parent(message["view"], "/".join(parts[:depth]))
+            try:
+                os.mkdir(name, 0o755, dir_fd=parent)
+            except FileExistsError:
+                pass
+            finally:
+                os.close(parent)
+        wire.send(self._control, {"ok": True})
+
+    def _do_remove(self, message: wire.Message, _descriptors: list[int]) -> None:
+        """Remove a file, a link itself, or a directory with all that is in it."""
+        parent, name = self._parent(message["view"], message["path"])
+        try:
+            if stat.S_ISDIR(os.lstat(name, dir_fd=parent).st_mode):
+                aside = f"removed-{self._count}-{time.monotonic_ns()}"
+                try:
+                    os.rename(name, aside, src_dir_fd=parent, dst_dir_fd=self._runs_fd)
+                except OSError:  # another file system (an overlay): remove it where it is
+                    _remove_in_place(parent, name)
+                else:
+                    remove_tree(self._runs_fd, aside)
+            else:
+                os.unlink(name, dir_fd=parent)
+        finally:
+            os.close(parent)
+        wire.send(self._control, {"ok": True})
+
+    def _parent(self, view: int, path: str) -> tuple[int, str]:
+        directory, _, name = path.rstrip("/").rpartition("/")
+        if name in ("", ".", ".."):
+            raise OSError(22, "not a name")
+        flags = os.O_PATH | os.O_DIRECTORY
+        return kernel.openat2(self._views[view], directory or ".", flags, resolve=_BENEATH), name
+
+    # --- runs ---
+
+    def _do_run(self, message: wire.Message, descriptors: list[int]) -> None:
+        """Start a run. From here on it speaks to the host on a socket of its own."""
+        standard_input, output, errors, host_fd, *rest = descriptors
+        self._count += 1
+        name = f"run-{self._count}"
+        host = socket.socket(fileno=host_fd)
+        limits = Limits.from_json(message["limits"])
+        group = self._group.run_group(name, limits) if self._group else None
+        order = Order(
+            bwrap=message["bwrap"],
+            arguments=[argument.replace(layout.RUN, name) for argument in message["arguments"]],
+            command=message["command"],
+            limits=limits,
+            timeout_seconds=message["timeout_seconds"],
+            expect=self._expectations(message["expect"]),
+            observe_files=message["observe_files"],
+            observe_network=message["observe_network"],
+            stdio=(standard_input, output, errors),
+            memory_group=message["memory_group"],
+        )
+        run = Run(name, order, group)
+        self._make_run_directories(name, message.get("code_name"), rest)
+        run.launch()
+        self._runs[name] = (run, host)
+        assert run.gate is not None
+        self._watch(run.gate, lambda: self._on_gate(run))
+        self._watch(run.pidfd, lambda: self._on_bubblewrap_end(run))
+        self._watch(host, lambda: self._on_host(run, host))
+        if run.observer:
+            observer = run.observer
+            self._watch(observer, lambda: None if observer.on_readable() else self._forget(observer))
+        if group and (oom := group.oom_fd()) is not None:
+            # EPOLLPRI (v2) is reported to select(2)'s except set only; epoll takes the mask itself.
+            self._loop.register(oom, selectors.EVENT_READ, lambda: self._on_oom(run))
+            if group.oom_mask & select.EPOLLPRI:
+                self._loop._selector.modify(oom, select.EPOLLPRI)  # type: ignore[attr-defined]  # noqa: SLF001
+
+    def _expectations(self, expect: wire.Message) -> wire.Message:
+        at_first = expect["absent_at_first"] if self._count == 1 else []
+        return {**expect, "absent": expect["absent"] + at_first, "kernel_uid": self._kernel_uid}
+
+    def _make_run_directories(self, name: str, code_name: str | None, code: list[int]) -> None:
+        for path in (name, f"{name}/tmp", f"{name}/tmp/home", f"{name}/shm"):
+            os.mkdir(path, 0o700, dir_fd=self._runs_fd)
+        os.mkdir(name, 0o755, dir_fd=self._code_fd)
+        if code_name and code:
+            target = os.open(f"{name}/{code_name}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644, dir_fd=self._code_fd)
+            size = os.fstat(code[0]).st_size
+            staging.write_all(target, os.pread(code[0], size, 0))
+            os.close(target)
+        for descriptor in code:
+            os.close(descriptor)
+
+    def _watch(self, what: int | socket.socket | object, then: Callable[[], None]) -> None:
+        self._loop.register(what, selectors.EVENT_READ, then)  # type: ignore[arg-type]
+
+    def _forget(self, what: int | socket.socket | object) -> None:
+        with contextlib.suppress(KeyError, ValueError):
+            self._loop.unregister(what)  # type: ignore[arg-type]
+
+    def _on_gate(self, run: Run) -> None:
+        self._forget(run.gate)
+        why = run.at_gate()
+        if why is not None:
+            run.problems = run.problems or [why]
+            run.kill("canary" if why == "canary" else "gate")
+
+    def _on_host(self, run: Run, host: socket.socket) -> None:
+        received = wire.receive(host)
+        run.kill("abandoned" if received is None else received[0]["kill"])
+        if received is None:
+            self._forget(host)
+
+    def _on_oom(self, run: Run) -> None:
+        if run.group and run.group.out_of_memory():
+            run.kill("oom")
+
+    def _on_bubblewrap_end(self, run: Run) -> None:
+        """Bubblewrap ends when the code does; then its pid 1, and with it every process left, is killed and awaited."""
+        self._forget(run.pidfd)
+        if run.init_fd >= 0:
+            run.end_jar()
+            self._watch(run.init_fd, lambda: self._finish(run))
+        else:
+            self._finish(run)
+
+    def _finish(self, run: Run) -> None:
+        _run, host = self._runs.pop(run.name)
+        oom = run.group.oom_fd() if run.group else None
+        for watched in (run.init_fd, run.gate, run.observer, host, oom):
+            if watched is not None and watched != -1:
+                self._forget(watched)
+        end = run.collect()
+        with contextlib.suppress(OSError):
+            wire.send(host, end)
+        host.close()
+        run.close()
+        self._clean_up(run)
+
+    def _clean_up(self, run: Run) -> None:
+        """After the host has its answer: nothing of the run stays but what it left in the workspace."""
+        self._reap_strangers()
+        for parent in (self._runs_fd, self._code_fd):
+            with contextlib.suppress(OSError):
+                remove_tree(parent, run.name)
+        if run.group:
+            try:
+                run.group.remove()
+            except SandboxUnavailableError as error:
+                print(f"belljar: {error}", file=sys.stderr)
+
+    def _reap_strangers(self) -> None:
+        """Processes of a jar that broke before its gate were handed to us by the kernel."""
+        if self._runs:
+            return
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+
+def _remove_in_place(parent: int, name: str) -> None:
+    import shutil
+
+    shutil.rmtree(f"/proc/self/fd/{parent}/{name}")

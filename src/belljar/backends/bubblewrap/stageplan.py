@@ -1,0 +1,74 @@
+"""What a stage has to prepare, as plain data: made by `compile`, carried over a socket, printed by `explain`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class ViewKind(StrEnum):
+    """How a mount of the policy is made."""
+
+    EPHEMERAL = "ephemeral"
+    """An empty directory on the jar's own tmpfs."""
+    READONLY = "readonly"
+    """The host's directory, with whiteouts over what is denied."""
+    COW = "copy-on-write"
+    """The host's directory as the lower layer: written to, and never changed."""
+    LIVE = "live"
+    """The host's directory itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A host directory or file that the stage brings in."""
+
+    path: str
+    idmap: bool
+    """Show its owner as the jar's user (only needed, and only possible, when started by root)."""
+    recursive: bool = False
+    """With what is mounted beneath it."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One mount of the policy."""
+
+    kind: ViewKind
+    jar_path: str
+    source: int | None = None
+    """Index into the sources."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagePlan:
+    """All that is made once for a Sandbox, before its first jar."""
+
+    sources: tuple[Source, ...]
+    views: tuple[View, ...]
+    deny_globs: tuple[str, ...]
+    size_bytes: int
+    inodes: int
+    etc_files: Mapping[str, str] = field(default_factory=dict)
+    """Files of the jar's /etc, written by belljar."""
+    etc_host: tuple[str, ...] = ()
+    """Names beneath the host's /etc that the jar shares: certificates, the linker's cache."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> StagePlan:
+        """The inverse of `to_json`."""
+        return cls(
+            sources=tuple(Source(**source) for source in data["sources"]),
+            views=tuple(View(ViewKind(view["kind"]), view["jar_path"], view["source"]) for view in data["views"]),
+            deny_globs=tuple(data["deny_globs"]),
+            size_bytes=data["size_bytes"],
+            inodes=data["inodes"],
+            etc_files=data["etc_files"],
+            etc_host=tuple(data["etc_host"]),
+        )

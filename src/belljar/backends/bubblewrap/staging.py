@@ -1,0 +1,389 @@
+"""Makes a stage: a mount namespace with everything in it that jars of one Sandbox are made of.
+
+Runs in the stage process, a fork of the launcher, single-threaded. It starts with the privileges of whoever started
+belljar. If that is root, root's part (reading sources under closed directories, mapping owners) comes first and is
+short; then the process becomes a user that owns nothing else on the host, for good.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from dataclasses import dataclass, field
+
+from belljar.backends.bubblewrap import kernel, layout
+from belljar.backends.bubblewrap.stageplan import Source, StagePlan, View, ViewKind
+from belljar.backends.bubblewrap.whiteout import Denied, build_layer, find_denied
+from belljar.errors import PrerequisiteError, SandboxUnavailableError
+from belljar.policy.globs import DenyGlobs
+
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+_QUIET = kernel.MS_NOSUID | kernel.MS_NODEV
+_MAX_LIVE_MASKS = 500
+
+
+@dataclass(slots=True)
+class Staged:
+    """What came of it, for the report and for the host."""
+
+    kernel_uid: int
+    shortfalls: list[tuple[str, str]] = field(default_factory=list)
+    """(clause, what is lost): found out only here, on the real directories."""
+    copied: list[int] = field(default_factory=list)
+    """Views that are copies, because overlayfs can't do copy-on-write here."""
+
+
+def build(plan: StagePlan, kernel_uid: int) -> Staged:
+    """Enter the stage and make all of it, as user `kernel_uid` in the end. The calling process can't go back."""
+    root = os.geteuid() == 0
+    staged = Staged(kernel_uid)
+    if root:
+        kernel.unshare(kernel.CLONE_NEWNS)
+        kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
+        _bring_sources(plan.sources, staged)
+        _become(staged.kernel_uid)
+    _enter_user_namespace()
+    if not root:
+        _bring_sources(plan.sources, staged)
+    _mount_own(plan)
+    _make_etc(plan)
+    _make_dev()
+    globs = DenyGlobs(plan.deny_globs)
+    for index, view in enumerate(plan.views):
+        _make_view(index, view, plan, globs, staged)
+    return staged
+
+
+def _become(kernel_uid: int) -> None:
+    """Give up root for good. Dumpable again, so that our own /proc/self/uid_map can be written."""
+    os.setgroups([])
+    os.setresgid(kernel_uid, kernel_uid, kernel_uid)
+    os.setresuid(kernel_uid, kernel_uid, kernel_uid)
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
+
+
+def _enter_user_namespace() -> None:
+    uid, gid = os.geteuid(), os.getegid()
+    try:
+        kernel.unshare(kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS)
+    except OSError as error:
+        raise PrerequisiteError(
+            f"this host does not let belljar make a user namespace: {error.strerror}",
+            hint="run `belljar doctor`: it says what forbids it and what to type",
+        ) from error
+    write_maps(uid, gid)
+    kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
+
+
+def write_maps(uid: int, gid: int) -> None:
+    """Map one user and one group of the namespace above to the same numbers in the one just entered."""
+    _write("/proc/self/setgroups", "deny")
+    try:
+        _write("/proc/self/uid_map", f"{uid} {uid} 1")
+        _write("/proc/self/gid_map", f"{gid} {gid} 1")
+    except PermissionError as error:  # Ubuntu 24.04: the namespace is made, and is worth nothing
+        raise PrerequisiteError(
+            "this host makes user namespaces and takes their capabilities away (AppArmor)",
+            hint="run `belljar doctor`: it says what to type",
+        ) from error
+
+
+def _write(path: str, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)
+
+
+# --- sources -------------------------------------------------------------------------------------------------------
+
+
+def _bring_sources(sources: tuple[Source, ...], staged: Staged) -> None:
+    """Copy the mounts first, then cover /sys: nothing that the policy names is hidden by the stage itself."""
+    trees = [_tree(source, staged) for source in sources]
+    kernel.mount("belljar", layout.STAGE, "tmpfs", _QUIET, "mode=755,size=1m")
+    for directory in (layout.SOURCES, layout.TRUSTED, layout.DATA):
+        os.mkdir(directory)
+    for index, tree in enumerate(trees):
+        target = layout.source(index)
+        if stat.S_ISDIR(os.fstat(tree).st_mode):
+            os.mkdir(target)
+        else:
+            os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
+        kernel.move_mount(tree, target)
+        os.close(tree)
+
+
+def _tree(source: Source, staged: Staged) -> int:
+    try:
+        tree = kernel.open_tree(source.path, recursive=source.recursive)
+    except OSError as error:
+        if error.errno == errno.EINVAL and not source.recursive:  # something is mounted beneath it, and locked
+            tree = kernel.open_tree(source.path, recursive=True)
+        else:
+            raise SandboxUnavailableError(f"can't mount {source.path}: {error.strerror}") from error
+    if source.idmap and os.geteuid() == 0:
+        _map_owner(tree, source.path, staged)
+    return tree
+
+
+def _map_owner(tree: int, path: str, staged: Staged) -> None:
+    """Show what the source's owner owns as the jar's user's own, so that mode 0600 and 0700 read as they do outside."""
+    status = os.fstat(tree)
+    namespace = _mapping_namespace(status.st_uid, status.st_gid, staged.kernel_uid)
+    try:
+        kernel.idmap(tree, namespace)
+    except OSError as error:
+        staged.shortfalls.append(
+            ("fs.mounts", f"{path}: its file system can't map owners ({error.strerror}); closed files stay closed")
+        )
+    finally:
+        os.close(namespace)
+
+
+def _mapping_namespace(uid: int, gid: int, kernel_uid: int) -> int:
+    """A user namespace that exists only for its table of ids."""
+    ready_reader, ready_writer = os.pipe()
+    done_reader, done_writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            kernel.unshare(kernel.CLONE_NEWUSER)
+            os.write(ready_writer, b"1")
+            os.close(done_writer)
+            os.read(done_reader, 1)
+        finally:
+            os._exit(0)
+    try:
+        os.close(ready_writer)
+        os.read(ready_reader, 1)
+        _write(f"/proc/{child}/uid_map", f"{uid} {kernel_uid} 1")
+        _write(f"/proc/{child}/gid_map", f"{gid} {kernel_uid} 1")
+        return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        for descriptor in (ready_reader, done_reader, done_writer):
+            os.close(descriptor)
+        os.waitpid(child, 0)
+
+
+# --- belljar's own parts -------------------------------------------------------------------------------------------
+
+
+def _mount_own(plan: StagePlan) -> None:
+    kernel.mount("belljar", layout.TRUSTED, "tmpfs", _QUIET, "mode=700,size=256m")
+    options = f"mode=700,size={plan.size_bytes},nr_inodes={plan.inodes + 16}"
+    kernel.mount("belljar", layout.DATA, "tmpfs", _QUIET, options)
+    for directory in (layout.ETC, layout.DEV, layout.MASKS, layout.VIEWS, layout.CODE):
+        os.mkdir(directory, 0o755)
+    for directory in (layout.UPPER, layout.WORK, layout.PLAIN, layout.RUNS):
+        os.mkdir(directory, 0o700)
+
+
+def _make_etc(plan: StagePlan) -> None:
+    for name, text in plan.etc_files.items():
+        _create(f"{layout.ETC}/{name}", text.encode())
+    for name in plan.etc_host:
+        _share(f"/etc/{name}", f"{layout.ETC}/{name}")
+
+
+def _create(path: str, content: bytes = b"") -> None:
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644)
+    try:
+        write_all(descriptor, content)
+    finally:
+        os.close(descriptor)
+
+
+def write_all(descriptor: int, content: bytes) -> None:
+    """write(2) until everything is written: a full tmpfs writes a part first and fails only then."""
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def _share(host_path: str, staged_path: str) -> None:
+    """Show a file or directory of the host's in the stage; a symbolic link is made anew."""
+    os.makedirs(os.path.dirname(staged_path), exist_ok=True)
+    status = os.lstat(host_path)
+    if stat.S_ISLNK(status.st_mode):
+        os.symlink(os.readlink(host_path), staged_path)
+        return
+    if stat.S_ISREG(status.st_mode):  # small, and a copy is one mount less in every jar
+        with open(host_path, "rb") as file:
+            _create(staged_path, file.read(16 << 20))
+        return
+    if stat.S_ISDIR(status.st_mode):
+        os.mkdir(staged_path)
+    else:
+        _create(staged_path)
+    kernel.mount(host_path, staged_path, None, kernel.MS_BIND | kernel.MS_REC)
+
+
+def _make_dev() -> None:
+    """A /dev of six devices and terminals of its own, made once: bubblewrap's --dev would make it for each run."""
+    for name in _DEVICES:
+        _share(f"/dev/{name}", f"{layout.DEV}/{name}")
+    for name, target in (("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
+        os.symlink(target, f"{layout.DEV}/{name}")
+    os.mkdir(f"{layout.DEV}/shm")
+    os.mkdir(f"{layout.DEV}/pts")
+    kernel.mount("devpts", f"{layout.DEV}/pts", "devpts", kernel.MS_NOSUID, "newinstance,ptmxmode=0666,mode=620")
+    os.symlink("pts/ptmx", f"{layout.DEV}/ptmx")
+
+
+# --- the policy's mounts -------------------------------------------------------------------------------------------
+
+
+def _make_view(index: int, view: View, plan: StagePlan, globs: DenyGlobs, staged: Staged) -> None:
+    target = layout.view(index)
+    if view.source is None:
+        os.symlink(_plain_directory(index), target)
+        return
+    root = layout.source(view.source)
+    if not os.path.isdir(root):
+        _create(target)
+        kernel.mount(root, target, None, kernel.MS_BIND)
+        return
+    os.mkdir(target)
+    host_path = plan.sources[view.source].path
+    globs = globs.within(host_path, view.jar_path)
+    found = find_denied(root, host_path, view.jar_path, globs)
+    if view.kind is ViewKind.LIVE:
+        kernel.mount(root, target, None, kernel.MS_BIND | kernel.MS_REC)
+        _mask_live(target, found, staged)
+        return
+    layers = _lower_layers(index, root, found, globs, staged)
+    if view.kind is ViewKind.READONLY:
+        _mount_readonly(layers, root, target)
+    elif not _copy_on_write_works() or not _mount_cow(index, layers, target):
+        _copy(index, root, found, target, staged)
+
+
+def _plain_directory(index: int) -> str:
+    path = f"{layout.PLAIN}/{index}"
+    os.mkdir(path, 0o755)
+    return path
+
+
+def _lower_layers(index: int, root: str, found: Denied, globs: DenyGlobs, staged: Staged) -> list[str]:
+    if not found.paths and not globs.literal_names():
+        return [root]
+    layer = f"{layout.MASKS}/{index}"
+    os.mkdir(layer)
+    os.chmod(layer, stat.S_IMODE(os.stat(root).st_mode) & 0o777 | 0o500)
+    if not build_layer(layer, root, found, globs):
+        staged.shortfalls.append(
+            ("fs.deny_globs", "the directory is too large: a denied name that appears later deep in it would show")
+        )
+    return [layer, root]
+
+
+def _mount_readonly(layers: list[str], root: str, target: str) -> None:
+    if len(layers) == 1:
+        kernel.mount(root, target, None, kernel.MS_BIND | kernel.MS_REC)
+        return
+    kernel.mount("overlay", target, "overlay", _QUIET | kernel.MS_RDONLY, f"lowerdir={':'.join(layers)},userxattr")
+
+
+def _overlay_options(layers: list[str], name: str) -> str:
+    upper, work = f"{layout.UPPER}/{name}", f"{layout.WORK}/{name}"
+    os.mkdir(upper, 0o755)
+    os.mkdir(work, 0o755)
+    return f"lowerdir={':'.join(layers)},upperdir={upper},workdir={work},userxattr"
+
+
+def _mount_cow(index: int, layers: list[str], target: str) -> bool:
+    options = _overlay_options(layers, str(index))
+    os.chmod(f"{layout.UPPER}/{index}", stat.S_IMODE(os.stat(layers[-1]).st_mode) & 0o777 | 0o700)
+    try:
+        kernel.mount("overlay", target, "overlay", _QUIET, options)
+    except OSError:
+        return False
+    return True
+
+
+def _copy_on_write_works() -> bool:
+    """Judge by behaviour: on Linux 6.1 the mount succeeds, and then removing a directory of the lower layer fails."""
+    lower, target = f"{layout.MASKS}/probe", f"{layout.VIEWS}/probe"
+    os.makedirs(f"{lower}/directory")
+    _create(f"{lower}/file")
+    os.mkdir(target)
+    mounted = False
+    try:
+        kernel.mount("overlay", target, "overlay", _QUIET, _overlay_options([lower], "probe"))
+        mounted = True
+        os.rmdir(f"{target}/directory")
+        os.mkdir(f"{target}/directory")
+        os.rename(f"{target}/file", f"{target}/renamed")
+    except OSError:
+        return False
+    else:
+        return True
+    finally:
+        if mounted:
+            kernel.unmount(target)
+
+
+def _mask_live(target: str, found: Denied, staged: Staged) -> None:
+    """The best that a directory shared for writing allows: cover what is there now. The report calls it degraded."""
+    closed_file, closed_directory = f"{layout.TRUSTED}/closed-file", f"{layout.TRUSTED}/closed-directory"
+    if not os.path.exists(closed_file):
+        _create(closed_file)
+        os.chmod(closed_file, 0)
+        os.mkdir(closed_directory, 0)
+    if len(found.paths) > _MAX_LIVE_MASKS:
+        raise SandboxUnavailableError(
+            f"{len(found.paths)} denied files lie in the live directory; {_MAX_LIVE_MASKS} can be covered",
+            hint="leave out --live: the code then works on a copy-on-write view, which has no such limit",
+        )
+    for path in found.paths:
+        covered = os.path.join(target, path)
+        if os.path.islink(covered):
+            staged.shortfalls.append(("fs.deny_globs", f"{path} is a link, which can't be covered in a live directory"))
+            continue
+        kernel.mount(closed_directory if os.path.isdir(covered) else closed_file, covered, None, kernel.MS_BIND)
+
+
+def _copy(index: int, root: str, found: Denied, target: str, staged: Staged) -> None:
+    """Copy-on-write without overlayfs: copy first. Bounded by the quota that the copy is written to."""
+    destination = _plain_directory(index)
+    denied = set(found.paths)
+    try:
+        for directory in found.directories:
+            os.makedirs(os.path.join(destination, directory), exist_ok=True)
+            for entry in os.scandir(os.path.join(root, directory)):
+                below = f"{directory}/{entry.name}" if directory else entry.name
+                if below not in denied:
+                    _copy_entry(entry, os.path.join(destination, below))
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        raise SandboxUnavailableError(
+            "the workspace is larger than fs.size_mb or has more files than fs.inodes, and has to be copied on this kernel",
+            hint="raise them (`--set fs.size_mb=4g --set fs.inodes=1000000`), or choose a smaller workspace",
+        ) from error
+    kernel.mount(destination, target, None, kernel.MS_BIND)
+    staged.copied.append(index)
+
+
+def _copy_entry(entry: os.DirEntry[str], destination: str) -> None:
+    if entry.is_symlink():
+        os.symlink(os.readlink(entry.path), destination)
+        return
+    status = entry.stat(follow_symlinks=False)
+    if not stat.S_ISREG(status.st_mode):
+        return
+    try:
+        source = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except PermissionError:
+        return
+    copy = os.open(destination, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, status.st_mode & 0o777)
+    try:
+        while chunk := os.read(source, 1 << 20):
+            write_all(copy, chunk)
+    finally:
+        os.close(source)
+        os.close(copy)
+    os.utime(destination, ns=(status.st_atime_ns, status.st_mtime_ns))

@@ -1,0 +1,72 @@
+"""Messages between belljar, its launcher and its stages: one JSON object a packet, descriptors beside it.
+
+All ends of these sockets are belljar's own processes. Nothing from inside a jar ever holds one.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import socket
+from typing import Any
+
+MAX_MESSAGE = 4 << 20
+_MAX_DESCRIPTORS = 16
+
+Message = dict[str, Any]
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """Two connected ends that keep message borders and report the other's death as an empty message."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for end in (ours, theirs):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MAX_MESSAGE)
+    return ours, theirs
+
+
+def send(end: socket.socket, message: Message, descriptors: tuple[int, ...] = ()) -> None:
+    """Send one message.
+
+    Large ones (a policy with hundreds of mounts) travel in a memory file, because a packet has to fit a socket buffer.
+    """
+    body = json.dumps(message, separators=(",", ":")).encode()
+    if len(body) <= 64 << 10:
+        _send_packet(end, body, descriptors)
+        return
+    spill = os.memfd_create("belljar-message", os.MFD_CLOEXEC)
+    try:
+        os.write(spill, body)
+        _send_packet(end, b"", (spill, *descriptors), spilled=True)
+    finally:
+        os.close(spill)
+
+
+def _send_packet(end: socket.socket, body: bytes, descriptors: tuple[int, ...], *, spilled: bool = False) -> None:
+    packet = (b"S" if spilled else b"J") + body
+    ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+    end.sendmsg([packet], ancillary)
+
+
+def receive(end: socket.socket) -> tuple[Message, list[int]] | None:
+    """The next message and its descriptors, or None when the other end is gone."""
+    try:
+        packet, ancillary, _flags, _address = end.recvmsg(
+            (64 << 10) + 1, socket.CMSG_SPACE(_MAX_DESCRIPTORS * 4), socket.MSG_CMSG_CLOEXEC
+        )
+    except ConnectionResetError:
+        return None
+    descriptors = array.array("i")
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
+    if not packet:
+        return None
+    passed = list(descriptors)
+    if packet[:1] == b"J":
+        return json.loads(packet[1:]), passed
+    spill = passed.pop(0)
+    try:
+        return json.loads(os.pread(spill, MAX_MESSAGE, 0)), passed
+    finally:
+        os.close(spill)

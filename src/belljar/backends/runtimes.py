@@ -1,0 +1,114 @@
+"""Interpreters of the host that a jar can use: where each is, and which directories it needs to see. Reads, starts nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+
+from belljar.errors import PolicyError, PrerequisiteError, UsageError
+from belljar.policy.models import Policy
+
+SYSTEM_PREFIXES = ("/usr", "/bin", "/lib", "/lib64", "/sbin", "/nix/store")
+"""Read-only in every jar; anything beneath needs no mount of its own."""
+
+LANGUAGES = ("python", "javascript", "bash")
+SUFFIXES = {".py": "python", ".js": "javascript", ".mjs": "javascript", ".cjs": "javascript", ".sh": "bash"}
+_FILE_NAMES = {"python": "main.py", "javascript": "main.js", "bash": "main.sh"}
+_ALIASES = {"py": "python", "python3": "python", "js": "javascript", "node": "javascript", "sh": "bash", "shell": "bash"}
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """An interpreter: its path, inside and outside, and the host directories it is made of."""
+
+    language: str
+    path: str
+    mounts: tuple[str, ...] = ()
+
+    @property
+    def file_name(self) -> str:
+        """What a piece of code without a name is called."""
+        return _FILE_NAMES[self.language]
+
+
+def language_named(name: str) -> str:
+    """The language that someone means by `name`. Raises UsageError with the list."""
+    language = _ALIASES.get(name, name)
+    if language not in LANGUAGES:
+        raise UsageError(f"no language is called {name!r}", hint=f"use one of {', '.join(LANGUAGES)}")
+    return language
+
+
+def find_runtime(language: str, policy: Policy) -> Runtime:
+    """The interpreter for `language`. Raises PrerequisiteError with what to install, PolicyError for a bad `python:`."""
+    if language == "python":
+        return _find_python(policy)
+    if language == "javascript":
+        return _on_path("javascript", "node", "apt install nodejs")
+    return _on_path("bash", "bash", "apt install bash")
+
+
+def _on_path(language: str, program: str, install: str) -> Runtime:
+    found = shutil.which(program, path="/usr/local/bin:/usr/bin:/bin") or shutil.which(program)
+    if found is None:
+        raise PrerequisiteError(f"{program} is not installed on this host", hint=install)
+    real = os.path.realpath(found)
+    return Runtime(language, found if _in_system(found) else real, _needed(os.path.dirname(os.path.dirname(real))))
+
+
+def _find_python(policy: Policy) -> Runtime:
+    if policy.python.venv:
+        return _from_venv(policy.python.venv, policy)
+    if policy.python.interpreter:
+        return _from_interpreter(policy.python.interpreter, policy)
+    own = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
+    if os.access(own, os.X_OK):
+        return Runtime("python", own, _needed(sys.base_prefix, os.path.dirname(os.path.dirname(own))))
+    return _on_path("python", "python3", "apt install python3")
+
+
+def _from_interpreter(path: str, policy: Policy) -> Runtime:
+    if not os.access(path, os.X_OK):
+        where = policy.origin("python.interpreter")
+        raise PolicyError(f"{where}: python.interpreter: {path} is not a program that can be run")
+    real = os.path.realpath(path)
+    return Runtime("python", real, _needed(os.path.dirname(os.path.dirname(real))))
+
+
+def _from_venv(venv: str, policy: Policy) -> Runtime:
+    where = policy.origin("python.venv")
+    try:
+        with open(os.path.join(venv, "pyvenv.cfg"), encoding="utf-8", errors="replace") as file:
+            settings = dict(
+                (key.strip(), value.strip()) for key, found, value in (line.partition("=") for line in file) if found
+            )
+    except OSError as error:
+        raise PolicyError(
+            f"{where}: python.venv: {venv} is not a virtual environment (no pyvenv.cfg: {error.strerror})",
+            hint=f"make one with `python3 -m venv {venv}`",
+        ) from error
+    program = os.path.join(venv, "bin", "python")
+    if not os.access(program, os.X_OK):
+        raise PolicyError(f"{where}: python.venv: {program} can't be run; was its Python removed?")
+    base = os.path.dirname(settings.get("home", ""))
+    return Runtime("python", program, _needed(venv, base, os.path.dirname(os.path.dirname(os.path.realpath(program)))))
+
+
+def _needed(*prefixes: str) -> tuple[str, ...]:
+    """The directories to mount: none twice, none inside another, none of the system's."""
+    needed: list[str] = []
+    for prefix in sorted({os.path.normpath(prefix) for prefix in prefixes if prefix}):
+        if prefix.count("/") < 2 and not _in_system(prefix):
+            raise PrerequisiteError(
+                f"the interpreter lives in {prefix}, and all of that would have to be shown to the code",
+                hint="name another with python.interpreter or python.venv in the policy",
+            )
+        if not _in_system(prefix) and not any(prefix == outer or prefix.startswith(f"{outer}/") for outer in needed):
+            needed.append(prefix)
+    return tuple(needed)
+
+
+def _in_system(path: str) -> bool:
+    return any(path == prefix or path.startswith(f"{prefix}/") for prefix in SYSTEM_PREFIXES)

@@ -57,6 +57,17 @@ mkdir d && echo x > d/f && chmod 750 d && ln -s f d/l && mkfifo d/p
 tar cf a.tar d && mkdir e && tar xf a.tar -C e && cp -a e/d g && ls -1 g | tr '\\n' ' '
 touch -d 2020-01-01 g/f && mv g h && rm -r h d e && sort <(echo b; echo a) | tr '\\n' ' '
 """
+JAVA = """
+cat > T.java <<'END'
+public class T {
+  public static void main(String[] a) throws Exception {
+    var t = new Thread(() -> System.out.println("thread")); t.start(); t.join();
+    new ProcessBuilder("echo", "child").inheritIO().start().waitFor();
+  }
+}
+END
+java T.java
+"""
 
 WORKS: dict[str, tuple[list[str], str]] = {
     "python threads": ([sys.executable, "-c", THREADS], "328350"),
@@ -65,9 +76,10 @@ WORKS: dict[str, tuple[list[str], str]] = {
     "bash": (["bash", "-c", ARCHIVE], "f l p a b"),
     "node": (["node", "-e", NODE], "child 42"),
     "gcc": (["bash", "-c", C], "thread\nmain"),
+    "java": (["bash", "-c", JAVA], "thread\nchild"),
     "git": (["bash", "-c", "git init -q r && cd r && git status --porcelain && git --version | cut -c1-3"], "git"),
 }
-NEEDS = {"gcc": "gcc", "node": "node", "git": "git"}
+NEEDS = {"gcc": "gcc", "java": "java", "node": "node", "git": "git"}
 
 
 @pytest.mark.parametrize("program", ["jar", "jar-reported"])

@@ -121,6 +121,7 @@ ABSENT = frozenset({"clone3", "openat2", "statmount", "listmount"})
 # Forbidden, and worth telling the supervisor about. None of them is used by bubblewrap while it builds a jar, nor by
 # the shell at the gate (checked with strace, and by a test that runs both): mount, umount2, pivot_root,
 # unshare, clone, sethostname and setdomainname can't stand here, because bubblewrap needs them under the same filter.
+# bwrap calls setns only for --userns, --userns2 and --pidns, which a jar therefore can't use.
 # adjtimex and clock_adjtime also read, but what they do is behind a pointer; reading is not worth the doubt.
 _REPORTED = """
     ptrace process_vm_readv process_vm_writev pidfd_getfd kcmp

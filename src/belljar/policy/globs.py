@@ -144,7 +144,7 @@ def _parts(pattern: str) -> Parts:
         if name != "**":
             if "**" in name.replace("\\*", ""):
                 raise GlobError(f"wanted '**' alone between slashes, found '{name}'")
-            re.compile("".join(_tokens(name)))
+            _tokens(name)
     return tuple(parts)
 
 
@@ -229,11 +229,16 @@ def _tokens(name: str) -> list[str]:
 def _class(inside: str) -> str:
     negated = inside[:1] in ("!", "^")
     inside = inside[1:] if negated else inside
-    for at in range(1, len(inside) - 1):
-        if inside[at] == "-" and inside[at - 1] > inside[at + 1]:
-            raise GlobError(f"wanted a range from low to high, found '{inside[at - 1 : at + 2]}'")
-    escaped = re.sub(r"([\\\[\]^&~|])", r"\\\1", inside)
-    return f"[^/{escaped}]" if negated else f"(?!/)[{escaped}]"
+    pieces, at = "", 0
+    while at < len(inside):
+        low, high, step = inside[at], inside[at], 1
+        if inside[at + 1 : at + 2] == "-" and at + 2 < len(inside):
+            high, step = inside[at + 2], 3
+        if low > high:
+            raise GlobError(f"wanted a range from low to high, found '{inside[at : at + 3]}'")
+        pieces += f"{re.escape(low)}-{re.escape(high)}"
+        at += step
+    return f"[^/{pieces}]" if negated else f"(?!/)[{pieces}]"
 
 
 def _name_regex(name: str) -> str:

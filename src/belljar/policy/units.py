@@ -83,11 +83,12 @@ def show_size(count: int) -> str:
     amount, names = float(count), ["bytes", "kB", "MB", "GB", "TB"]
     while amount >= 1024 and len(names) > 1:
         amount, names = amount / 1024, names[1:]
-    return f"{amount:.4g} {names[0]}"
+    return f"{amount:.4g} {names[0]}" if count != 1 else "1 byte"
 
 
 def show_time(ms: int) -> str:
-    """Milliseconds for people: `500 ms`, `60 s`, `24 h`."""
-    if ms < 1000:
-        return f"{ms} ms"
-    return f"{ms / 1000:.4g} s" if ms <= 600_000 else f"{ms / 3_600_000:.4g} h"
+    """Milliseconds for people: `500 ms`, `60 s`, `30 min`, `24 h`."""
+    for unit, name in ((3_600_000, "h"), (60_000, "min"), (1000, "s")):
+        if ms >= 2 * unit and ms % unit == 0:
+            return f"{ms // unit} {name}"
+    return f"{ms / 1000:.4g} s" if ms >= 1000 else f"{ms} ms"

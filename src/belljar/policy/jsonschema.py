@@ -1,0 +1,99 @@
+"""The JSON Schema of a policy file, out of the table of keys, so that an editor checks while one writes.
+
+It is as exact as JSON Schema can be: ranges, choices and forms. What needs the host (does the source exist?) or other
+layers stays with `belljar policy check`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from belljar.policy.hosts import RATE_PATTERN
+from belljar.policy.keys import CLAUSES, Key, Kind, fields, sections
+from belljar.policy.paths import RESERVED
+from belljar.policy.units import MB, SIZE_PATTERN, TIME_PATTERN
+
+_VARIABLE = "^[A-Za-z_][A-Za-z0-9_]*$"
+_NAME = {"type": "string", "minLength": 1}
+
+
+def json_schema() -> dict[str, Any]:
+    """The schema, draft 2020-12."""
+    properties = {name: _key(key) for name, key in fields("").items()}
+    for section in sections():
+        properties[section] = {**_record(section), "type": ["object", "null"]}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "belljar policy",
+        "description": "What code in a belljar sandbox may do.",
+        "type": "object",
+        "additionalProperties": False,
+        "properties": properties,
+    }
+
+
+def _record(prefix: str, *required: str) -> dict[str, Any]:
+    properties = {name: _key(key) for name, key in fields(prefix).items()}
+    record: dict[str, Any] = {"type": "object", "additionalProperties": False, "properties": properties}
+    return {**record, "required": list(required)} if required else record
+
+
+def _key(key: Key) -> dict[str, Any]:
+    form = _form(key)
+    if key.optional:
+        form = {"anyOf": [form, {"type": "null"}]}
+    return {"description": key.doc, **form, "examples": [key.example]}
+
+
+def _form(key: Key) -> dict[str, Any]:
+    """What each kind of value looks like."""
+    number = {"minimum": key.minimum, "maximum": key.maximum}
+    match key.kind:
+        case Kind.VERSION:
+            return {"const": 1}
+        case Kind.EXTENDS | Kind.HOST_PATH | Kind.HOST:
+            return _NAME
+        case Kind.CHOICE:
+            return {"enum": list(key.choices)}
+        case Kind.CHOICES:
+            return _list({"enum": list(key.choices)})
+        case Kind.DEGRADED:
+            return {"anyOf": [{"enum": ["refuse", "allow"]}, _list({"enum": list(CLAUSES)})]}
+        case Kind.COUNT:
+            return {"type": "integer", **number}
+        case Kind.NUMBER:
+            return {"type": "number", **number}
+        case Kind.SIZE:
+            in_mb = {"type": "number", "minimum": key.minimum / MB, "maximum": key.maximum / MB}
+            return {"anyOf": [in_mb, {"type": "string", "pattern": SIZE_PATTERN}]}
+        case Kind.TIME:
+            return {"anyOf": [{"type": "number", **number}, {"type": "string", "pattern": TIME_PATTERN}]}
+        case Kind.BOOLEAN:
+            return {"type": "boolean"}
+        case Kind.JAR_PATH:
+            reserved = "|".join(path[1:].replace(".", r"\.") for path in RESERVED)
+            free = f"(?!({reserved})(/|$))" if key.path == "fs.mounts[].path" else ""
+            return {"type": "string", "pattern": rf"^/{free}(?!.*(^|/)\.\.(/|$))" + ("." if free else "")}
+        case Kind.GLOBS:
+            return _list(_NAME)
+        case Kind.RECORDS if key.path == "fs.mounts":
+            return _list(_record("fs.mounts[]", "path"))
+        case Kind.RECORDS:
+            return _list({"anyOf": [_NAME, _record("net.allowlist[]", "host")]})
+        case Kind.VARIABLES:
+            text = {"type": ["string", "number", "boolean"]}
+            return {"type": "object", "propertyNames": {"pattern": _VARIABLE}, "additionalProperties": text}
+        case Kind.NAMES:
+            return _list({"type": "string", "pattern": _VARIABLE})
+        case Kind.PORTS:
+            return {**_list({"type": "integer", **number}), "minItems": 1}
+        case Kind.PATHS:
+            return _list({"type": "string", "pattern": "^/"})
+        case Kind.CREDENTIAL:
+            return {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]*$"}
+        case Kind.RATE:
+            return {"type": "string", "pattern": RATE_PATTERN}
+
+
+def _list(items: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": items}

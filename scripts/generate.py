@@ -205,9 +205,12 @@ def policy_page() -> str:
     parts = [POLICY_HEAD + _keys_table(fields("").values())]
     for section in sections():
         parts.append(f"### {section}\n\n" + _keys_table(fields(section).values()))
-        for name in fields(section):
-            if inner := fields(f"{section}.{name}[]"):
-                parts.append(f"#### Each of `{section}.{name}`\n\n" + _keys_table(inner.values()))
+        records = {name: fields(f"{section}.{name}[]") for name in fields(section)}
+        parts += [
+            f"#### Each of `{section}.{name}`\n\n" + _keys_table(inner.values())
+            for name, inner in records.items()
+            if inner
+        ]
     return "\n".join(parts)
 
 

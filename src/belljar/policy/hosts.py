@@ -23,9 +23,10 @@ def host_name(text: str) -> str:
         HostError: when it is none of these.
 
     """
-    name = text.lower().removesuffix(".")
+    name = text.lower()
     if name == "*" or _is_address(name):
         return name
+    name = name.removesuffix(".")
     if "://" in name:
         raise HostError(f"wanted a host without its scheme, found {text[:60]!a}")
     if "/" in name:

@@ -14,6 +14,7 @@ from belljar.policy.paths import RESERVED
 from belljar.policy.units import MB, SIZE_PATTERN, TIME_PATTERN
 
 _VARIABLE = "^[A-Za-z_][A-Za-z0-9_]*$"
+_NO_CLIMBING = r"(?!.*(^|/)\.\.(/|$))"
 _NAME = {"type": "string", "minLength": 1}
 
 
@@ -51,12 +52,12 @@ def _form(key: Key) -> dict[str, Any]:
     match key.kind:
         case Kind.VERSION:
             return {"const": 1}
-        case Kind.EXTENDS | Kind.HOST_PATH | Kind.HOST:
+        case Kind.EXTENDS | Kind.SOURCE | Kind.VENV | Kind.PROGRAM | Kind.HOST:
             return _NAME
         case Kind.CHOICE:
             return {"enum": list(key.choices)}
         case Kind.CHOICES:
-            return _list({"enum": list(key.choices)})
+            return {**_list({"enum": list(key.choices)}), **({"minItems": 1} if "[]" in key.path else {})}
         case Kind.DEGRADED:
             return {"anyOf": [{"enum": ["refuse", "allow"]}, _list({"enum": list(CLAUSES)})]}
         case Kind.COUNT:
@@ -71,14 +72,15 @@ def _form(key: Key) -> dict[str, Any]:
         case Kind.BOOLEAN:
             return {"type": "boolean"}
         case Kind.JAR_PATH:
+            return {"type": "string", "pattern": rf"^/{_NO_CLIMBING}"}
+        case Kind.MOUNT_PATH:
             reserved = "|".join(path[1:].replace(".", r"\.") for path in RESERVED)
-            free = f"(?!({reserved})(/|$))" if key.path == "fs.mounts[].path" else ""
-            return {"type": "string", "pattern": rf"^/{free}(?!.*(^|/)\.\.(/|$))" + ("." if free else "")}
+            return {"type": "string", "pattern": rf"^/(?!({reserved})(/|$)){_NO_CLIMBING}."}
         case Kind.GLOBS:
             return _list(_NAME)
-        case Kind.RECORDS if key.path == "fs.mounts":
+        case Kind.MOUNTS:
             return _list(_record("fs.mounts[]", "path"))
-        case Kind.RECORDS:
+        case Kind.HOSTS:
             return _list({"anyOf": [_NAME, _record("net.allowlist[]", "host")]})
         case Kind.VARIABLES:
             text = {"type": ["string", "number", "boolean"]}
@@ -88,7 +90,7 @@ def _form(key: Key) -> dict[str, Any]:
         case Kind.PORTS:
             return {**_list({"type": "integer", **number}), "minItems": 1}
         case Kind.PATHS:
-            return _list({"type": "string", "pattern": "^/"})
+            return {**_list({"type": "string", "pattern": "^/"}), "minItems": 1}
         case Kind.CREDENTIAL:
             return {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]*$"}
         case Kind.RATE:

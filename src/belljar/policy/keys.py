@@ -30,9 +30,13 @@ class Kind(StrEnum):
     TIME = "time"
     BOOLEAN = "boolean"
     JAR_PATH = "path in the jar"
-    HOST_PATH = "path of the host"
+    MOUNT_PATH = "path in the jar that is free"
+    SOURCE = "directory of the host"
+    VENV = "virtual environment of the host"
+    PROGRAM = "program of the host"
     GLOBS = "list of globs"
-    RECORDS = "list"
+    MOUNTS = "list of mappings"
+    HOSTS = "list of hosts and mappings"
     VARIABLES = "names and values"
     NAMES = "list of names"
     HOST = "host"
@@ -117,15 +121,15 @@ _TABLE = (
     ),
     Key(
         "fs.mounts",
-        Kind.RECORDS,
+        Kind.MOUNTS,
         "Directories in the jar. One that has the path of an inherited one replaces it.",
         [{"path": "/workspace", "rw": True}],
         Bound.MOUNTS,
     ),
-    Key("fs.mounts[].path", Kind.JAR_PATH, "Where the directory is in the jar.", "/deps"),
+    Key("fs.mounts[].path", Kind.MOUNT_PATH, "Where the directory is in the jar.", "/deps"),
     Key(
         "fs.mounts[].source",
-        Kind.HOST_PATH,
+        Kind.SOURCE,
         "The host's directory that is shown there. A relative one lies beneath this file. Without it the directory is "
         "empty and gone after the run.",
         "./deps",
@@ -167,7 +171,7 @@ _TABLE = (
     ),
     Key(
         "net.allowlist",
-        Kind.RECORDS,
+        Kind.HOSTS,
         "The hosts, each a name or a mapping. It replaces the inherited list. An empty one allows nothing.",
         [],
         Bound.COVERED,
@@ -221,7 +225,7 @@ _TABLE = (
     ),
     Key(
         "python.venv",
-        Kind.HOST_PATH,
+        Kind.VENV,
         "A virtual environment of the host, mounted read-only, so that its packages import.",
         "./.venv",
         Bound.SAME,
@@ -229,7 +233,7 @@ _TABLE = (
     ),
     Key(
         "python.interpreter",
-        Kind.HOST_PATH,
+        Kind.PROGRAM,
         "The Python to use, instead of the one found.",
         "/usr/bin/python3",
         Bound.SAME,

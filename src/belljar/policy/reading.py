@@ -113,9 +113,10 @@ def read_text(text: str, name: str, problems: Problems) -> Node:
 class _Open:
     """A list or mapping whose end has not come yet."""
 
-    def __init__(self, node: Node, *, mapping: bool) -> None:
+    def __init__(self, node: Node, keys: dict[str, Origin], *, mapping: bool) -> None:
         self.node = node
         self.mapping = mapping
+        self.keys = keys
         self.key: tuple[str, Origin] | None = None
 
 
@@ -166,11 +167,12 @@ class _Builder:
         if len(self.open) >= DEEPEST:
             return self.problem(origin, f"wanted at most {DEEPEST} levels, found more", stop=True)
         mapping = kind == "MappingStartEvent"
-        node = Node({}, origin, keys={}) if mapping else Node([], origin)
+        keys: dict[str, Origin] = {}
+        node = Node({} if mapping else [], origin, keys=keys)
         if self._expects_key():
             return self.problem(origin, f"wanted a name as a key, found {node.described}", stop=True)
         self._place(node)
-        self.open.append(_Open(node, mapping=mapping))
+        self.open.append(_Open(node, keys, mapping=mapping))
         return None
 
     @staticmethod
@@ -192,7 +194,7 @@ class _Builder:
         if node.text == "<<":
             self.problem(node.origin, "wanted a key, found a merge key: use 'extends'", stop=True)
         elif node.text in top.node.value:
-            first = top.node.keys[node.text]
+            first = top.keys[node.text]
             self.problem(node.origin, f"the key {found(node.text)} is written twice, first in line {first.line}")
         return None
 
@@ -207,4 +209,4 @@ class _Builder:
         name, origin = top.key or ("", node.origin)
         top.key = None
         top.node.value[name] = node
-        top.node.keys[name] = origin  # type: ignore[index]
+        top.keys.setdefault(name, origin)

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from belljar.policy import globs, hosts, paths, units
-from belljar.policy.keys import CLAUSES, KEYS, REQUIRED, Key, Kind, fields, sections
+from belljar.policy import hosts, paths
+from belljar.policy.keys import KEYS, REQUIRED, Key, Kind, fields, sections
 from belljar.policy.layer import Layer, Written
 from belljar.policy.models import HostRule, Mount
 from belljar.policy.nodes import Node
 from belljar.policy.problems import Problems, found, nearest
-
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}\Z")
-_CREDENTIAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
-_LONGEST_VALUE = 32 * 1024
-_Wrong = (paths.PathError, hosts.HostError, globs.GlobError)
-
-
-class _InvalidError(ValueError):
-    """A value is not what its key wants; the text is the rest of the sentence."""
+from belljar.policy.values import (
+    SCALARS,
+    WRONG,
+    InvalidError,
+    choice,
+    clause,
+    count,
+    glob,
+    text_of,
+    variable,
+    variable_value,
+)
 
 
 def validate(root: Node, problems: Problems, *, base: str, must_exist: bool = True) -> Layer:
@@ -73,7 +76,7 @@ class _Validator:
             return self._unknown(path, name, parent)
         try:
             value = self._read(key, node)
-        except (_InvalidError, *_Wrong) as error:
+        except WRONG as error:
             self.problems.add(node.origin, f"{path}: {error}")
         else:
             written[path] = Written(value, node.origin)
@@ -92,107 +95,59 @@ class _Validator:
     def _read(self, key: Key, node: Node) -> Any:
         if node.value is None and key.optional:
             return None
-        return _READERS[key.kind](self, key, node)
-
-    # One reader for each kind. Each gives the final value, or raises with the rest of the sentence.
-
-    def version(self, _key: Key, node: Node) -> int:
-        if node.value != 1 or isinstance(node.value, bool):
-            raise _InvalidError(f"wanted 1, found {node.described}")
-        return 1
-
-    def extends(self, _key: Key, node: Node) -> str:
-        if not (text := _text(node, "a preset or a path")):
-            raise _InvalidError("wanted a preset or a path, found ''")
-        return text
-
-    def choice(self, key: Key, node: Node) -> str:
-        if not isinstance(node.value, str) or node.value not in key.choices:
-            close = nearest(node.value, key.choices) if isinstance(node.value, str) else ""
-            raise _InvalidError(f"wanted one of {', '.join(key.choices)}, found {node.described}{close}")
-        return node.value
+        if scalar := SCALARS.get(key.kind):
+            return scalar(key, node)
+        return _LISTS_AND_PATHS[key.kind](self, key, node)
 
     def choices(self, key: Key, node: Node) -> tuple[Any, ...]:
-        items = self._items(key, node, lambda item: self.choice(key, item))
-        return items if "[]" not in key.path else tuple(item.value for item in items)
+        inside_a_host = "[" in key.path
+        read = self._some if inside_a_host else self._items
+        return read(key, node, lambda item, _: choice(key, item))
 
     def degraded(self, key: Key, node: Node) -> str | tuple[str, ...]:
         if isinstance(node.value, list):
-            return tuple(item.value for item in self._items(key, node, self._clause))
+            return tuple(item.value for item in self._items(key, node, lambda item, _: clause(item)))
         if node.value not in ("refuse", "allow"):
             close = nearest(node.value, ("refuse", "allow")) if isinstance(node.value, str) else ""
-            raise _InvalidError(f"wanted refuse, allow or a list of clauses, found {node.described}{close}")
+            raise InvalidError(f"wanted refuse, allow or a list of clauses, found {node.described}{close}")
         return str(node.value)
 
-    def _clause(self, node: Node) -> str:
-        text = _text(node, "a clause such as proc.mem_mb")
-        if text not in CLAUSES:
-            raise _InvalidError(f"wanted a clause such as proc.mem_mb, found {node.described}{nearest(text, CLAUSES)}")
-        return text
+    def source(self, _key: Key, node: Node) -> str:
+        text = text_of(node, "a path")
+        return paths.mount_source(text, self.base) if self.must_exist else _absolute(text)
 
-    def count(self, key: Key, node: Node) -> int:
-        if isinstance(node.value, bool) or not isinstance(node.value, int) or not _within(node.value, key):
-            wanted = f"a whole number from {key.minimum:.0f} to {key.maximum:.0f}"
-            raise _InvalidError(f"wanted {wanted}, found {node.described}")
-        return node.value
-
-    def number(self, key: Key, node: Node) -> float:
-        value = node.value
-        if isinstance(value, bool) or not isinstance(value, int | float) or not _within(value, key):
-            raise _InvalidError(f"wanted a number from {key.minimum:g} to {key.maximum:g}, found {node.described}")
-        return float(value)
-
-    def size(self, key: Key, node: Node) -> int:
-        value = units.size(node.value)
-        if value is None or not _within(value, key):
-            low, high = units.show_size(int(key.minimum)), units.show_size(int(key.maximum))
-            raise _InvalidError(f"wanted a size from {low} to {high}, in MB or like '512m', found {node.described}")
-        return value
-
-    def time(self, key: Key, node: Node) -> float:
-        value = units.milliseconds(node.value)
-        if value is None or not _within(value, key):
-            low, high = units.show_time(int(key.minimum)), units.show_time(int(key.maximum))
-            raise _InvalidError(f"wanted a time from {low} to {high}, in ms or like '30s', found {node.described}")
-        return value / 1000
-
-    def boolean(self, _key: Key, node: Node) -> bool:
-        if not isinstance(node.value, bool):
-            meant = {"yes": "true", "on": "true", "no": "false", "off": "false"}.get(str(node.value).lower(), "")
-            close = f" (did you mean '{meant}'?)" if meant else ""
-            raise _InvalidError(f"wanted true or false, found {node.described}{close}")
-        return node.value
-
-    def jar_path(self, key: Key, node: Node) -> str:
-        text = _text(node, "an absolute path in the jar")
-        return paths.mount_path(text) if key.path == "fs.mounts[].path" else paths.jar_path(text)
-
-    def host_path(self, key: Key, node: Node) -> str:
-        text = _text(node, "a path")
-        if not self.must_exist:
-            if not os.path.isabs(text):
-                raise _InvalidError(f"wanted an absolute path in a managed policy, found {node.described}")
-            return paths.host_path(text, self.base)
-        if key.path == "fs.mounts[].source":
-            return paths.mount_source(text, self.base)
-        # An interpreter in a virtual environment is a link, and is known by the link's name.
-        paths.host_path(os.path.dirname(text) or ".", self.base)
-        path = os.path.abspath(os.path.join(self.base, text))
-        if key.path == "python.venv" and not os.path.isfile(os.path.join(path, "pyvenv.cfg")):
-            raise _InvalidError(f"wanted a virtual environment, found {node.described}, which has no pyvenv.cfg")
-        if key.path == "python.interpreter" and not (os.path.isfile(path) and os.access(path, os.X_OK)):
-            raise _InvalidError(f"wanted a program, found {node.described}, which can't be executed")
+    def venv(self, _key: Key, node: Node) -> str:
+        path = self._named(text_of(node, "a path"))
+        if self.must_exist and not os.path.isfile(os.path.join(path, "pyvenv.cfg")):
+            raise InvalidError(f"wanted a virtual environment, found {node.described}, which has no pyvenv.cfg")
         return path
 
-    def globs(self, key: Key, node: Node) -> tuple[Written, ...]:
-        return self._items(key, node, _glob)
+    def program(self, _key: Key, node: Node) -> str:
+        path = self._named(text_of(node, "a path"))
+        if self.must_exist and not (os.path.isfile(path) and os.access(path, os.X_OK)):
+            raise InvalidError(f"wanted a program, found {node.described}, which can't be executed")
+        return path
 
-    def records(self, key: Key, node: Node) -> tuple[Written, ...]:
-        read = self._mount if key.path == "fs.mounts" else self._host_rule
-        items = self._items(key, node, read)
-        if key.path == "fs.mounts":
-            self._once(key, items)
+    def _named(self, text: str) -> str:
+        """A path whose last name stays as it is: an interpreter in a virtual environment is a link."""
+        if not self.must_exist:
+            return _absolute(text)
+        text = os.path.normpath(text) if text else text
+        if os.path.basename(text) in ("", ".", ".."):
+            return paths.host_path(text, self.base)
+        directory = paths.host_path(os.path.dirname(text) or ".", self.base)
+        return os.path.join(directory, os.path.basename(text))
+
+    def globs(self, key: Key, node: Node) -> tuple[Written, ...]:
+        return self._items(key, node, lambda item, _: glob(item))
+
+    def mounts(self, key: Key, node: Node) -> tuple[Written, ...]:
+        items = self._items(key, node, self._mount)
+        self._once(key, items)
         return items
+
+    def hosts(self, key: Key, node: Node) -> tuple[Written, ...]:
+        return self._items(key, node, self._host_rule)
 
     def _once(self, key: Key, items: tuple[Written, ...]) -> None:
         first: dict[str, Written] = {}
@@ -202,145 +157,99 @@ class _Validator:
                 self.problems.add(item.origin, f"{key.path}: {item.value.path} is written twice, first in line {line}")
             first.setdefault(item.value.path, item)
 
-    def _mount(self, node: Node) -> Mount:
-        values = self._record("fs.mounts[]", node, needs="path")
-        mount = Mount(**values)
+    def _mount(self, node: Node, where: str) -> Mount:
+        mount = Mount(**self._record("fs.mounts[]", node, where, needs="path"))
         if mount.cow and not (mount.rw and mount.source):
-            raise _InvalidError("wanted 'cow' only together with 'rw: true' and a source")
+            raise InvalidError("wanted 'cow' only together with 'rw: true' and a source")
         return mount
 
-    def _host_rule(self, node: Node) -> HostRule:
+    def _host_rule(self, node: Node, where: str) -> HostRule:
         if isinstance(node.value, str):
             return HostRule(hosts.host_name(node.value))
-        return HostRule(**self._record("net.allowlist[]", node, needs="host"))
+        return HostRule(**self._record("net.allowlist[]", node, where, needs="host"))
 
-    def _record(self, path: str, node: Node, *, needs: str) -> dict[str, Any]:
-        known = fields(path)
+    def _record(self, prefix: str, node: Node, where: str, *, needs: str) -> dict[str, Any]:
+        known = fields(prefix)
         if not isinstance(node.value, dict):
-            raise _InvalidError(f"wanted a mapping of {', '.join(known)}, found {node.described}")
+            raise InvalidError(f"wanted a mapping of {', '.join(known)}, found {node.described}")
         before, values = len(self.problems), {}
         for name, inner in node.value.items():
             if name not in known:
-                self.problems.add(node.keys[name], f"unknown key {found(name)} in {path}{nearest(name, known)}")
+                self.problems.add(node.keys[name], f"unknown key {found(name)} in {where}{nearest(name, known)}")
                 continue
             try:
-                values[name] = self._read(known[name], inner)
-            except (_InvalidError, *_Wrong) as error:
-                self.problems.add(inner.origin, f"{path}.{name}: {error}")
+                values[name] = self._read(replace(known[name], path=f"{where}.{name}"), inner)
+            except WRONG as error:
+                self.problems.add(inner.origin, f"{where}.{name}: {error}")
         if needs not in node.value:
-            raise _InvalidError(f"wanted '{needs}', found {', '.join(map(found, node.value)) or 'nothing'}")
+            raise InvalidError(f"wanted '{needs}', found {', '.join(map(found, node.value)) or 'nothing'}")
         if len(self.problems) > before:
             raise _AlreadyToldError
         return values
 
-    def _items(self, key: Key, node: Node, read: Callable[[Node], Any]) -> tuple[Written, ...]:
+    def _items(self, key: Key, node: Node, read: Callable[[Node, str], Any]) -> tuple[Written, ...]:
         if not isinstance(node.value, list):
-            raise _InvalidError(f"wanted a list, found {node.described}")
+            raise InvalidError(f"wanted a list, found {node.described}")
         items: list[Written] = []
         for at, inner in enumerate(node.value):
+            where = f"{key.path}[{at}]"
             try:
-                items.append(Written(read(inner), inner.origin))
+                items.append(Written(read(inner, where), inner.origin))
             except _AlreadyToldError:
                 continue
-            except (_InvalidError, *_Wrong) as error:
-                self.problems.add(inner.origin, f"{key.path}[{at}]: {error}")
+            except WRONG as error:
+                self.problems.add(inner.origin, f"{where}: {error}")
         return tuple(items)
 
     def variables(self, key: Key, node: Node) -> dict[str, Written]:
         if not isinstance(node.value, dict):
-            raise _InvalidError(f"wanted a mapping of names and values, found {node.described}")
+            raise InvalidError(f"wanted a mapping of names and values, found {node.described}")
         variables: dict[str, Written] = {}
         for name, inner in node.value.items():
             try:
-                variables[_variable(name)] = Written(_variable_value(inner), inner.origin)
-            except _InvalidError as error:
+                variables[variable(name)] = Written(variable_value(inner), inner.origin)
+            except WRONG as error:
                 self.problems.add(node.keys[name], f"{key.path}: {error}")
         return variables
 
     def names(self, key: Key, node: Node) -> tuple[Written, ...]:
-        return self._items(key, node, lambda item: _variable(_text(item, "the name of a variable")))
-
-    def host(self, _key: Key, node: Node) -> str:
-        return hosts.host_name(_text(node, "a host"))
+        return self._items(key, node, lambda item, _: variable(text_of(item, "the name of a variable")))
 
     def ports(self, key: Key, node: Node) -> tuple[int, ...]:
-        ports = tuple(item.value for item in self._items(key, node, lambda item: self.count(key, item)))
-        if not ports and not node.value:
-            raise _InvalidError("wanted at least one port, found an empty list")
-        return ports
+        return self._some(key, node, lambda item, _: count(key, item))
 
     def paths(self, key: Key, node: Node) -> tuple[str, ...]:
-        return tuple(w.value for w in self._items(key, node, lambda item: hosts.url_path(_text(item, "a URL path"))))
+        return self._some(key, node, lambda item, _: hosts.url_path(text_of(item, "a URL path")))
 
-    def credential(self, _key: Key, node: Node) -> str:
-        text = _text(node, "the name of a credential")
-        if not _CREDENTIAL.match(text):
-            raise _InvalidError(f"wanted the name of a credential, found {node.described}")
-        return text
-
-    def rate(self, _key: Key, node: Node) -> str:
-        text = _text(node, "a rate such as 10/s")
-        hosts.per_second(text)
-        return text
+    def _some(self, key: Key, node: Node, read: Callable[[Node, str], Any]) -> tuple[Any, ...]:
+        """The items of a host's list: without it anything goes, so an empty one must not be mistaken for nothing."""
+        items = self._items(key, node, read)
+        if not node.value:
+            raise InvalidError("wanted at least one item, found an empty list: leave the key out instead")
+        return tuple(item.value for item in items)
 
 
 class _AlreadyToldError(ValueError):
     """What is wrong with an item was noted at its own place."""
 
 
-def _text(node: Node, wanted: str) -> str:
-    if not isinstance(node.value, str):
-        raise _InvalidError(f"wanted {wanted}, found {node.described}")
-    return node.value
+def _absolute(text: str) -> str:
+    if not os.path.isabs(text):
+        raise InvalidError(f"wanted an absolute path in a managed policy, found {found(text)}")
+    return paths.host_path(text, "/")
 
 
-def _within(value: float, key: Key) -> bool:
-    return key.minimum <= value <= key.maximum
-
-
-def _glob(node: Node) -> str:
-    text = _text(node, "a pattern in quotes")
-    try:
-        globs.parse(text.removeprefix("!"))
-    except globs.GlobError as error:
-        raise _InvalidError(f"{error}, in {node.described}" if text else str(error)) from None
-    return text
-
-
-def _variable(name: str) -> str:
-    if not _VARIABLE.match(name):
-        raise _InvalidError(f"wanted the name of a variable, found {found(name)}")
-    return name
-
-
-def _variable_value(node: Node) -> str:
-    if node.value is None or isinstance(node.value, list | dict) or "\0" in node.text:
-        raise _InvalidError(f"wanted text, found {node.described}")
-    if len(node.text) > _LONGEST_VALUE:
-        raise _InvalidError(f"wanted at most {_LONGEST_VALUE} characters, found {len(node.text)}")
-    return node.text
-
-
-_READERS: dict[Kind, Callable[[_Validator, Key, Node], Any]] = {
-    Kind.VERSION: _Validator.version,
-    Kind.EXTENDS: _Validator.extends,
-    Kind.CHOICE: _Validator.choice,
+_LISTS_AND_PATHS: dict[Kind, Callable[[_Validator, Key, Node], Any]] = {
     Kind.CHOICES: _Validator.choices,
     Kind.DEGRADED: _Validator.degraded,
-    Kind.COUNT: _Validator.count,
-    Kind.NUMBER: _Validator.number,
-    Kind.SIZE: _Validator.size,
-    Kind.TIME: _Validator.time,
-    Kind.BOOLEAN: _Validator.boolean,
-    Kind.JAR_PATH: _Validator.jar_path,
-    Kind.HOST_PATH: _Validator.host_path,
+    Kind.SOURCE: _Validator.source,
+    Kind.VENV: _Validator.venv,
+    Kind.PROGRAM: _Validator.program,
     Kind.GLOBS: _Validator.globs,
-    Kind.RECORDS: _Validator.records,
+    Kind.MOUNTS: _Validator.mounts,
+    Kind.HOSTS: _Validator.hosts,
     Kind.VARIABLES: _Validator.variables,
     Kind.NAMES: _Validator.names,
-    Kind.HOST: _Validator.host,
     Kind.PORTS: _Validator.ports,
     Kind.PATHS: _Validator.paths,
-    Kind.CREDENTIAL: _Validator.credential,
-    Kind.RATE: _Validator.rate,
 }

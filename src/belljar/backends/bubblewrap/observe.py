@@ -17,7 +17,7 @@ import struct
 from typing import Any
 
 from belljar.backends.bubblewrap import kernel
-from belljar.backends.seccomp.filters import REPORTED, syscall_name
+from belljar.backends.seccomp.filters import OBSERVED, syscall_name
 from belljar.backends.seccomp.notify import Listener, Notification
 
 MAX_OBSERVATIONS = 500
@@ -64,7 +64,7 @@ class Observer:
 
     def _answer(self, notification: Notification) -> None:
         name = syscall_name(notification.nr)
-        if name in REPORTED:
+        if name not in OBSERVED:  # forbidden, or unknown to us: either way the answer is no
             self.listener.answer_errno(notification, errno.EPERM)
             self._note("syscall", name, "EPERM")
             return

@@ -1,0 +1,149 @@
+"""Bringing one change back into the host's directory: beneath it, through no link, each file at once or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from belljar.sandbox.files import open_beneath
+
+if TYPE_CHECKING:
+    from belljar.sandbox.changes import Change
+
+Denied = Callable[[str], int | None]
+
+
+def apply_change(change: Change, changed: int, target: int, denied: Denied) -> str:
+    """Make the host's directory `target` have this change. Why not, if it could not be done."""
+    try:
+        if change.kind == "deleted":
+            return _delete(target, change.path, denied)
+        _make_room(target, change, denied)
+        if change.what == "directory":
+            _make_directories(target, change.path)
+        elif change.what == "link":
+            _copy_link(changed, target, change.path)
+        else:
+            _copy_file(changed, target, change)
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def _parent(root: int, path: str, *, make: bool = False) -> tuple[int, str]:
+    directory, _, name = path.rpartition("/")
+    if make and directory:
+        _make_directories(root, directory)
+    return open_beneath(root, directory), name
+
+
+def _make_directories(root: int, path: str) -> None:
+    names = path.split("/")
+    for depth in range(1, len(names) + 1):
+        parent, name = _parent(root, "/".join(names[:depth]))
+        try:
+            os.mkdir(name, 0o755, dir_fd=parent)
+            _give_to_owner(parent, name)
+        except FileExistsError:
+            if not stat.S_ISDIR(os.lstat(name, dir_fd=parent).st_mode):
+                raise
+        finally:
+            os.close(parent)
+
+
+def _give_to_owner(parent: int, name: str) -> None:
+    """Started by root, what is new belongs to whoever owns the directory it is in."""
+    if os.geteuid() == 0:
+        owner = os.fstat(parent)
+        os.chown(name, owner.st_uid, owner.st_gid, dir_fd=parent, follow_symlinks=False)
+
+
+def _make_room(target: int, change: Change, denied: Denied) -> None:
+    """A file that became a directory, or the other way round: the old one goes first."""
+    parent, name = _parent(target, change.path, make=True)
+    try:
+        status = os.lstat(name, dir_fd=parent)
+    except FileNotFoundError:
+        return
+    finally:
+        os.close(parent)
+    if stat.S_ISDIR(status.st_mode) != (change.what == "directory"):
+        why = _delete(target, change.path, denied)
+        if why:
+            raise OSError(errno.ENOTEMPTY, why)
+
+
+def _delete(target: int, path: str, denied: Denied) -> str:
+    """Delete a file or a tree, sparing what the code could not see: it can't have meant that."""
+    parent, name = _parent(target, path)
+    try:
+        if not stat.S_ISDIR(os.lstat(name, dir_fd=parent).st_mode):
+            os.unlink(name, dir_fd=parent)
+            return ""
+    finally:
+        os.close(parent)
+    spared = 0
+    directory = open_beneath(target, path)
+    try:
+        for entry in os.listdir(directory):
+            below = f"{path}/{entry}"
+            spared += 1 if denied(below) is not None or _delete(target, below, denied) else 0
+    finally:
+        os.close(directory)
+    if spared:
+        return "it holds files that are denied to the code, and those stay"
+    parent, name = _parent(target, path)
+    try:
+        os.rmdir(name, dir_fd=parent)
+    finally:
+        os.close(parent)
+    return ""
+
+
+def _copy_link(changed: int, target: int, path: str) -> None:
+    source, name = _parent(changed, path)
+    destination, _name = _parent(target, path)
+    try:
+        text = os.readlink(name, dir_fd=source)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=destination)
+        os.symlink(text, name, dir_fd=destination)
+        _give_to_owner(destination, name)
+    finally:
+        os.close(source)
+        os.close(destination)
+
+
+def _copy_file(changed: int, target: int, change: Change) -> None:
+    """Write an unnamed file, then give it its name: a reader sees the old one or the new one, never a half."""
+    destination, name = _parent(target, change.path)
+    source = open_beneath(changed, change.path, os.O_RDONLY, own=True)
+    try:
+        fresh = os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=destination)
+        with os.fdopen(fresh, "wb") as file:
+            while chunk := os.read(source, 1 << 20):
+                file.write(chunk)
+            file.flush()
+            os.fchmod(fresh, change.mode & 0o777)
+            _name_it(fresh, destination, name)
+    finally:
+        os.close(source)
+        os.close(destination)
+
+
+def _name_it(fresh: int, directory: int, name: str) -> None:
+    if os.geteuid() == 0:
+        owner = os.fstat(directory)
+        os.fchown(fresh, owner.st_uid, owner.st_gid)
+    unnamed = f"/proc/self/fd/{fresh}"
+    try:
+        os.link(unnamed, name, dst_dir_fd=directory, follow_symlinks=True)
+    except FileExistsError:
+        temporary = f".belljar-{secrets.token_hex(6)}"
+        os.link(unnamed, temporary, dst_dir_fd=directory, follow_symlinks=True)
+        os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)

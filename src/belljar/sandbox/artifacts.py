@@ -1,0 +1,53 @@
+"""Copying files out of a jar: regular files only, through no link on either side, each created anew."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+
+from belljar.sandbox.files import open_beneath
+
+
+def save(changed: int, paths: Sequence[str], directory: str) -> list[str]:
+    """Copy the files at `paths` beneath the descriptor `changed` into `directory`; the paths that were written."""
+    os.makedirs(directory, exist_ok=True)
+    target = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return [os.path.join(directory, path) for path in paths if _copy(changed, target, path)]
+    finally:
+        os.close(target)
+
+
+def _copy(changed: int, target: int, path: str) -> bool:
+    """False if the file is gone or is no plain file any more."""
+    try:
+        source = open_beneath(changed, path, os.O_RDONLY, own=True)
+    except OSError:
+        return False
+    with os.fdopen(source, "rb") as reader:
+        if not stat.S_ISREG(os.fstat(source).st_mode):
+            return False
+        directory, _, name = path.rpartition("/")
+        parent = _directories(target, directory)
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+            with os.fdopen(os.open(name, flags, 0o644, dir_fd=parent), "wb") as writer:
+                while chunk := reader.read(1 << 20):
+                    writer.write(chunk)
+        finally:
+            os.close(parent)
+    return True
+
+
+def _directories(target: int, path: str) -> int:
+    current = os.dup(target)
+    for name in filter(None, path.split("/")):
+        try:
+            os.mkdir(name, dir_fd=current)
+        except FileExistsError:
+            pass
+        following = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=current)
+        os.close(current)
+        current = following
+    return current

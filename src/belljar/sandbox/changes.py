@@ -1,0 +1,286 @@
+"""What runs changed in a copy-on-write workspace, read from outside, without touching the host's directory.
+
+With overlayfs the upper layer *is* the list of changes: files are changed files, 0/0 devices are deletions. Where the
+workspace had to be copied, the copy is compared. Everything in it was made by the guest: names, links, modes, sizes.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from belljar.policy.globs import DenyGlobs
+from belljar.sandbox.files import open_beneath, walk
+
+MAX_DIFF_BYTES = 1 << 20
+"""Larger files are named, not shown."""
+
+_OPAQUE = "user.overlay.opaque"
+Kind = Literal["added", "modified", "deleted", "mode"]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One path that differs, relative to the workspace."""
+
+    path: str
+    kind: Kind
+    what: str
+    """`file`, `directory`, `link`, or `other` for what a workspace should not hold."""
+    mode: int = 0
+    refusal: str = ""
+    """Why `apply` will not bring it back; empty if it will."""
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What `apply` did, and what it would not do."""
+
+    applied: tuple[str, ...]
+    refused: tuple[tuple[str, str], ...]
+
+
+class Changes:
+    """The difference between a workspace and the host's directory it was made from."""
+
+    def __init__(
+        self, changed: int, source: str, jar_path: str, globs: tuple[str, ...], *, layered: bool, since_ns: int
+    ) -> None:
+        self._changed = changed
+        self._source_path = source
+        self._source = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._jar_path = jar_path
+        self._globs = DenyGlobs(globs).within(source, jar_path)
+        self._layered = layered
+        self._since_ns = since_ns
+        self._entries = tuple(sorted(self._find(), key=lambda change: change.path))
+
+    def __iter__(self) -> Iterator[Change]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def close(self) -> None:
+        """Let go of both directories."""
+        os.close(self._changed)
+        os.close(self._source)
+
+    def __enter__(self) -> Changes:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    # --- finding ---
+
+    def _find(self) -> Iterator[Change]:
+        kept = set()
+        for entry in walk(self._changed, own=True):
+            kept.add(entry.path)
+            if entry.kind == "other" and self._is_whiteout(entry.path):
+                if self._host_status(entry.path) is not None:
+                    yield self._judge(Change(entry.path, "deleted", self._host_kind(entry.path)))
+            elif change := self._compare(entry.path, entry.kind, entry.mode):
+                yield self._judge(change)
+            if entry.kind == "directory" and self._layered and self._is_opaque(entry.path):
+                yield from self._emptied(entry.path)
+        if not self._layered:
+            yield from (
+                self._judge(Change(entry.path, "deleted", entry.kind))
+                for entry in walk(self._source)
+                if entry.path not in kept and self._denied(entry.path) is None and not self._below_missing(entry, kept)
+            )
+
+    def _below_missing(self, entry: object, kept: set[str]) -> bool:
+        """Whether a directory above is missing already: one deletion says it all."""
+        parent = os.path.dirname(getattr(entry, "path"))  # noqa: B009
+        return bool(parent) and parent not in kept
+
+    def _emptied(self, directory: str) -> Iterator[Change]:
+        """The code removed a directory and made it anew: what the host still has there is deleted."""
+        try:
+            host = open_beneath(self._source, directory)
+        except OSError:
+            return
+        try:
+            for name in os.listdir(host):
+                path = f"{directory}/{name}"
+                if self._status(self._changed, path) is None:
+                    yield self._judge(Change(path, "deleted", self._host_kind(path)))
+        finally:
+            os.close(host)
+
+    def _compare(self, path: str, kind: str, mode: int) -> Change | None:
+        before = self._host_status(path)
+        if before is None:
+            return Change(path, "added", kind, mode)
+        if self._host_kind(path) != kind:
+            return Change(path, "modified", kind, mode)
+        if kind == "file" and self._bytes(self._changed, path) != self._bytes(self._source, path):
+            return Change(path, "modified", kind, mode)
+        if kind == "link" and self._link(self._changed, path) != self._link(self._source, path):
+            return Change(path, "modified", kind, mode)
+        if kind == "file" and mode & 0o7777 != stat.S_IMODE(before.st_mode):
+            return Change(path, "mode", kind, mode)
+        return None
+
+    def _judge(self, change: Change) -> Change:
+        refusal = self._refusal(change)
+        return Change(change.path, change.kind, change.what, change.mode, refusal) if refusal else change
+
+    def _refusal(self, change: Change) -> str:
+        """What must not come back to the host."""
+        if (rule := self._denied(change.path)) is not None:
+            return f"its name is denied by fs.deny_globs[{rule}] {self._globs.patterns[rule]}"
+        if change.kind != "deleted":
+            if change.what == "other":
+                return "it is a device, a pipe or a socket"
+            if change.mode & (stat.S_ISUID | stat.S_ISGID) and change.what == "file":
+                return "it has the setuid or setgid bit"
+            if change.what == "link" and (target := self._link(self._changed, change.path)) is not None:
+                if leaves(change.path, target):
+                    return f"it is a link that leads out of the workspace, to {target!r}"
+        if _runs_on_the_host(change.path):
+            return "the host's git would run what it says"
+        before = self._host_status(change.path)
+        if before is not None and stat.S_ISREG(before.st_mode) and before.st_ctime_ns > self._since_ns:
+            return "it was changed on the host meanwhile"
+        return ""
+
+    def _denied(self, path: str) -> int | None:
+        return self._globs.denies(f"{self._source_path}/{path}", f"{self._jar_path}/{path}")
+
+    # --- looking ---
+
+    def _status(self, root: int, path: str) -> os.stat_result | None:
+        directory, _, name = path.rpartition("/")
+        try:
+            parent = open_beneath(root, directory, own=root == self._changed)
+        except OSError:
+            return None
+        try:
+            return os.lstat(name, dir_fd=parent)
+        except OSError:
+            return None
+        finally:
+            os.close(parent)
+
+    def _host_status(self, path: str) -> os.stat_result | None:
+        return self._status(self._source, path)
+
+    def _host_kind(self, path: str) -> str:
+        status = self._host_status(path)
+        if status is None:
+            return "other"
+        kinds = ((stat.S_ISREG, "file"), (stat.S_ISDIR, "directory"), (stat.S_ISLNK, "link"))
+        return next((name for test, name in kinds if test(status.st_mode)), "other")
+
+    def _is_whiteout(self, path: str) -> bool:
+        status = self._status(self._changed, path)
+        return self._layered and status is not None and stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
+
+    def _is_opaque(self, path: str) -> bool:
+        descriptor = open_beneath(self._changed, path, own=True)
+        try:
+            return os.getxattr(descriptor, _OPAQUE) == b"y"
+        except OSError:
+            return False
+        finally:
+            os.close(descriptor)
+
+    def _link(self, root: int, path: str) -> str | None:
+        directory, _, name = path.rpartition("/")
+        try:
+            parent = open_beneath(root, directory, own=root == self._changed)
+        except OSError:
+            return None
+        try:
+            return os.readlink(name, dir_fd=parent)
+        except OSError:
+            return None
+        finally:
+            os.close(parent)
+
+    def _bytes(self, root: int, path: str) -> bytes | None:
+        """A file's content, whole: what is compared and applied is bounded by the quota it was written under."""
+        try:
+            descriptor = open_beneath(root, path, os.O_RDONLY, own=root == self._changed)
+        except OSError:
+            return None
+        with os.fdopen(descriptor, "rb") as file:
+            return file.read() if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+
+    # --- showing and applying ---
+
+    def diff(self) -> str:
+        """A unified diff, as `git diff` would print it. Text from the code: escape it before a terminal sees it."""
+        return "".join(self._diff_one(change) for change in self._entries)
+
+    def _diff_one(self, change: Change) -> str:
+        name = change.path if change.path.isprintable() else repr(change.path)
+        head = f"diff --belljar a/{name} b/{name}\n{change.kind} {change.what}"
+        head += f" ({change.refusal}: not applied)\n" if change.refusal else "\n"
+        if change.kind == "mode":
+            return head + f"new mode {change.mode:04o}\n"
+        before = self._text(self._source, change.path) if change.kind != "added" else ""
+        after = self._text(self._changed, change.path) if change.kind != "deleted" else ""
+        if change.what == "directory":
+            return head
+        if before is None or after is None:
+            return head + "binary or large file, not shown\n"
+        return head + _unified(before, after, name, change.kind)
+
+    def _text(self, root: int, path: str) -> str | None:
+        if (target := self._link(root, path)) is not None:
+            return f"link to {target}\n"
+        status = self._status(root, path)
+        if status is None or status.st_size > MAX_DIFF_BYTES:
+            return None
+        content = self._bytes(root, path)
+        if content is None or b"\0" in content:
+            return None
+        return content.decode(errors="replace")
+
+    def apply(self) -> Applied:
+        """Bring the changes back into the host's directory, all but the refused ones."""
+        from belljar.sandbox.apply import apply_change
+
+        applied, refused = [], []
+        deletions = [change for change in reversed(self._entries) if change.kind == "deleted"]
+        others = [change for change in self._entries if change.kind != "deleted"]
+        for change in [*deletions, *others]:
+            why = change.refusal or apply_change(change, self._changed, self._source, self._denied)
+            if why:
+                refused.append((change.path, why))
+            else:
+                applied.append(change.path)
+        return Applied(tuple(sorted(applied)), tuple(sorted(refused)))
+
+
+def leaves(path: str, target: str) -> bool:
+    """Whether a link at `path` with this target leads out of the workspace, by its text alone."""
+    if target.startswith("/"):
+        return True
+    resolved = os.path.normpath(os.path.join(os.path.dirname(path), target))
+    return resolved == ".." or resolved.startswith("../")
+
+
+def _runs_on_the_host(path: str) -> bool:
+    parts = path.split("/")
+    for position, part in enumerate(parts[:-1]):
+        if part == ".git" and (parts[position + 1] in ("hooks", "config", "config.worktree", "modules", "info")):
+            return True
+    return False
+
+
+def _unified(before: str, after: str, name: str, kind: Kind) -> str:
+    import difflib
+
+    old = "/dev/null" if kind == "added" else f"a/{name}"
+    new = "/dev/null" if kind == "deleted" else f"b/{name}"
+    lines = difflib.unified_diff(before.splitlines(keepends=True), after.splitlines(keepends=True), old, new)
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)

@@ -1,0 +1,147 @@
+"""One run seen from outside: reads its output as it comes, holds the output limit, and makes the result."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import selectors
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from belljar.audit.journal import record_refusal
+from belljar.backends.contract import Clause, End, EnforcementReport, LaunchPlan, Process
+from belljar.errors import SandboxUnavailableError
+from belljar.policy.models import Policy
+from belljar.sandbox.denials import explain
+from belljar.sandbox.events import Finished, Output
+from belljar.sandbox.result import Outcome, RunResult, Usage
+
+_CHUNK = 1 << 16
+
+
+def new_run_id() -> str:
+    """Sortable by time, unguessable, short enough to type."""
+    return f"{int(time.time() * 1000):012x}-{secrets.token_hex(4)}"
+
+
+@dataclass(slots=True)
+class Watch:
+    """Reads a process to its end."""
+
+    process: Process
+    limit: int
+    captured: dict[str, bytearray] = field(default_factory=lambda: {"stdout": bytearray(), "stderr": bytearray()})
+    truncated: bool = False
+
+    def events(self) -> Iterator[Output]:
+        """Output as it is produced, until every process is gone and every byte is read."""
+        with selectors.DefaultSelector() as loop:
+            loop.register(self.process.stdout, selectors.EVENT_READ, "stdout")
+            loop.register(self.process.stderr, selectors.EVENT_READ, "stderr")
+            while loop.get_map():
+                for key, _events in loop.select():
+                    data = os.read(key.fd, _CHUNK)
+                    if not data:
+                        loop.unregister(key.fd)
+                    elif kept := self._keep(key.data, data):
+                        yield Output(key.data, kept)
+
+    def _keep(self, stream: Literal["stdout", "stderr"], data: bytes) -> bytes:
+        room = self.limit - sum(map(len, self.captured.values()))
+        if len(data) > room:
+            data = data[: max(0, room)]
+            if not self.truncated:
+                self.truncated = True
+                self.process.kill("output")
+        self.captured[stream] += data
+        return data
+
+
+def make_result(  # noqa: PLR0913
+    policy: Policy, plan: LaunchPlan, run_id: str, watch: Watch, end: End, report: EnforcementReport, started: float
+) -> RunResult:
+    """What the run came to. Raises SandboxUnavailableError when the jar broke before the code could start."""
+    if not end.started and end.ended_by != "canary":
+        if end.ended_by not in ("killed", "abandoned", "timeout", "output"):
+            detail = watch.captured["stderr"].decode(errors="replace").strip() or "; ".join(end.problems)
+            raise SandboxUnavailableError(f"the jar could not be made: {detail}", hint="run `belljar doctor`")
+    outcome = _outcome(end)
+    reason = _reason(policy, outcome, end)
+    if outcome is Outcome.REFUSED:
+        record_refusal(run_id, reason, backend=plan.backend, policy_digest=plan.policy_digest, problems=end.problems)
+    return RunResult(
+        run_id=run_id,
+        outcome=outcome,
+        exit_code=end.exit_code if end.started else None,
+        signal=signal.Signals(end.signal).name if end.signal in set(signal.Signals) else None,
+        stdout=watch.captured["stdout"].decode(errors="replace"),
+        stderr=watch.captured["stderr"].decode(errors="replace"),
+        truncated=watch.truncated,
+        duration=time.monotonic() - started,
+        usage=Usage(end.cpu_seconds, end.peak_memory_bytes, end.processes, end.bytes_read, end.bytes_written),
+        denials=explain(policy, end),
+        artifacts=(),
+        policy_digest=plan.policy_digest,
+        enforcement=report,
+        backend=plan.backend,
+        reason=reason,
+    )
+
+
+def _outcome(end: End) -> Outcome:
+    by_limit = {"timeout": Outcome.TIMEOUT, "oom": Outcome.OOM, "canary": Outcome.REFUSED}
+    if end.ended_by:
+        return by_limit.get(end.ended_by, Outcome.KILLED)
+    if end.oom_kills and end.exit_code != 0:
+        return Outcome.OOM
+    return Outcome.OK if end.exit_code == 0 else Outcome.FAILED
+
+
+def _reason(policy: Policy, outcome: Outcome, end: End) -> str:
+    where = lambda key: f"{key}, {policy.origin(key) or 'default'}"  # noqa: E731
+    if outcome is Outcome.TIMEOUT:
+        return f"it ran longer than {policy.proc.timeout_seconds:g} s ({where('proc.timeout_ms')})"
+    if outcome is Outcome.OOM:
+        return f"it used more than {policy.proc.mem_bytes >> 20} MB of memory ({where('proc.mem_mb')})"
+    if outcome is Outcome.REFUSED:
+        return f"the jar does not hold, so the code was not started: {'; '.join(end.problems)}"
+    if end.ended_by == "output":
+        return f"it wrote more than {policy.proc.output_bytes >> 20} MB of output ({where('proc.output_mb')})"
+    if outcome is Outcome.KILLED:
+        return "it was killed by the caller" if end.ended_by == "killed" else f"it was ended: {end.ended_by}"
+    return ""
+
+
+def refused_result(policy: Policy, plan: LaunchPlan, run_id: str, clauses: tuple[Clause, ...]) -> RunResult:
+    """The run that never started, because the policy can't be enforced here and does not accept that."""
+    lines = [f"{clause.key} is {clause.status}: {clause.lost} (by {clause.by})" for clause in clauses]
+    keys = ", ".join(clause.key for clause in clauses)
+    reason = (
+        "the policy can't be enforced here, and does not accept less:\n  "
+        + "\n  ".join(lines)
+        + f"\nto accept it, add to the policy: on_degraded: [{keys}], or: --set 'on_degraded=[{keys}]'"
+    )
+    record_refusal(run_id, reason, backend=plan.backend, policy_digest=plan.policy_digest)
+    return RunResult(
+        run_id=run_id,
+        outcome=Outcome.REFUSED,
+        exit_code=None,
+        signal=None,
+        stdout="",
+        stderr="",
+        truncated=False,
+        duration=0.0,
+        usage=Usage(),
+        denials=(),
+        artifacts=(),
+        policy_digest=plan.policy_digest,
+        enforcement=plan.report,
+        backend=plan.backend,
+        reason=reason,
+    )
+
+
+__all__ = ["Finished", "Watch", "make_result", "new_run_id", "refused_result"]

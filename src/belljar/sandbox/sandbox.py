@@ -1,0 +1,336 @@
+"""`Sandbox`: one policy, one workspace, any number of runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from belljar.audit.state import state_directory
+from belljar.backends.contract import EnforcementReport, Jar, LaunchPlan, Process, RunRequest
+from belljar.backends.runtimes import language_named
+from belljar.errors import UsageError
+from belljar.policy.models import Policy
+from belljar.sandbox.changes import Changes
+from belljar.sandbox.detect import open_best
+from belljar.sandbox.events import Finished, Output
+from belljar.sandbox.files import Files, walk
+from belljar.sandbox.result import Artifact, RunResult
+from belljar.sandbox.running import Watch, make_result, new_run_id, refused_result
+
+PolicyLike = Policy | str | os.PathLike[str] | Mapping[str, Any] | None
+Input = bytes | str | int | None
+
+_MAX_ARTIFACTS = 1000
+_CLOCK_TICK_NS = 5_000_000
+"""File times are those of the last clock tick, up to 4 ms before the moment they stand for."""
+
+
+class Sandbox:
+    """A jar with a workspace. Each run is a fresh process tree in it; the workspace lives as long as the Sandbox.
+
+    Args:
+        policy: A preset's name, a file's path, a mapping of keys over the default preset, or a resolved `Policy`.
+        backend: Which backend to use, instead of the policy's.
+        workspace: A directory of the host's, shown copy-on-write at /workspace: it is never changed.
+        live: Show `workspace` itself instead: changes are made in it at once.
+        overrides: `key=value`, as `--set` takes them.
+        timeout: Instead of the policy's, as `30s`.
+
+    Raises:
+        PolicyError: the policy can't be read, or asks for more than the managed one allows.
+        PrerequisiteError: no backend that the policy allows works on this host.
+    """
+
+    def __init__(
+        self,
+        policy: PolicyLike = None,
+        *,
+        backend: str | None = None,
+        workspace: str | os.PathLike[str] | None = None,
+        live: bool = False,
+        overrides: Sequence[str] = (),
+        timeout: str | None = None,
+    ) -> None:
+        self.policy = _resolve(policy, backend, workspace, live, overrides, timeout)
+        self._lock = threading.RLock()
+        self._jar: Jar | None = None
+        self._running: set[Process] = set()
+        self._closed = False
+        self._opened_ns = time.time_ns()
+        self._last_end_ns = 0
+        self._backend, self.fallback_from = open_best(self.policy, state=state_directory())
+
+    @property
+    def backend_name(self) -> str:
+        """The backend in use."""
+        return self._backend.name
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    # --- running ---
+
+    def run(
+        self,
+        code: str | bytes,
+        *,
+        language: str = "python",
+        name: str = "",
+        args: Sequence[str] = (),
+        stdin: Input = None,
+        explain_denials: bool = False,
+    ) -> RunResult:
+        """Run code and wait for its end.
+
+        Raises:
+            SandboxUnavailableError: the jar broke. What the code itself does wrong is in the result.
+        """
+        events = self.stream(
+            code, language=language, name=name, args=args, stdin=stdin, explain_denials=explain_denials
+        )
+        return _last(events)
+
+    def exec(self, argv: Sequence[str], *, stdin: Input = None, explain_denials: bool = False) -> RunResult:
+        """Run a command and wait for its end."""
+        return _last(self.stream(argv=argv, stdin=stdin, explain_denials=explain_denials))
+
+    def stream(
+        self,
+        code: str | bytes | None = None,
+        *,
+        argv: Sequence[str] | None = None,
+        language: str = "python",
+        name: str = "",
+        args: Sequence[str] = (),
+        stdin: Input = None,
+        explain_denials: bool = False,
+    ) -> Iterator[Output | Finished]:
+        """Run code or a command, and yield its output as it is produced; the last event is `Finished`.
+
+        Leaving the loop early ends the run.
+        """
+        request = self._request(code, argv, language, name, args, explain_denials=explain_denials)
+        plan = self._backend.compile(self.policy, request)
+        run_id = new_run_id()
+        if refused := plan.report.refused_by(self.policy):
+            return iter((Finished(refused_result(self.policy, plan, run_id, refused)),))
+        return self._stream(plan, request, run_id, stdin)
+
+    def plan(
+        self,
+        code: str | bytes | None = None,
+        *,
+        argv: Sequence[str] | None = None,
+        language: str = "python",
+        name: str = "",
+        args: Sequence[str] = (),
+        explain_denials: bool = False,
+    ) -> LaunchPlan:
+        """What a run would do, and how far each clause of the policy would hold. Starts nothing."""
+        request = self._request(code, argv, language, name, args, explain_denials=explain_denials)
+        return self._backend.compile(self.policy, request)
+
+    def _request(
+        self,
+        code: str | bytes | None,
+        argv: Sequence[str] | None,
+        language: str,
+        name: str,
+        args: Sequence[str],
+        *,
+        explain_denials: bool,
+    ) -> RunRequest:
+        if (code is None) == (argv is None):
+            raise UsageError("give either code or argv")
+        if isinstance(argv, str):
+            raise UsageError("argv is a list of words, not one string", hint="use ['sh', '-c', '…'] for a shell")
+        if any("\0" in word for word in (*(argv or ()), *args)):
+            raise UsageError("an argument can't hold a NUL character")
+        return RunRequest(
+            argv=tuple(argv or ()),
+            code=code.encode() if isinstance(code, str) else code,
+            language=language_named(language),
+            script_name=name,
+            arguments=tuple(args),
+            env=dict(os.environ) if self.policy.env.pass_ or self._backend.name == "unconfined" else {},
+            explain_denials=explain_denials,
+        )
+
+    def _stream(self, plan: LaunchPlan, request: RunRequest, run_id: str, stdin: Input) -> Iterator[Output | Finished]:
+        started = time.monotonic()
+        jar = self._open(plan)
+        report = EnforcementReport((*plan.report.clauses, *jar.shortfalls))
+        if refused := report.refused_by(self.policy):
+            yield Finished(refused_result(self.policy, replace(plan, report=report), run_id, refused))
+            return
+        since_ns = max(time.time_ns() - _CLOCK_TICK_NS, self._last_end_ns)
+        with _input(stdin) as descriptor:
+            process = jar.launch(plan, request, stdin=descriptor)
+        with self._lock:
+            self._running.add(process)
+        try:
+            watch = Watch(process, self.policy.proc.output_bytes)
+            yield from watch.events()
+            end = process.end()
+            result = make_result(self.policy, plan, run_id, watch, end, report, started)
+            artifacts = self._artifacts(jar, since_ns)
+            self._last_end_ns = time.time_ns()
+            yield Finished(replace(result, artifacts=artifacts, fallback_from=self.fallback_from))
+        finally:
+            with self._lock:
+                self._running.discard(process)
+            process.close()
+
+    def kill(self, reason: str = "killed") -> None:
+        """End every run of this Sandbox, from any thread. The workspace stays."""
+        with self._lock:
+            for process in self._running:
+                process.kill(reason)
+
+    # --- files ---
+
+    @property
+    def files(self) -> Files:
+        """The files of the workspace."""
+        return Files(self._open(), self.policy)
+
+    def changes(self) -> Changes:
+        """What the runs so far changed in the copy-on-write workspace.
+
+        Raises:
+            UsageError: the workspace is not a copy-on-write view of a directory.
+        """
+        for index, mount in enumerate(self.policy.fs.mounts):
+            if mount.source is not None and mount.cow:
+                changed, layered = self._open().changes(index)
+                return Changes(
+                    changed,
+                    mount.source,
+                    mount.path,
+                    self.policy.fs.deny_globs,
+                    layered=layered,
+                    since_ns=self._opened_ns,
+                )
+        raise UsageError("there is no copy-on-write workspace", hint="pass workspace=DIR (--workspace DIR), without live")
+
+    def save_artifacts(self, result: RunResult, directory: str | os.PathLike[str]) -> list[str]:
+        """Copy the files that the run made or changed into a directory of the host's. The paths that were written."""
+        from belljar.sandbox.artifacts import save
+
+        index = self._workspace_index()
+        if index is None or not result.artifacts:
+            return []
+        changed, _layered = self._open().changes(index)
+        try:
+            return save(changed, [artifact.path for artifact in result.artifacts], os.fspath(directory))
+        finally:
+            os.close(changed)
+
+    def _workspace_index(self) -> int | None:
+        """The mount that the code works in, if what it writes there is the jar's own."""
+        for index, mount in enumerate(self.policy.fs.mounts):
+            if mount.path == self.policy.fs.workdir and mount.rw and (mount.source is None or mount.cow):
+                return index
+        return None
+
+    def _artifacts(self, jar: Jar, since_ns: int) -> tuple[Artifact, ...]:
+        index = self._workspace_index()
+        if index is None:
+            return ()
+        changed, _layered = jar.changes(index)
+        try:
+            made = [
+                Artifact(entry.path, entry.size)
+                for entry in walk(changed, own=True)
+                if entry.kind == "file" and entry.changed_ns >= since_ns
+            ]
+        finally:
+            os.close(changed)
+        return tuple(sorted(made, key=lambda artifact: artifact.path)[:_MAX_ARTIFACTS])
+
+    # --- the jar ---
+
+    def _open(self, plan: LaunchPlan | None = None) -> Jar:
+        """The jar, made when it is first needed."""
+        with self._lock:
+            if self._closed:
+                raise UsageError("this Sandbox is closed")
+            if self._jar is None:
+                plan = plan or self.plan(argv=["true"])
+                self._jar = self._backend.open(self.policy, plan)
+                self._opened_ns = time.time_ns()
+            return self._jar
+
+    def close(self) -> None:
+        """End every run and let go of the workspace and all that is in it."""
+        with self._lock:
+            self._closed = True
+            if self._jar is not None:
+                self._jar.close()
+                self._jar = None
+
+
+def run(code: str | bytes, policy: PolicyLike = None, *, language: str = "python", **options: Any) -> RunResult:
+    """Run code once, in a jar of its own: `belljar.run("print(1)").stdout`. Options are those of `Sandbox`."""
+    with Sandbox(policy, **options) as jar:
+        return jar.run(code, language=language)
+
+
+def _resolve(
+    policy: PolicyLike,
+    backend: str | None,
+    workspace: str | os.PathLike[str] | None,
+    live: bool,  # noqa: FBT001
+    overrides: Sequence[str],
+    timeout: str | None,
+) -> Policy:
+    from belljar.policy.resolve import resolve
+
+    if isinstance(policy, Policy):
+        if backend or workspace or live or overrides or timeout:
+            raise UsageError("a resolved Policy is final", hint="pass the options to belljar.policy.resolve instead")
+        return policy
+    layers = [policy] if isinstance(policy, Mapping) else []
+    return resolve(
+        None if isinstance(policy, Mapping) else policy,
+        overrides=overrides,
+        layers=layers,
+        workspace=None if workspace is None else os.fspath(workspace),
+        live=live,
+        backend=backend,
+        timeout=timeout,
+    )
+
+
+def _last(events: Iterator[Output | Finished]) -> RunResult:
+    for event in events:
+        if isinstance(event, Finished):
+            return event.result
+    raise AssertionError("a stream ends with Finished")
+
+
+@contextlib.contextmanager
+def _input(stdin: Input) -> Iterator[int | None]:
+    """A descriptor that the code can read: bytes go through a memory file, so that nobody has to feed a pipe."""
+    if stdin is None or isinstance(stdin, int):
+        yield stdin
+        return
+    descriptor = os.memfd_create("belljar-input", os.MFD_CLOEXEC)
+    try:
+        with os.fdopen(os.dup(descriptor), "wb") as file:
+            file.write(stdin.encode() if isinstance(stdin, str) else stdin)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+__all__ = ["Sandbox", "run"]

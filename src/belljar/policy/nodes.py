@@ -13,7 +13,7 @@ from belljar.policy.models import Origin
 from belljar.policy.problems import Problems
 
 DEEPEST = 12
-MOST_NODES = 20_000
+MOST_NODES = 5000
 _LARGEST = 2**63
 
 
@@ -34,6 +34,14 @@ class Node(NamedTuple):
         if isinstance(self.value, dict):
             return "a mapping"
         return "a list" if isinstance(self.value, list) else found(self.value)
+
+
+def _is_text(value: str) -> bool:
+    try:
+        os.fsencode(value)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def from_plain(value: object, origin: Origin, problems: Problems) -> Node:
@@ -59,6 +67,8 @@ class _Plain:
             value = os.fspath(value)
         if isinstance(value, int) and not isinstance(value, bool) and abs(value) > _LARGEST:
             return self._wrong(path, "wanted a number of at most 64 bits, found a larger one")
+        if isinstance(value, str) and not value.isascii() and not _is_text(value):
+            return self._wrong(path, "wanted text, found half of a character")
         if value is None or isinstance(value, bool | int | float | str):
             return Node(value, self.origin, str(value))
         return self._wrong(path, f"wanted plain data, found a value of type {type(value).__name__}")

@@ -59,7 +59,10 @@ def _value(text: str, origin: Origin, problems: Problems) -> Node:
         return Node(plain(text), origin, text)
     from belljar.policy.reading import read_text
 
-    return _at(read_text(text, origin.file, problems), origin)
+    inner = Problems()
+    tree = read_text(text, origin.file, inner)
+    problems.take(inner, origin)
+    return _at(tree, origin)
 
 
 def _at(node: Node, origin: Origin) -> Node:

@@ -20,6 +20,14 @@ class PathError(ValueError):
     """The path can't be used; the text says what was wanted and what was found."""
 
 
+def can_be_named(text: str) -> bool:
+    """Whether the operating system takes `text` as a path at all."""
+    try:
+        return bool(text) and b"\0" not in os.fsencode(text) and len(text) <= _LONGEST
+    except UnicodeEncodeError:
+        return False
+
+
 def beneath(path: str, directory: str) -> bool:
     """Whether `path` is `directory` or lies in it, by name alone: both are absolute and normal."""
     return directory in ("/", path) or path.startswith(directory + "/")
@@ -62,7 +70,7 @@ def host_path(text: str, base: str) -> str:
         PathError: when it is nothing, or leaves `base`.
 
     """
-    if not text or "\0" in text or len(text) > _LONGEST:
+    if not can_be_named(text):
         raise PathError(f"wanted a path, found {text[:60]!a}")
     if text == "~" or text.startswith("~/"):
         raise PathError(f"wanted a path without '~', found {text[:60]!a}")

@@ -51,6 +51,11 @@ class Problems:
         if hint and hint not in self._hints:
             self._hints.append(hint)
 
+    def take(self, others: Problems, at: Origin) -> None:
+        """Note the problems of `others`, all at one place."""
+        for _, text in others._found:
+            self.add(at, text)
+
     def check(self) -> None:
         """Raise what was gathered, if anything was.
 

@@ -55,6 +55,8 @@ def resolve(
 
     """
     problems = Problems()
+    if workspace is not None and not paths.can_be_named(workspace):
+        raise PolicyError(f"--workspace: wanted a directory, found {workspace[:60]!a}")
     reader = _Sources(problems, workspace)
     chain = reader.base_and_layers(source, layers)
     chain += _options(overrides, backend, timeout, problems)
@@ -136,6 +138,8 @@ class _Sources:
         """The layers of `name`, lowest first. `at` is where it was written; None for the caller's own word."""
         if name == "none":
             return []
+        if not paths.can_be_named(name):
+            return self._stop(at, f"wanted a preset or the path of a file, found {name[:60]!a}")
         path = os.path.join(directory, name)
         if not _is_file(name, path):
             return self._preset(name, at)

@@ -1,0 +1,20 @@
+"""Every command: where it lives and what it is for. `belljar --help` is made of this and imports nothing else."""
+
+from __future__ import annotations
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "run": ("belljar.cli.run", "Run a file or a piece of code in a jar."),
+    "exec": ("belljar.cli.exec", "Run a command in a jar."),
+    "explain": ("belljar.cli.explain", "Show what a run would do, and how far each clause of its policy holds."),
+    "doctor": ("belljar.cli.doctor", "Say what works on this host, what does not, and what to type about it."),
+    "policy check": ("belljar.cli.policy_check", "Say what is wrong with a policy."),
+    "policy show": ("belljar.cli.policy_show", "Show what a policy comes to, and where each value is from."),
+    "policy diff": ("belljar.cli.policy_diff", "Show what one policy allows otherwise than another."),
+    "policy schema": ("belljar.cli.policy_schema", "Print the JSON Schema of a policy file, for editors."),
+    "presets": ("belljar.cli.presets", "List the policies that come with belljar."),
+    "init": ("belljar.cli.init", "Write a policy file with every key explained."),
+}
+"""Name to module and summary."""
+
+GROUPS = ("policy",)
+"""First words that are no command by themselves."""

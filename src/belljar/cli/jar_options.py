@@ -1,0 +1,79 @@
+"""The options that `run`, `exec` and `explain` share, and the Sandbox that they ask for."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from belljar.cli.parsing import Option, Parsed
+from belljar.errors import UsageError
+
+if TYPE_CHECKING:
+    from belljar.sandbox.sandbox import Sandbox
+
+PROJECT_FILE = "sandbox.policy.yaml"
+JSON = Option("--json", "", "print one JSON document and nothing else on standard output")
+QUIET = Option("-q --quiet", "", "say nothing but errors and refusals")
+JAR: tuple[Option, ...] = (
+    Option("--policy", "FILE|PRESET", "what the code may do (default: $BELLJAR_POLICY, or the preset aicode)"),
+    Option("--set", "KEY=VALUE", "change one key of the policy, such as proc.mem_mb=256; repeatable", repeats=True),
+    Option("--backend", "NAME", "how to confine it (default: what the policy says; `belljar doctor` lists them)"),
+    Option("--workspace", "DIR", "show DIR at /workspace, copy on write: DIR itself is not touched"),
+    Option("--live", "", "with --workspace: show DIR itself, so that the code changes it"),
+    Option("--timeout", "TIME", "stop it after this long, such as 5s or 2m"),
+)
+RUNNING: tuple[Option, ...] = (
+    Option("--diff", "", "with --workspace: print what the code changed"),
+    Option("--apply", "", "with --workspace: bring the changes back into DIR"),
+    Option("--artifacts", "DIR", "copy the files that the code made into DIR"),
+    Option("--explain-denials", "", "name every file that was refused as well; the code runs more slowly"),
+    Option("--raw", "", "let the code's escape sequences reach the terminal"),
+    JSON,
+    QUIET,
+)
+
+
+def check(parsed: Parsed) -> None:
+    """Refuse options that make no sense together. Raises UsageError."""
+    if parsed.text("--workspace") is None:
+        for name in ("--live", "--diff", "--apply"):
+            if parsed.flag(name):
+                raise UsageError(f"{name} needs a workspace", hint=f"say which directory: --workspace . {name}")
+    for name in ("--diff", "--apply"):
+        if parsed.flag("--live") and parsed.flag(name):
+            raise UsageError(f"{name} and --live exclude each other: with --live the code changes DIR itself")
+
+
+def policy_name(parsed: Parsed) -> str | None:
+    """The policy that was asked for, if one was."""
+    return parsed.text("--policy") or os.environ.get("BELLJAR_POLICY") or None
+
+
+def make_sandbox(parsed: Parsed) -> Sandbox:
+    """The Sandbox that the options describe. Raises PolicyError."""
+    from belljar.sandbox.sandbox import Sandbox
+
+    return Sandbox(
+        policy_name(parsed),
+        backend=parsed.text("--backend"),
+        workspace=parsed.text("--workspace"),
+        live=parsed.flag("--live"),
+        overrides=parsed.texts("--set"),
+        timeout=parsed.text("--timeout"),
+    )
+
+
+def note_project_file(parsed: Parsed) -> None:
+    """Tell of a policy that lies here and is not used: a repository that someone cloned could have brought it."""
+    if parsed.flag("--quiet") or policy_name(parsed) is not None or not os.path.isfile(PROJECT_FILE):
+        return
+    workspace = parsed.text("--workspace")
+    if workspace is None or not within(os.path.abspath(PROJECT_FILE), workspace):
+        sys.stderr.write(f"belljar: {PROJECT_FILE} is not used unless you name it: --policy {PROJECT_FILE}\n")
+
+
+def within(path: str, directory: str) -> bool:
+    """Whether the file that `path` leads to lies beneath the directory."""
+    root = os.path.realpath(directory)
+    return os.path.commonpath([root, os.path.realpath(path)]) == root

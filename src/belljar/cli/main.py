@@ -1,0 +1,106 @@
+"""Where `belljar` starts: finds the command, calls it, and turns every fault into words and an exit code.
+
+Nothing is imported here that `belljar --help` does not need.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from belljar.cli.commands import COMMANDS, GROUPS
+
+if TYPE_CHECKING:
+    from belljar.cli.parsing import Command
+
+USAGE, FAULT, INTERRUPTED, BROKEN_PIPE = 2, 125, 130, 141
+
+
+def main(words: list[str] | None = None) -> int:
+    """Run the command that `words` say, and return the exit code."""
+    try:
+        code = _call(sys.argv[1:] if words is None else words)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        _forget_output()
+        return BROKEN_PIPE
+    except Exception as error:  # noqa: BLE001 - the last place: a traceback helps nobody at a terminal
+        from belljar.cli.faults import tell
+
+        return tell(error)
+    return code
+
+
+def _call(words: list[str]) -> int:
+    if not words:
+        sys.stderr.write(_top_level())
+        return USAGE
+    if words[0] == "help":
+        words = [*words[1:], "--help"]
+    if words[0] in ("-h", "--help"):
+        return _say(_top_level())
+    if words[0] in ("-V", "--version"):
+        from belljar import __version__
+
+        return _say(f"belljar {__version__}\n")
+    if words[0] in GROUPS and (len(words) == 1 or words[1] in ("-h", "--help")):
+        from belljar.cli.helptext import group
+
+        return _say(group(words[0]))
+    length = 2 if words[0] in GROUPS else 1
+    return _run(find(" ".join(words[:length])), words[length:])
+
+
+def _run(command: Command, words: list[str]) -> int:
+    if _asks_for_help(command, words):
+        from belljar.cli.helptext import of_command
+
+        return _say(of_command(command))
+    from belljar.cli.parsing import parse
+
+    return command.run(parse(command, words))
+
+
+def _asks_for_help(command: Command, words: list[str]) -> bool:
+    """`--help` among the command's own words; after `--`, or after the command of `exec`, it is the code's."""
+    if words and words[0] in ("-h", "--help"):
+        return True
+    own = words[: words.index("--")] if "--" in words else words
+    return not command.options_first and ("--help" in own or "-h" in own)
+
+
+def find(name: str) -> Command:
+    """The command called `name`, imported. Raises UsageError with the nearest."""
+    if name not in COMMANDS:
+        import difflib
+
+        from belljar.errors import UsageError
+
+        close = difflib.get_close_matches(name, list(COMMANDS), n=1)
+        hint = f"did you mean `belljar {close[0]}`?" if close else "`belljar --help` lists the commands"
+        raise UsageError(f"there is no command {name!r}", hint=hint)
+    from importlib import import_module
+
+    command: Command = import_module(COMMANDS[name][0]).COMMAND
+    return command
+
+
+def _top_level() -> str:
+    from belljar.cli.helptext import top_level
+
+    return top_level()
+
+
+def _say(text: str) -> int:
+    sys.stdout.write(text)
+    return 0
+
+
+def _forget_output() -> None:
+    """Whoever read standard output is gone: Python must not complain once more at its end."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.close(null)

@@ -1,0 +1,86 @@
+"""A result for people at a terminal: the exit code, why it ended, what was refused and how to allow it. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from belljar.cli.style import BOLD, DIM, RED, YELLOW, paint, supports_colour
+from belljar.cli.terminal import visible
+from belljar.sandbox.result import Outcome
+
+if TYPE_CHECKING:
+    from belljar.sandbox.result import Denial, RunResult
+
+_CODES = {Outcome.TIMEOUT: 124, Outcome.REFUSED: 125, Outcome.OOM: 137, Outcome.KILLED: 137}
+_WORDS = {
+    Outcome.TIMEOUT: "out of time",
+    Outcome.REFUSED: "refused",
+    Outcome.OOM: "out of memory",
+    Outcome.KILLED: "killed",
+}
+
+
+def exit_code(result: RunResult) -> int:
+    """What belljar exits with after this run."""
+    if result.outcome in _CODES:
+        return _CODES[result.outcome]
+    if result.exit_code is not None:
+        return result.exit_code & 0xFF
+    import signal
+
+    return 128 + signal.Signals[result.signal] if result.signal else 125
+
+
+def report(result: RunResult, *, quiet: bool, explained: bool) -> str:
+    """What belljar has to say on standard error after a run; empty when all went as it should."""
+    colour = supports_colour(2)
+    parts = [_why(result, colour=colour)]
+    parts += [_denial(denial, colour=colour) for denial in result.denials]
+    if not quiet:
+        parts += [_weaker(result, colour=colour), _truncated(result), _suggestion(result, colour, explained=explained)]
+    return "".join(parts)
+
+
+def _why(result: RunResult, *, colour: bool) -> str:
+    if result.outcome not in _WORDS:
+        return ""
+    label = paint(f"belljar: {_WORDS[result.outcome]}:", RED, on=colour)
+    return f"{label} {visible(result.reason or 'no reason is known')}\n"
+
+
+def _denial(denial: Denial, *, colour: bool) -> str:
+    """Three lines: what was tried, which rule, the smallest change. The target is the guest's own text."""
+    label = paint("belljar: denied:", BOLD, on=colour)
+    times = f" ({denial.count} times)" if denial.count > 1 else ""
+    return (
+        f"{label} {visible(denial.target)}{times}\n"
+        f"  rule:     {visible(denial.rule)} ({visible(denial.where)})\n"
+        f"  to allow: {visible(denial.allow)}\n"
+    )
+
+
+def _weaker(result: RunResult, *, colour: bool) -> str:
+    keys = ", ".join(clause.key for clause in result.enforcement.shortfalls())
+    text = ""
+    if keys and result.outcome is not Outcome.REFUSED:
+        text = f"{paint('belljar: degraded:', YELLOW, on=colour)} {keys} (`belljar explain` says what is lost)\n"
+    if result.fallback_from:
+        names = ", ".join(result.fallback_from)
+        text += (
+            f"{paint('belljar: fallback:', YELLOW, on=colour)} ran on {result.backend}, {names} does not work here\n"
+        )
+    return text
+
+
+def _truncated(result: RunResult) -> str:
+    return (
+        "belljar: the output was cut: proc.output_mb\n"
+        if result.truncated and result.outcome in ("ok", "failed")
+        else ""
+    )
+
+
+def _suggestion(result: RunResult, colour: bool, *, explained: bool) -> str:  # noqa: FBT001 - private, two call words
+    if result.outcome is not Outcome.FAILED or explained:
+        return ""
+    return paint("belljar: if the jar may be why, --explain-denials names what it refused", DIM, on=colour) + "\n"

@@ -1,0 +1,104 @@
+"""One run, from the options to the exit code: what `run` and `exec` share."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from belljar.cli import jar_options
+from belljar.cli.launching import start_launcher
+from belljar.cli.outcome import exit_code, report
+from belljar.cli.parsing import Parsed
+from belljar.cli.request import Request
+from belljar.cli.sink import Sink, break_line
+from belljar.cli.workspace import Workspace, settle
+from belljar.errors import InternalError
+
+if TYPE_CHECKING:
+    from belljar.policy.models import Policy
+    from belljar.sandbox.result import RunResult
+    from belljar.sandbox.sandbox import Sandbox
+
+
+def execute(parsed: Parsed, make_request: Callable[[Policy], Request]) -> int:
+    """Run what `make_request` says in the jar that the options describe; returns the exit code."""
+    jar_options.check(parsed)
+    start_launcher(parsed.text("--backend"))
+    jar_options.note_project_file(parsed)
+    with jar_options.make_sandbox(parsed) as jar:
+        request = make_request(jar.policy)
+        result = _run(jar, request, parsed)
+        brought = settle(jar, result, parsed)
+    if parsed.flag("--json"):
+        _print_json(result, brought)
+    else:
+        brought.print_diff()
+        brought.tell(quiet=parsed.flag("--quiet"))
+    return exit_code(result)
+
+
+def _run(jar: Sandbox, request: Request, parsed: Parsed) -> RunResult:
+    try:
+        return (_collect if parsed.flag("--json") else _stream)(jar, _keywords(request, parsed), parsed)
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one must not interrupt the cleaning up
+        jar.kill("interrupted")
+        raise
+
+
+def _keywords(request: Request, parsed: Parsed) -> dict[str, Any]:
+    from belljar.cli.standard_input import give
+
+    stdin = give() if request.takes_stdin else None
+    return {**request.keywords(), "stdin": stdin, "explain_denials": parsed.flag("--explain-denials")}
+
+
+def _stream(jar: Sandbox, keywords: dict[str, Any], parsed: Parsed) -> RunResult:
+    """Pass the output on as it arrives, then say what there is to say about the run."""
+    from belljar.sandbox.events import Finished
+
+    raw = parsed.flag("--raw")
+    sinks = {"stdout": Sink(1, raw=raw), "stderr": Sink(2, raw=raw)}
+    for event in jar.stream(**keywords):
+        if isinstance(event, Finished):
+            _finish(list(sinks.values()), event.result, parsed)
+            return event.result
+        sinks[event.stream].write(event.data)
+    raise InternalError("the run ended without a result")
+
+
+def _finish(sinks: list[Sink], result: RunResult, parsed: Parsed) -> None:
+    for sink in sinks:
+        sink.finish()
+    text = report(result, quiet=parsed.flag("--quiet"), explained=parsed.flag("--explain-denials"))
+    if text and break_line(sinks):
+        text = f"\n{text}"
+    sys.stderr.write(text)
+    sys.stderr.flush()
+
+
+def _collect(jar: Sandbox, keywords: dict[str, Any], _parsed: Parsed) -> RunResult:
+    from belljar.sandbox.events import Finished
+
+    for event in jar.stream(**keywords):
+        if isinstance(event, Finished):
+            return event.result
+    raise InternalError("the run ended without a result")
+
+
+def _print_json(result: RunResult, brought: Workspace) -> None:
+    from belljar.cli.document import print_json
+
+    print_json({**result.to_dict(), **brought.to_dict()})
+
+
+def descriptor_is_open(descriptor: int) -> bool:
+    """Whether someone closed it (`>&-`) before belljar started."""
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True

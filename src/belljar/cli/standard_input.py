@@ -1,0 +1,56 @@
+"""The caller's standard input, handed to a jar through a pipe and never as the descriptor itself.
+
+A terminal can be written to through the descriptor that it is read from, past every filter; and a file can be opened
+again, for writing, through /proc/self/fd/0. So a jar only ever holds the end of a pipe.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import threading
+
+_PIECE = 1 << 16
+
+
+def give() -> int | None:
+    """The readable end of a pipe that standard input is pumped into, or None if there is nothing to read."""
+    if not _has_input(0):
+        return None
+    readable, writable = os.pipe2(os.O_CLOEXEC)
+    # A daemon: it may sit in a read of a terminal for ever, and must keep nobody from ending.
+    threading.Thread(target=_pump, args=(0, writable), name="belljar-stdin", daemon=True).start()
+    return readable
+
+
+def _has_input(descriptor: int) -> bool:
+    try:
+        status = os.fstat(descriptor)
+    except OSError:
+        return False
+    if stat.S_ISCHR(status.st_mode) and status.st_rdev == os.stat(os.devnull).st_rdev:
+        return False
+    return not os.isatty(descriptor) or _in_foreground(descriptor)
+
+
+def _in_foreground(descriptor: int) -> bool:
+    """A job in the background that reads its terminal is stopped by the kernel; it gets no input instead."""
+    try:
+        return os.tcgetpgrp(descriptor) == os.getpgrp()
+    except OSError:
+        return False
+
+
+def _pump(source: int, writable: int) -> None:
+    try:
+        while data := os.read(source, _PIECE):
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(writable, rest) :]
+    except BrokenPipeError:
+        pass  # the code has ended, or does not want any more
+    except OSError as error:
+        sys.stderr.write(f"belljar: standard input: {error.strerror}\n")
+    finally:
+        os.close(writable)

@@ -80,7 +80,7 @@ class JarGroup(Protocol):
         """Close the descriptors of this process; the groups stay."""
 
 
-def create_jar_group(support: CgroupSupport, number: int, *, owner_uid: int | None = None) -> JarGroup | None:
+def create_jar_group(support: CgroupSupport, number: int | str, *, owner_uid: int | None = None) -> JarGroup | None:
     """Make the group of the launcher's sandbox `number`, owned by `owner_uid` if given; None when the host has none.
 
     Runs in the launcher, before the stage is forked. With `owner_uid` the launcher is root: it gives away the directory

@@ -12,7 +12,7 @@ def run(parsed: Parsed) -> int:
     request = of_command(parsed.all_words())
     from belljar.cli.running import execute
 
-    return execute(parsed, lambda _policy: request)
+    return execute(parsed, lambda _jar: request)
 
 
 COMMAND = Command(

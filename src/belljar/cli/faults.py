@@ -7,7 +7,7 @@ import sys
 
 from belljar.cli.main import FAULT, USAGE
 from belljar.cli.style import RED, paint, supports_colour
-from belljar.cli.terminal import visible
+from belljar.cli.terminal import visible, visible_lines
 from belljar.errors import BelljarError, InternalError, PolicyError, UsageError
 
 _OURS = "this is a fault of belljar: please report it (BELLJAR_DEBUG=1 shows where it happened)"
@@ -28,10 +28,10 @@ def describe(error: BelljarError, *, colour: bool = False) -> str:
     label = paint("belljar: error:", RED, on=colour)
     problems = error.problems if isinstance(error, PolicyError) else (error.message,)
     if len(problems) == 1:
-        text = f"{label} {visible(problems[0])}\n"
+        text = f"{label} {visible_lines(problems[0])}\n"
     else:
         text = f"{label} the policy has {len(problems)} problems\n" + "".join(f"  {visible(one)}\n" for one in problems)
-    return text + (f"\nhint: {visible(error.hint)}\n" if error.hint else "")
+    return text + (f"\nhint: {visible_lines(error.hint)}\n" if error.hint else "")
 
 
 def _as_ours(error: Exception) -> BelljarError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from belljar.cli.style import BOLD, DIM, RED, YELLOW, paint, supports_colour
-from belljar.cli.terminal import visible
+from belljar.cli.terminal import visible, visible_lines
 from belljar.sandbox.result import Outcome
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def _why(result: RunResult, *, colour: bool) -> str:
     if result.outcome not in _WORDS:
         return ""
     label = paint(f"belljar: {_WORDS[result.outcome]}:", RED, on=colour)
-    return f"{label} {visible(result.reason or 'no reason is known')}\n"
+    return f"{label} {visible_lines(result.reason or 'no reason is known')}\n"
 
 
 def _denial(denial: Denial, *, colour: bool) -> str:

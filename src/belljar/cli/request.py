@@ -11,7 +11,7 @@ from belljar.cli.parsing import Option, Parsed
 from belljar.errors import UsageError
 
 if TYPE_CHECKING:
-    from belljar.policy.models import Policy
+    from belljar.sandbox.sandbox import Sandbox
 
 CODE = Option("-c", "CODE", "run this code instead of a file")
 LANG = Option(
@@ -57,7 +57,7 @@ def of_command(words: list[str]) -> Request:
     return Request(argv=tuple(words))
 
 
-def of_code(parsed: Parsed, policy: Policy) -> Request:
+def of_code(parsed: Parsed, jar: Sandbox) -> Request:
     """A file or a piece of code, as `run` gets it. Raises UsageError."""
     words = parsed.all_words()
     code = parsed.text("-c")
@@ -71,10 +71,10 @@ def of_code(parsed: Parsed, policy: Policy) -> Request:
     if file == "-":
         content = _bounded(sys.stdin.buffer.read(MAX_CODE_BYTES + 1), "standard input")
         return Request(code=content, language=_language(parsed, content), args=tuple(arguments), takes_stdin=False)
-    return _of_file(file, tuple(arguments), parsed, policy)
+    return _of_file(file, tuple(arguments), parsed, jar)
 
 
-def _of_file(file: str, arguments: tuple[str, ...], parsed: Parsed, policy: Policy) -> Request:
+def _of_file(file: str, arguments: tuple[str, ...], parsed: Parsed, jar: Sandbox) -> Request:
     content = _read(file)
     language = _language(parsed, content, file)
     workspace = parsed.text("--workspace")
@@ -82,8 +82,13 @@ def _of_file(file: str, arguments: tuple[str, ...], parsed: Parsed, policy: Poli
         return Request(code=content, language=language, name=os.path.basename(file), args=arguments)
     from belljar.backends.runtimes import find_runtime
 
-    inside = os.path.relpath(os.path.realpath(file), os.path.realpath(workspace))
-    return Request(argv=(find_runtime(language, policy).path, f"/workspace/{inside}", *arguments))
+    place = _place(os.path.realpath(file), os.path.realpath(workspace), jar)
+    return Request(argv=(find_runtime(language, jar.policy).path, place, *arguments))
+
+
+def _place(file: str, workspace: str, jar: Sandbox) -> str:
+    """Where the code finds a file of the workspace; without a jar it is where it always was."""
+    return file if jar.backend_name == "unconfined" else f"/workspace/{os.path.relpath(file, workspace)}"
 
 
 def _read(file: str) -> bytes:

@@ -11,7 +11,7 @@ def run(parsed: Parsed) -> int:
     """Do it."""
     from belljar.cli.running import execute
 
-    return execute(parsed, lambda policy: of_code(parsed, policy))
+    return execute(parsed, lambda jar: of_code(parsed, jar))
 
 
 COMMAND = Command(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from collections.abc import Callable
@@ -18,18 +17,17 @@ from belljar.cli.workspace import Workspace, settle
 from belljar.errors import InternalError
 
 if TYPE_CHECKING:
-    from belljar.policy.models import Policy
     from belljar.sandbox.result import RunResult
     from belljar.sandbox.sandbox import Sandbox
 
 
-def execute(parsed: Parsed, make_request: Callable[[Policy], Request]) -> int:
+def execute(parsed: Parsed, make_request: Callable[[Sandbox], Request]) -> int:
     """Run what `make_request` says in the jar that the options describe; returns the exit code."""
     jar_options.check(parsed)
     start_launcher(parsed.text("--backend"))
     jar_options.note_project_file(parsed)
     with jar_options.make_sandbox(parsed) as jar:
-        request = make_request(jar.policy)
+        request = make_request(jar)
         result = _run(jar, request, parsed)
         brought = settle(jar, result, parsed)
     if parsed.flag("--json"):
@@ -93,12 +91,3 @@ def _print_json(result: RunResult, brought: Workspace) -> None:
     from belljar.cli.document import print_json
 
     print_json({**result.to_dict(), **brought.to_dict()})
-
-
-def descriptor_is_open(descriptor: int) -> bool:
-    """Whether someone closed it (`>&-`) before belljar started."""
-    try:
-        os.fstat(descriptor)
-    except OSError:
-        return False
-    return True

@@ -1,0 +1,95 @@
+"""`belljar doctor`: what works on this host, what that means, and what to type."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from belljar.cli.host_checks import host_checks
+from belljar.cli.jar_options import JSON, policy_name
+from belljar.cli.parsing import Command, Option, Parsed
+from belljar.cli.style import BOLD, paint, supports_colour
+from belljar.cli.terminal import visible
+from belljar.errors import PrerequisiteError
+
+if TYPE_CHECKING:
+    from belljar.backends.contract import Availability, Check
+    from belljar.policy.models import Policy
+    from belljar.sandbox.detect import Choice
+
+NOTHING_WORKS = 1
+
+
+def run(parsed: Parsed) -> int:
+    """Look, and tell; 1 if no backend that the policy allows works."""
+    from belljar.audit.state import state_directory
+    from belljar.policy.resolve import resolve
+    from belljar.sandbox.detect import all_availability
+
+    state = state_directory()
+    policy = resolve(policy_name(parsed))
+    backends = all_availability(state=state)
+    checks = host_checks(policy, state)
+    choice = _choose(policy, state)
+    if parsed.flag("--json"):
+        _print_json(backends, checks, choice)
+    else:
+        sys.stdout.write(describe(backends, checks, choice, colour=supports_colour(1)))
+    return NOTHING_WORKS if isinstance(choice, PrerequisiteError) else 0
+
+
+def _choose(policy: Policy, state: str) -> Choice | PrerequisiteError:
+    from belljar.sandbox.detect import detect
+
+    try:
+        return detect(policy, state=state)
+    except PrerequisiteError as error:
+        return error
+
+
+def _print_json(backends: list[Availability], checks: list[Check], choice: Choice | PrerequisiteError) -> None:
+    from belljar.cli.document import print_json
+
+    works = not isinstance(choice, PrerequisiteError)
+    chosen: object = choice if works else {"backend": None, "reason": str(choice), "rejected": []}
+    print_json({"works": works, "choice": chosen, "backends": backends, "host": checks})
+
+
+def describe(
+    backends: list[Availability], checks: list[Check], choice: Choice | PrerequisiteError, *, colour: bool = False
+) -> str:
+    """Return everything that was found as text."""
+    parts = [_backend(found, colour=colour) for found in backends]
+    parts.append(paint("host", BOLD, on=colour) + "\n" + "".join(map(_check, checks)))
+    return "\n".join(parts) + "\n" + _verdict(choice)
+
+
+def _backend(found: Availability, *, colour: bool) -> str:
+    head = f"{paint(found.backend, BOLD, on=colour)}: {'works' if found.available else 'does not work'}"
+    text = f"{head}: {visible(found.reason)}\n" + "".join(map(_check, found.checks))
+    return text + (f"  type:  {visible(found.hint)}\n" if found.hint else "")
+
+
+def _check(check: Check) -> str:
+    text = f"  {'ok' if check.ok else 'no':<5}  {check.name}: {visible(check.found)}\n"
+    text += f"         {visible(check.meaning)}\n" if check.meaning else ""
+    return text + (f"         type: {visible(check.hint)}\n" if check.hint else "")
+
+
+def _verdict(choice: Choice | PrerequisiteError) -> str:
+    if isinstance(choice, PrerequisiteError):
+        return f"`belljar run` would not run anything: {visible(choice.message)}\n\nhint: {visible(choice.hint)}\n"
+    return f"`belljar run` uses {choice.backend}: {visible(choice.reason)}\n"
+
+
+COMMAND = Command(
+    "doctor",
+    "Say what works on this host, what does not, and what to type about it.",
+    usage="doctor [OPTIONS]",
+    run=run,
+    options=(Option("--policy", "FILE|PRESET", "say which backend this policy would get"), JSON),
+    details="""
+Every backend is tried for real. Exit code: 0 if one that the policy allows works, 1 if none does.
+""",
+    examples=(("doctor", "everything"), ("doctor --json", "the same for a program")),
+)

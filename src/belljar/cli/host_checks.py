@@ -1,0 +1,77 @@
+"""What `belljar doctor` looks at beside the backends: languages, the managed policy, state, engines. Reads only."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from belljar.errors import BelljarError
+
+if TYPE_CHECKING:
+    from belljar.backends.contract import Check
+    from belljar.policy.models import Policy
+
+_ENGINES = ("docker", "podman", "runsc")
+
+
+def host_checks(policy: Policy, state: str) -> list[Check]:
+    """One line each."""
+    return [_kernel(), *_languages(policy), _managed(), _state(state), *_engines()]
+
+
+def _kernel() -> Check:
+    from belljar.backends.contract import Check
+
+    system = os.uname()
+    meaning = "" if system.sysname == "Linux" else "bubblewrap is for Linux only"
+    return Check("kernel", not meaning, f"{system.sysname} {system.release} ({system.machine})", meaning)
+
+
+def _languages(policy: Policy) -> Iterator[Check]:
+    from belljar.backends.contract import Check
+    from belljar.backends.runtimes import LANGUAGES, find_runtime
+
+    for language in LANGUAGES:
+        try:
+            yield Check(f"language {language}", ok=True, found=find_runtime(language, policy).path)
+        except BelljarError as error:
+            meaning = f"code in {language} can't run here"
+            yield Check(f"language {language}", ok=False, found=error.message, meaning=meaning, hint=error.hint)
+
+
+def _managed() -> Check:
+    from belljar.backends.contract import Check
+    from belljar.policy.resolve import MANAGED_PATH, read_managed
+
+    try:
+        found = read_managed(MANAGED_PATH)
+    except BelljarError as error:
+        return Check("managed policy", ok=False, found=error.message, meaning="nothing runs until it is right")
+    if found is None:
+        return Check("managed policy", ok=True, found=f"none ({MANAGED_PATH})")
+    return Check("managed policy", ok=True, found=MANAGED_PATH, meaning=f"{len(found)} keys of it bind every run")
+
+
+def _state(state: str) -> Check:
+    from belljar.backends.contract import Check
+
+    nearest = state
+    while not os.path.exists(nearest):
+        nearest = os.path.dirname(nearest)
+    if os.access(nearest, os.W_OK | os.X_OK):
+        return Check("state directory", ok=True, found=state)
+    meaning = "belljar can't write down what it refused"
+    return Check(
+        "state directory", ok=False, found=f"{state} can't be written", meaning=meaning, hint="set BELLJAR_STATE_DIR"
+    )
+
+
+def _engines() -> Iterator[Check]:
+    from belljar.backends.contract import Check
+
+    for engine in _ENGINES:
+        found = shutil.which(engine)
+        meaning = "this version of belljar has no backend for it" if found else ""
+        yield Check(f"engine {engine}", ok=True, found=found or "not installed", meaning=meaning)

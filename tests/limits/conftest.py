@@ -1,4 +1,4 @@
-"""A jar's group on whatever this host has, and a stage in which a test's function runs: forked, dropped, answering JSON."""
+"""A jar's group on whatever this host has, and a stage in which a test's function runs: forked, dropped, JSON."""
 
 from __future__ import annotations
 

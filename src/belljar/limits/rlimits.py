@@ -17,11 +17,14 @@ from belljar.limits.values import Limits
 Rlimit = tuple[int, int, int]
 """(resource, soft, hard) as `resource.setrlimit` takes them."""
 
+_DATA_SLACK_BYTES = 256 << 20
 _MEMLOCK_BYTES = 64 * 1024
 _PENDING_SIGNALS = 1024
 _OOM_SCORE = "500"
 
-_NAMES = {getattr(resource, name): name for name in dir(resource) if name.startswith("RLIMIT_")}
+_NAMES = {
+    getattr(resource, name): name for name in dir(resource) if name.startswith("RLIMIT_") and name != "RLIMIT_OFILE"
+}
 
 
 def current_hard(which: int) -> int:
@@ -32,7 +35,8 @@ def current_hard(which: int) -> int:
 def rlimits_for(limits: Limits, *, has_memory_group: bool, hard: Callable[[int], int] = current_hard) -> list[Rlimit]:
     """The rlimits of a run. None exceeds the hard limit that `hard` tells: that one is tighter, and stays.
 
-    Without a memory group each process may have `mem_bytes` of data; the sum is the monitor's business.
+    Without a memory group the limit is the monitor's business. The rlimit is what stands behind it, far enough out that
+    a run which grows too large is ended as out of memory, and does not go on with a failed allocation.
     """
     wanted = {
         resource.RLIMIT_CORE: 0,
@@ -47,7 +51,7 @@ def rlimits_for(limits: Limits, *, has_memory_group: bool, hard: Callable[[int],
     if limits.file_size_bytes:
         wanted[resource.RLIMIT_FSIZE] = limits.file_size_bytes
     if limits.mem_bytes and not has_memory_group:
-        wanted[resource.RLIMIT_DATA] = limits.mem_bytes
+        wanted[resource.RLIMIT_DATA] = 4 * limits.mem_bytes + _DATA_SLACK_BYTES
     return [(which, tightest, tightest) for which, value in wanted.items() for tightest in [_clamp(value, hard(which))]]
 
 
@@ -65,9 +69,10 @@ def apply(rlimits: list[Rlimit]) -> None:
 
 
 def volunteer_for_oom() -> None:
-    """Make this process and its children the kernel's first choice when memory runs out (forked child, before exec).
+    """Make this process and its children the kernel's first choice when memory runs out (stage, before it drops).
 
     A host that protects itself (`OOMScoreAdjust=-1000`) would pass that on, and nothing in the jar could be killed.
+    A process that has changed its uid may not write this file of its own any more, so it comes first; forks inherit it.
     """
     with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write(_OOM_SCORE)

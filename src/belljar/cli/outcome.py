@@ -35,7 +35,7 @@ def report(result: RunResult, *, quiet: bool, explained: bool) -> str:
     """What belljar has to say on standard error after a run; empty when all went as it should."""
     colour = supports_colour(2)
     parts = [_why(result, colour=colour)]
-    parts += [_denial(denial, colour=colour) for denial in result.denials]
+    parts += [_denial(denial, result, colour=colour) for denial in result.denials]
     if not quiet:
         parts += [_weaker(result, colour=colour), _truncated(result), _suggestion(result, colour, explained=explained)]
     return "".join(parts)
@@ -48,8 +48,10 @@ def _why(result: RunResult, *, colour: bool) -> str:
     return f"{label} {visible_lines(result.reason or 'no reason is known')}\n"
 
 
-def _denial(denial: Denial, *, colour: bool) -> str:
+def _denial(denial: Denial, result: RunResult, *, colour: bool) -> str:
     """Three lines: what was tried, which rule, the smallest change. The target is the guest's own text."""
+    if denial.kind == "limit" and result.outcome in _WORDS:
+        return f"  to allow: {visible(denial.allow)}\n"  # the line above has said the rest
     label = paint("belljar: denied:", BOLD, on=colour)
     times = f" ({denial.count} times)" if denial.count > 1 else ""
     return (

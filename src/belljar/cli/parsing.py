@@ -125,10 +125,10 @@ def _unknown(command: Command, name: str, known: list[str]) -> Option:
     import difflib
 
     close = difflib.get_close_matches(name, known, n=1)
-    hints = [f"did you mean {close[0]}?"] if close else []
-    if "[-- ARGS" in command.usage:
-        hints.append("what the code itself shall get comes after `--`")
-    raise UsageError(f"`belljar {command.name}` has no option {name!r}", hint="; ".join([*hints, _help(command)]))
+    hint = f"did you mean {close[0]}?" if close else _help(command)
+    if "-- ARGS" in command.usage and not close:
+        hint = f"what the code itself shall get comes after `--`; {hint}"
+    raise UsageError(f"`belljar {command.name}` has no option {name!r}", hint=hint)
 
 
 def _help(command: Command) -> str:

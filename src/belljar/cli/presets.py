@@ -43,8 +43,11 @@ def _row(name: str, summary: str, policy: Policy) -> tuple[str, ...]:
 
     proc = policy.proc
     limits = (show_size(proc.mem_bytes), f"{proc.cpu_quota:g}", show_time(round(proc.timeout_seconds * 1000)))
-    network = "off" if not policy.net.enabled else f"{len(policy.net.allowlist)} hosts"
-    return (name, *limits, str(proc.pids), network, policy.backend, summary)
+    return (name, *limits, str(proc.pids), _network(policy), policy.backend, summary)
+
+
+def _network(policy: Policy) -> str:
+    return (", ".join(rule.host for rule in policy.net.allowlist) or "no host yet") if policy.net.enabled else "off"
 
 
 COMMAND = Command(

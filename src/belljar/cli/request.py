@@ -18,6 +18,8 @@ LANG = Option(
     "--lang", "NAME", "python, javascript or bash (default: by the file's suffix or its #! line; else python)"
 )
 MAX_CODE_BYTES = 64 << 20
+_FLAGS = {"python": ("-B", "-u")}
+"""For a file that runs in its place: it leaves no __pycache__ beside it, and its output arrives when it is written."""
 
 
 class Request:
@@ -83,7 +85,7 @@ def _of_file(file: str, arguments: tuple[str, ...], parsed: Parsed, jar: Sandbox
     from belljar.backends.runtimes import find_runtime
 
     place = _place(os.path.realpath(file), os.path.realpath(workspace), jar)
-    return Request(argv=(find_runtime(language, jar.policy).path, place, *arguments))
+    return Request(argv=(find_runtime(language, jar.policy).path, *_FLAGS.get(language, ()), place, *arguments))
 
 
 def _place(file: str, workspace: str, jar: Sandbox) -> str:

@@ -68,11 +68,11 @@ class _Ceiling:
 
     def backend(self, key: str, limit: Written) -> None:
         written = self.values.get(key)
-        if limit.value == "auto" or (written and written.value == limit.value):
+        if limit.value == "auto":
             return
         if written is None or written.value == "auto":
             self.values[key] = limit
-        else:
+        elif written.value != limit.value:
             self._lower(key, written, limit, limit.value)
         self._keep("fallback", {limit.value, *self._names("fallback")}, limit.origin)
 
@@ -163,7 +163,7 @@ class _Ceiling:
             ]
             for key, path, origin in self._shown_paths():
                 if rule.match(path) is not None and not any(beneath(path, place_) for place_ in exempt):
-                    self.problems.add(origin, f"{key}: {path} is denied by {found(item.value)} of {place(item.origin)}")
+                    self.problems.add(origin, f"{key}: {path} is denied by {item.value!a} of {place(item.origin)}")
 
     def _shown_paths(self) -> Iterable[tuple[str, str, Origin]]:
         for item in self._items("fs.mounts"):

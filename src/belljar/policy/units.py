@@ -80,10 +80,10 @@ def size_value(count: int) -> int | str:
 
 def show_size(count: int) -> str:
     """Bytes for people: `512 MB`, `4 TB`."""
-    amount, names = float(count), ["bytes", "kB", "MB", "GB", "TB"]
-    while amount >= 1024 and len(names) > 1:
-        amount, names = amount / 1024, names[1:]
-    return f"{amount:.4g} {names[0]}" if count != 1 else "1 byte"
+    for unit, name in ((1024 * 1024 * MB, "TB"), (1024 * MB, "GB"), (MB, "MB"), (1024, "kB")):
+        if count >= unit and count * 100 % unit == 0:
+            return f"{count / unit:g} {name}"
+    return f"{count} bytes" if count != 1 else "1 byte"
 
 
 def show_time(ms: int) -> str:
@@ -91,4 +91,4 @@ def show_time(ms: int) -> str:
     for unit, name in ((3_600_000, "h"), (60_000, "min"), (1000, "s")):
         if ms >= 2 * unit and ms % unit == 0:
             return f"{ms // unit} {name}"
-    return f"{ms / 1000:.4g} s" if ms >= 1000 else f"{ms} ms"
+    return f"{ms / 1000:.12g} s" if ms >= 1000 else f"{ms} ms"

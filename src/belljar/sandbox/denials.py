@@ -12,6 +12,7 @@ from belljar.sandbox.result import Denial
 
 _MOST = 100
 _SYSTEM = ("/usr/", "/lib", "/bin/", "/sbin/", "/etc/", "/proc/", "/sys/", "/dev/", "/run/", "/var/", "/tmp/", "/boot/")  # noqa: S108
+_SHOWN = ("/usr/", "/lib", "/bin/", "/sbin/")
 
 
 def explain(policy: Policy, end: End) -> tuple[Denial, ...]:
@@ -64,7 +65,9 @@ def _read_only(policy: Policy, seen: Observation, path: str) -> Denial:
             key = f"fs.mounts[{index}]"
             allow = f"set rw: true for the mount {mount.path}"
             return Denial("file", seen.target, key, _where(policy, key), allow, seen.count)
-    allow = f"write beneath {policy.fs.workdir} or /tmp, or add a mount: {{path: {os.path.dirname(path)}, rw: true}}"
+    allow = f"write beneath {policy.fs.workdir} or /tmp"
+    if not path.startswith(_SYSTEM) and path.count("/") > 1:
+        allow += f", or add to fs.mounts: {{path: {os.path.dirname(path)}, rw: true}}"
     return Denial("file", seen.target, "fs.mounts", _where(policy, "fs.mounts"), allow, seen.count)
 
 
@@ -80,7 +83,7 @@ def _hidden(policy: Policy, seen: Observation, verb: str, path: str) -> Iterator
                 key = f"fs.mounts[{index}]"
                 yield Denial("file", seen.target, key, _where(policy, key), f"chmod the file: {seen.result}", seen.count)
             return
-    if not os.path.lexists(path):
+    if path.startswith(_SHOWN) or not os.path.lexists(path):  # what is missing in /usr is missing there outside too
         return
     rule = DenyGlobs(policy.fs.deny_globs).match(path)
     if rule is not None:

@@ -12,7 +12,7 @@ from belljar.backends.bubblewrap.client import LAUNCHER, expect_answer, expect_a
 from belljar.backends.bubblewrap.compile import compile_plan
 from belljar.backends.bubblewrap.host import Host, gather
 from belljar.backends.contract import Availability, Clause, End, LaunchPlan, Observation, RunRequest, Status
-from belljar.errors import PrerequisiteError, SandboxUnavailableError
+from belljar.errors import BelljarError, PrerequisiteError, SandboxUnavailableError
 from belljar.limits.detect import CgroupSupport, Mechanism
 from belljar.policy.models import Policy
 
@@ -117,7 +117,7 @@ class BubblewrapJar:
             for descriptor in (output_inside, errors_inside, code, *([standard_input] if stdin is None else [])):
                 if descriptor >= 0:
                     os.close(descriptor)
-        return BubblewrapProcess(output, errors, ours)
+        return BubblewrapProcess(output, errors, ours, self)
 
     def open(self, mount: int, path: str, flags: int) -> int:
         """A descriptor for a file beneath the mount."""
@@ -142,6 +142,18 @@ class BubblewrapJar:
             wire.send(self._control, message)
             return expect_answer_with_descriptors(self._control)
 
+    def last_words(self) -> BelljarError:
+        """Why the stage died, if it could still say so."""
+        with self._lock:
+            self._control.settimeout(0.5)
+            try:
+                expect_answer(self._control)
+            except BelljarError as error:
+                return error
+            except OSError:
+                pass
+        return SandboxUnavailableError("the jar's stage process has died", hint="try again")
+
     def close(self) -> None:
         """End the stage, and with it every run and mount."""
         self._control.close()
@@ -150,7 +162,8 @@ class BubblewrapJar:
 class BubblewrapProcess:
     """A run in a jar, from belljar's side."""
 
-    def __init__(self, stdout: int, stderr: int, events: socket.socket) -> None:
+    def __init__(self, stdout: int, stderr: int, events: socket.socket, jar: BubblewrapJar) -> None:
+        self._jar = jar
         self.stdout = stdout
         self.stderr = stderr
         self._events = events
@@ -172,7 +185,10 @@ class BubblewrapProcess:
 
     @cached_property
     def _end(self) -> End:
-        message = expect_answer(self._events)
+        received = wire.receive(self._events)
+        if received is None:
+            raise self._jar.last_words()
+        message, _descriptors = received
         code, number = _split(message["exit_code"], message["code_status"])
         return End(
             exit_code=code,

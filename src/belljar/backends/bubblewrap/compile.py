@@ -17,11 +17,16 @@ from belljar.policy.globs import DenyGlobs
 from belljar.policy.models import Mount, Policy
 
 HOME = "/tmp/home"  # noqa: S108 - inside the jar
-_HELPERS = 3
-"""Processes of ours in a run's group: bubblewrap, its pid 1, and one that it forks while it prepares."""
+_HELPERS = 2
+"""Processes of ours in a run's group: bubblewrap and the jar's pid 1."""
 
-_REPORTED_SYSCTL = ("/proc/keys", "/proc/key-users")
-"""Files of /proc that tell of the user's keyrings, covered."""
+_COVERED = {
+    "/proc/keys": f"{layout.DEV}/null",
+    "/proc/key-users": f"{layout.DEV}/null",
+    "/proc/1": layout.EMPTY,
+}
+"""Parts of /proc that the code must not have: the user's keyrings; and the jar's pid 1, whose memory the code could
+write (they are the same user) to make it forget that it dies with bubblewrap."""
 
 
 def compile_plan(policy: Policy, request: RunRequest, host: Host) -> LaunchPlan:
@@ -118,7 +123,7 @@ def _arguments(
     arguments = ["--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
     arguments += ["--unshare-cgroup", "--uid", uid, "--gid", uid, "--hostname", "jar"]
     arguments += ["--die-with-parent", "--new-session"]
-    readonly, writable = ["/", "/dev", "/etc", layout.JAR_CODE, *_REPORTED_SYSCTL], ["/proc", "/tmp", "/dev/shm"]  # noqa: S108
+    readonly, writable = ["/", "/dev", "/etc", layout.JAR_CODE, *_COVERED], ["/proc", "/tmp", "/dev/shm"]  # noqa: S108
     for path in host.directories:
         arguments += ["--ro-bind", path, path]
         readonly.append(path)
@@ -126,8 +131,8 @@ def _arguments(
         arguments += ["--symlink", target, where]
     arguments += ["--ro-bind", layout.ETC, "/etc", "--proc", "/proc"]
     arguments += ["--dev-bind", layout.DEV, "/dev", "--remount-ro", "/dev"]
-    for path in _REPORTED_SYSCTL:
-        arguments += ["--ro-bind", f"{layout.DEV}/null", path]
+    for path, cover in _COVERED.items():
+        arguments += ["--ro-bind", cover, path]
     arguments += ["--bind", f"{layout.RUNS}/{layout.RUN}/tmp", "/tmp"]  # noqa: S108
     arguments += ["--bind", f"{layout.RUNS}/{layout.RUN}/shm", "/dev/shm"]  # noqa: S108
     arguments += ["--ro-bind", f"{layout.CODE}/{layout.RUN}", layout.JAR_CODE]

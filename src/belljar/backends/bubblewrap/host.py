@@ -26,6 +26,7 @@ _ETC = (
     "pki/ca-trust",
     "ca-certificates",
     "localtime",
+    "locale.alias",
     "mime.types",
     "fonts",
 )

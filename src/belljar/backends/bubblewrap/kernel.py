@@ -33,6 +33,7 @@ RESOLVE_IN_ROOT = 0x10
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 PR_SET_NAME = 15
+PR_SET_CHILD_SUBREAPER = 36
 
 # Numbers of calls newer than 2019 are the same on every architecture.
 _NR_OPEN_TREE, _NR_MOVE_MOUNT, _NR_OPENAT2, _NR_MOUNT_SETATTR = 428, 429, 437, 442

@@ -13,6 +13,7 @@ import selectors
 import signal
 import socket
 import sys
+import time
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -24,6 +25,9 @@ from belljar.limits.clone_into import fork_into
 from belljar.limits.detect import CgroupSupport, Mechanism
 from belljar.limits.groups import JarGroup, create_jar_group
 from belljar.limits.systemd import prepare_delegated
+
+
+_GRACE_SECONDS = 5.0
 
 
 @dataclass(slots=True)
@@ -59,6 +63,7 @@ def _detach(keep: int) -> None:
     os.closerange(keep + 1, 1 << 20)
     os.chdir("/")
     os.umask(0o022)
+    kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
     kernel.set_name("belljar-launch")
 
 
@@ -82,6 +87,10 @@ class Launcher:
                     self._on_host()
                 else:
                     self._bury(key.fd)
+        deadline = time.monotonic() + _GRACE_SECONDS  # the stages saw the same end, and are ending their jars
+        while self._children and (left := deadline - time.monotonic()) > 0:
+            for key, _events in self._loop.select(left):
+                self._bury(key.fd)
         for pidfd in list(self._children):
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         for pidfd in list(self._children):
@@ -142,6 +151,14 @@ class Launcher:
         finally:
             os._exit(1)
 
+    def _end_orphans(self) -> None:
+        """What a stage leaves when it is killed comes to us, the nearest reaper: end it."""
+        stages = {child.pid for child in self._children.values()}
+        for pid in _children_of_this_process() - stages:
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+
     def _bury(self, pidfd: int) -> None:
         """A stage has ended, so its jars have too. Remove what only we can remove."""
         child = self._children.pop(pidfd)
@@ -149,8 +166,17 @@ class Launcher:
             self._loop.unregister(pidfd)
         os.waitpid(child.pid, 0)
         os.close(pidfd)
+        self._end_orphans()
         if child.group:
             try:
                 child.group.remove()
             except BelljarError as error:
                 print(f"belljar: {error}", file=sys.stderr)
+
+
+def _children_of_this_process() -> set[int]:
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children") as file:
+            return set(map(int, file.read().split()))
+    except FileNotFoundError:  # a kernel without CONFIG_PROC_CHILDREN
+        return set()

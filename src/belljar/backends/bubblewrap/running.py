@@ -41,6 +41,9 @@ GATE = 'echo ready >&4;read -r g <&4&&[ "$g" = go ]&&exec 4>&-&&exec "$@";exit 1
 
 _PIDFD_GET_INFO = 0xC040FF0B
 _PIDFD_INFO_EXIT = 1 << 3
+_SLACK = 8
+"""With a control group that one is exact, and counts what it refuses; the rlimit stands behind it."""
+
 _NAMESPACE_LIMITS = {"max_user_namespaces": 1, "max_inotify_instances": 64, "max_mnt_namespaces": 8}
 
 
@@ -76,12 +79,14 @@ class Run:
     init_fd: int = -1
     code_fd: int = -1
     proc_fd: int = -1
+    io_fd: int = -1
     started: float = 0.0
     deadline: float = 0.0
     ended_by: str = ""
     problems: list[str] = field(default_factory=list)
     peak_processes: int = 0
     peak_memory: int = 0
+    cpu_seconds: float = 0.0
 
     # --- start ---
 
@@ -118,9 +123,10 @@ class Run:
         """In the child: nothing here may return."""
         try:
             _own_user_namespace()
-            rlimits.apply(rlimits.rlimits_for(self.order.limits, has_memory_group=self.order.memory_group))
             _place([*self.order.stdio, program, gate.fileno(), arguments, errors, listener_to.fileno()])
-            os.set_inheritable(6, False)  # noqa: FBT003
+            errors = 6
+            os.set_inheritable(errors, False)  # noqa: FBT003
+            rlimits.apply(rlimits.rlimits_for(self.order.limits, has_memory_group=self.order.memory_group))
             listener = filters.install(notify, listener=True)
             socket.socket(fileno=7).sendmsg(
                 [b"L"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [listener]))]
@@ -132,7 +138,7 @@ class Run:
             os.execve(self.order.bwrap, ["bwrap", "--args", str(layout.ARGS_FD), "--", *gate_command], {})
         except BaseException as error:  # noqa: BLE001 - whatever it is, the child must not live on as a second stage
             with contextlib.suppress(OSError):
-                os.write(6, f"{type(error).__name__}: {error}".encode()[:500])
+                os.write(errors, f"{type(error).__name__}: {error}".encode()[:500])
         finally:
             os._exit(126)
 
@@ -158,10 +164,12 @@ class Run:
         jar = Jar.of(pid, self.order.expect)
         self.code_fd, self.init_fd, self.proc_fd = jar.code_fd, jar.init_fd, jar.proc_fd
         self.init_pid = jar.init_pid
+        with contextlib.suppress(OSError):
+            self.io_fd = os.open(f"/proc/{jar.init_pid}/io", os.O_RDONLY | os.O_CLOEXEC)
         self.problems = failures(jar)
         if self.problems:
             return "canary"
-        processes = self.order.limits.pids + 1  # the jar's pid 1 counts
+        processes = self.order.limits.pids + 1 + (_SLACK if self.group else 0)  # the jar's pid 1 counts
         resource.prlimit(pid, resource.RLIMIT_NPROC, (processes, processes))
         if self.observer:
             self.observer.jar_root = jar.root_fd
@@ -188,6 +196,7 @@ class Run:
         seen = monitor.sample(self.proc_fd, limit_bytes=self.order.limits.mem_bytes)
         self.peak_memory = max(self.peak_memory, seen.anon_bytes)
         self.peak_processes = max(self.peak_processes, seen.processes)
+        self.cpu_seconds = max(self.cpu_seconds, seen.cpu_seconds)
         if seen.anon_bytes > self.order.limits.mem_bytes:
             self.kill("oom")
 
@@ -209,7 +218,7 @@ class Run:
         _pid, status, usage = os.wait4(self.pid, 0)
         io: dict[str, int] = {}
         if self.init_pid:  # ours since bubblewrap ended: a stage is the reaper of what it starts
-            io = _io(self.init_pid)
+            io = _io(self.io_fd)
             with contextlib.suppress(ChildProcessError):
                 _pid, _status, usage = os.wait4(self.init_pid, 0)
         counted = self.group.usage() if self.group else {}
@@ -220,7 +229,7 @@ class Run:
             "problems": self.problems,
             "started": self.started > 0,
             "seconds": time.monotonic() - self.started if self.started else 0.0,
-            "cpu_seconds": max(counted.get("cpu_seconds", 0.0), usage.ru_utime + usage.ru_stime),
+            "cpu_seconds": max(counted.get("cpu_seconds", 0.0), usage.ru_utime + usage.ru_stime, self.cpu_seconds),
             "peak_memory_bytes": counted.get("memory_peak_bytes") or max(self.peak_memory, usage.ru_maxrss * 1024),
             "processes": counted.get("pids_peak") or self.peak_processes or None,
             "bytes_read": io.get("rchar"),
@@ -232,7 +241,7 @@ class Run:
 
     def close(self) -> None:
         """Let go of every descriptor."""
-        for descriptor in (self.pidfd, self.errors, self.code_fd, self.init_fd, self.proc_fd):
+        for descriptor in (self.pidfd, self.errors, self.code_fd, self.init_fd, self.proc_fd, self.io_fd):
             if descriptor >= 0:
                 os.close(descriptor)
         if self.gate:
@@ -268,13 +277,15 @@ def _place(descriptors: list[int]) -> None:
     os.closerange(len(descriptors), 1 << 20)
 
 
-def _io(pid: int) -> dict[str, int]:
-    """Bytes through read and write of everything that bubblewrap waited for; the zombie still knows."""
+def _io(descriptor: int) -> dict[str, int]:
+    """Bytes through read and write of all that the jar's pid 1 waited for. Opened while it lived; the zombie answers."""
+    if descriptor < 0:
+        return {}
     try:
-        with open(f"/proc/{pid}/io") as file:
-            return {key: int(value) for key, _, value in (line.partition(": ") for line in file)}
+        lines = os.pread(descriptor, 1024, 0).decode().splitlines()
     except OSError:
         return {}
+    return {key: int(value) for key, _, value in (line.partition(": ") for line in lines)}
 
 
 def _exit_status(pidfd: int) -> int | None:

@@ -25,7 +25,6 @@ from belljar.errors import BelljarError, PolicyError, PrerequisiteError, Sandbox
 from belljar.limits.groups import JarGroup
 from belljar.limits.values import Limits
 
-_PR_SET_CHILD_SUBREAPER = 36
 _SAMPLE_SECONDS = 0.01
 _BENEATH = kernel.RESOLVE_BENEATH | kernel.RESOLVE_NO_SYMLINKS | kernel.RESOLVE_NO_MAGICLINKS
 
@@ -35,7 +34,7 @@ def main(control: socket.socket, plan: StagePlan, group: JarGroup | None, kernel
     kernel.set_name("belljar-stage")
     code = 0
     try:
-        kernel.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
         Stage(control, plan, group, kernel_uid).serve()
     except BelljarError as error:
         _answer(control, {"error": _fault(error), "message": error.message, "hint": error.hint})
@@ -91,13 +90,11 @@ class Stage:
             {"kernel_uid": staged.kernel_uid, "shortfalls": staged.shortfalls, "copied": staged.copied},
         )
         self._loop.register(self._control, selectors.EVENT_READ, self._on_control)
-        while self._control.fileno() >= 0:
+        while self._control.fileno() >= 0 or self._runs:
             for key, _events in self._loop.select(self._patience()):
                 if key.fd in self._loop.get_map():  # an earlier event of this round may have ended it
                     key.data()
             self._on_time()
-        for run, _host in list(self._runs.values()):
-            run.kill("abandoned")
 
     # --- time ---
 
@@ -106,7 +103,8 @@ class Stage:
             return None
         soonest = min(run.deadline for run, _host in self._runs.values()) - time.monotonic()
         watching = any(self._watches(run) for run, _host in self._runs.values())
-        return max(0.0, min(soonest, _SAMPLE_SECONDS) if watching else soonest)
+        patience = max(0.0, min(soonest, _SAMPLE_SECONDS) if watching else soonest)
+        return None if patience == float("inf") else patience
 
     def _watches(self, run: Run) -> bool:
         """Whether memory has to be watched from here, because no control group holds it."""
@@ -127,6 +125,8 @@ class Stage:
         if received is None:
             self._loop.unregister(self._control)
             self._control.close()
+            for run, _host in self._runs.values():  # and then wait until each is gone
+                run.kill("abandoned")
             return
         message, descriptors = received
         handler: Callable[[wire.Message, list[int]], None] = getattr(self, f"_do_{message['do']}")

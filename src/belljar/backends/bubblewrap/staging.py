@@ -21,6 +21,8 @@ from belljar.policy.globs import DenyGlobs
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _QUIET = kernel.MS_NOSUID | kernel.MS_NODEV
 _MAX_LIVE_MASKS = 500
+_OWN_INODES = 10
+"""Directories of ours on the guest's tmpfs, which the policy's number does not count."""
 
 
 @dataclass(slots=True)
@@ -173,9 +175,9 @@ def _mapping_namespace(uid: int, gid: int, kernel_uid: int) -> int:
 
 def _mount_own(plan: StagePlan) -> None:
     kernel.mount("belljar", layout.TRUSTED, "tmpfs", _QUIET, "mode=700,size=256m")
-    options = f"mode=700,size={plan.size_bytes},nr_inodes={plan.inodes + 16}"
+    options = f"mode=700,size={plan.size_bytes},nr_inodes={plan.inodes + _OWN_INODES}"
     kernel.mount("belljar", layout.DATA, "tmpfs", _QUIET, options)
-    for directory in (layout.ETC, layout.DEV, layout.MASKS, layout.VIEWS, layout.CODE):
+    for directory in (layout.ETC, layout.DEV, layout.MASKS, layout.VIEWS, layout.CODE, layout.EMPTY):
         os.mkdir(directory, 0o755)
     for directory in (layout.UPPER, layout.WORK, layout.PLAIN, layout.RUNS):
         os.mkdir(directory, 0o700)

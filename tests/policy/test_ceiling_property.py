@@ -1,0 +1,280 @@
+"""No combination of layers grants what the ceiling denies.
+
+`grants_more` is an oracle that shares nothing with the ceiling's code: it reads the ceiling as plain data, and asks of
+a small world (directories, requests, variables) whether the policy reaches something that the ceiling does not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+from belljar.errors import PolicyError
+from belljar.policy import resolve as resolve_module
+from belljar.policy.globs import DenyGlobs
+from belljar.policy.keys import CLAUSES
+from belljar.policy.models import HostRule, Policy
+from belljar.policy.resolve import preset_names, resolve
+
+MB = 1024 * 1024
+DIRECTORIES = ("a", "a/b", "a/secret", "c", "c/d", "c/d/e")
+HOSTS = ("a.com", "x.a.com", "y.x.a.com", "b.com", "1.2.3.4")
+PATHS = ("/", "/v1", "/v1/x", "/v1/x/y", "/v2")
+LIMITS = {
+    "proc": {"mem_mb": (1, 4096), "timeout_ms": (1, 90_000), "pids": (1, 2000), "open_files": (8, 5000)},
+    "fs": {"size_mb": (1, 5000), "inodes": (16, 90_000)},
+}
+
+
+def some(**keys: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries({}, optional=keys)
+
+
+def words(*values: str) -> st.SearchStrategy[list[str]]:
+    return st.lists(st.sampled_from(values), unique=True, max_size=len(values))
+
+
+def limits(section: str) -> dict[str, st.SearchStrategy[Any]]:
+    return {name: st.integers(*ends) for name, ends in LIMITS[section].items()}
+
+
+rules = st.fixed_dictionaries(
+    {"host": st.sampled_from([*HOSTS, "*.a.com", "*.x.a.com", "*"])},
+    optional={
+        "ports": st.lists(st.sampled_from([80, 443, 8080]), min_size=1, unique=True),
+        "methods": st.lists(st.sampled_from(["GET", "POST"]), min_size=1, unique=True),
+        "paths": st.lists(st.sampled_from(["/v1/**", "/v1/x", "/v1/*", "/**", "/v2"]), min_size=1, unique=True),
+        "credential": st.sampled_from(["one", "two"]),
+        "rate": st.sampled_from(["1/s", "30/m", "10/s"]),
+    },
+)
+modes = st.sampled_from([{}, {"rw": True}, {"rw": True, "cow": True}])
+mounts = st.builds(
+    lambda path, source, mode: {"path": path, **({"source": f"HERE/{source}", **mode} if source else {"rw": True})},
+    st.sampled_from(["/workspace", "/data", "/data/deep"]),
+    st.sampled_from([*DIRECTORIES, None]),
+    modes,
+)
+globs = ["**/secret", "HERE/c/**", "HERE/c/d", "/data/**", "**/b"]
+backends = st.sampled_from(["auto", "bubblewrap", "docker", "unconfined"])
+degraded = st.sampled_from(["refuse", "allow"]) | words("proc.mem_mb", "proc.cpu_quota", "fs.size_mb")
+
+
+def policies(patterns: list[str]) -> st.SearchStrategy[dict[str, Any]]:
+    return some(
+        backend=backends,
+        fallback=words("bubblewrap", "docker", "unconfined"),
+        on_degraded=degraded,
+        fs=some(
+            mounts=st.lists(mounts, max_size=2, unique_by=lambda mount: mount["path"]),
+            deny_globs=words(*patterns),
+            **limits("fs"),
+        ),
+        net=some(enabled=st.booleans(), allowlist=st.lists(rules, max_size=2)),
+        proc=some(uid=st.sampled_from([1000, 1001]), cpu_quota=st.sampled_from([0.5, 1, 3]), **limits("proc")),
+        env=some(**{"pass": words("A", "B"), "set": st.dictionaries(st.sampled_from(["A", "LANG"]), st.just("x"))}),
+        logging=some(sample_ratio=st.sampled_from([0, 1]), redact_pii=st.booleans()),
+    )
+
+
+def grants_more(policy: Policy, ceiling: dict[str, Any], here: Path) -> Iterator[str]:
+    """Everything that the policy reaches and the ceiling does not."""
+    yield from _limits(policy, ceiling)
+    yield from _backends(policy, ceiling)
+    yield from _words(policy, ceiling)
+    net, fs = ceiling.get("net", {}), ceiling.get("fs", {})
+    if policy.net.enabled and net.get("enabled") is False:
+        yield "net.enabled"
+    if "allowlist" in net:
+        outer = [_rule(entry) for entry in net["allowlist"]]
+        for request in product(HOSTS, (80, 443, 8080), ("GET", "POST"), PATHS):
+            if _reaches(policy.net.allowlist, request) and not _reaches(outer, request):
+                yield f"net.allowlist {request}"
+    yield from _files(policy, fs, here)
+
+
+def _limits(policy: Policy, ceiling: dict[str, Any]) -> Iterator[str]:
+    proc, fs = ceiling.get("proc", {}), ceiling.get("fs", {})
+    reached = {
+        "mem_mb": policy.proc.mem_bytes / MB,
+        "timeout_ms": policy.proc.timeout_seconds * 1000,
+        "pids": policy.proc.pids,
+        "open_files": policy.proc.open_files,
+        "cpu_quota": policy.proc.cpu_quota,
+        "size_mb": policy.fs.size_bytes / MB,
+        "inodes": policy.fs.inodes,
+    }
+    yield from (name for name, value in reached.items() if value > {**proc, **fs}.get(name, float("inf")))
+    if policy.proc.uid != proc.get("uid", policy.proc.uid):
+        yield "proc.uid"
+
+
+def _backends(policy: Policy, ceiling: dict[str, Any]) -> Iterator[str]:
+    pinned, listed = ceiling.get("backend", "auto"), ceiling.get("fallback")
+    used = {policy.backend, *policy.fallback}
+    if "unconfined" in used and "unconfined" not in {pinned, *(listed or ())}:
+        yield "unconfined"
+    if pinned != "auto":
+        if policy.backend != pinned or not set(policy.fallback) <= {pinned, *(listed or ())}:
+            yield "backend"
+    elif listed is not None and not set(policy.fallback) <= set(listed):
+        yield "fallback"
+
+
+def _words(policy: Policy, ceiling: dict[str, Any]) -> Iterator[str]:
+    env, log = ceiling.get("env", {}), ceiling.get("logging", {})
+    if "pass" in env and not set(policy.env.pass_) <= set(env["pass"]):
+        yield "env.pass"
+    if "set" in env and not set(policy.env.set) <= set(env["set"]):
+        yield "env.set"
+    if log.get("redact_pii") and not policy.logging.redact_pii:
+        yield "logging.redact_pii"
+    if "on_degraded" in ceiling:
+        accepted, most = policy.on_degraded, ceiling["on_degraded"]
+        if accepted == "allow" and most != "allow":
+            yield "on_degraded"
+        most_set = set(CLAUSES) if most == "allow" else set() if most == "refuse" else set(most)
+        if not isinstance(accepted, str) and not set(accepted) <= most_set:
+            yield "on_degraded"
+
+
+def _rule(entry: dict[str, Any]) -> HostRule:
+    lists = {name: tuple(value) for name, value in entry.items() if isinstance(value, list)}
+    return HostRule(**{**entry, **lists})
+
+
+def _reaches(allowlist: Any, request: tuple[str, int, str, str]) -> bool:
+    host, port, method, path = request
+    return any(
+        (rule.host in (host, "*") or (rule.host.startswith("*.") and host.endswith(rule.host[1:])))
+        and port in rule.ports
+        and (not rule.methods or method in rule.methods)
+        and (not rule.paths or any(_path_matches(path, glob) for glob in rule.paths))
+        for rule in allowlist
+    )
+
+
+def _path_matches(path: str, glob: str) -> bool:
+    if glob.endswith("/**"):
+        return path.startswith(glob[:-2])
+    return path.count("/") == glob.count("/") and fnmatchcase(path, glob)
+
+
+def _files(policy: Policy, fs: dict[str, Any], here: Path) -> Iterator[str]:
+    """Every directory of the world: how the policy shows it, and whether the ceiling would."""
+    allowed = fs.get("mounts")
+    denied = DenyGlobs(policy.fs.deny_globs)
+    for mount in policy.fs.mounts:
+        held = denied.within(mount.source, mount.path)
+        for name in DIRECTORIES:
+            host = f"{here}/{name}"
+            if mount.source is None or not f"{host}/".startswith(f"{mount.source}/"):
+                continue
+            jar = mount.path + host[len(mount.source) :]
+            if held.denies(f"{host}/file", f"{jar}/file") is not None:
+                continue
+            if allowed is not None and not any(_shows(outer, host, mount.rw, mount.cow) for outer in allowed):
+                yield f"fs.mounts {name}"
+            for pattern in fs.get("deny_globs", ()):
+                if _denied(pattern, host, jar, allowed or ()):
+                    yield f"fs.deny_globs {pattern} {name}"
+
+
+def _shows(outer: dict[str, Any], host: str, rw: bool, cow: bool) -> bool:
+    if not f"{host}/".startswith(outer.get("source", "\0") + "/"):
+        return False
+    return (outer.get("rw", False) or not rw) and (cow or not rw or not outer.get("cow", False))
+
+
+def _denied(pattern: str, host: str, jar: str, allowed: Any) -> bool:
+    """By name, always; by place, unless the ceiling itself mounts something there."""
+    if pattern.startswith("**/"):
+        return pattern[3:] in host.split("/") or pattern[3:] in jar.split("/")
+    place = pattern.removesuffix("/**")
+    own = [path for mount in allowed for path in (mount.get("source"), mount["path"]) if path]
+    exempt = [path for path in own if f"{path}/".startswith(f"{place}/")]
+    return any(
+        f"{path}/".startswith(f"{place}/") and not any(f"{path}/".startswith(f"{free}/") for free in exempt)
+        for path in (host, jar)
+    )
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    root = tmp_path_factory.mktemp("world").resolve()
+    for name in DIRECTORIES:
+        (root / name).mkdir(parents=True, exist_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(resolve_module, "MANAGED_OWNER", os.geteuid())
+        yield root
+
+
+def placed(policy: dict[str, Any], here: Path) -> dict[str, Any]:
+    return json.loads(json.dumps(policy).replace("HERE", str(here)))
+
+
+outcomes: Counter[str] = Counter()
+
+
+@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    preset=st.sampled_from(preset_names()),
+    layers=st.lists(policies([*globs, "!**/secret", "!**/b", "!**/.env"]), max_size=2),
+    ceiling=policies([*globs, "**/.env"]),
+    workspace=st.none() | st.sampled_from(DIRECTORIES),
+    live=st.booleans(),
+)
+def test_nothing_grants_what_the_ceiling_denies(
+    here: Path, preset: str, layers: list[dict[str, Any]], ceiling: dict[str, Any], workspace: str | None, live: bool
+) -> None:
+    """Whatever the layers say, the policy that comes out, if any, stays beneath the ceiling."""
+    managed = here / "managed.yaml"
+    managed.write_text(json.dumps(placed(ceiling, here)))
+    managed.chmod(0o644)
+    try:
+        policy = resolve(
+            preset,
+            layers=[placed(layer, here) for layer in layers],
+            workspace=f"{here}/{workspace}" if workspace else None,
+            live=live,
+            managed=str(managed),
+        )
+    except PolicyError:
+        outcomes["refused"] += 1
+        event("refused")
+        return
+    outcomes["granted"] += 1
+    event("granted")
+    assert list(grants_more(policy, placed(ceiling, here), here)) == []
+
+
+def test_the_property_is_not_empty(here: Path) -> None:
+    """Both outcomes were met, and without the ceiling the oracle does find what is granted."""
+    assert min(outcomes["granted"], outcomes["refused"]) > 20
+    ceiling = {
+        "backend": "bubblewrap",
+        "on_degraded": "refuse",
+        "fs": {"mounts": [], "size_mb": 1, "deny_globs": ["**/secret", f"{here}/c/**"]},
+        "net": {"enabled": False, "allowlist": []},
+        "proc": {"mem_mb": 1, "uid": 1},
+        "env": {"pass": [], "set": {}},
+    }
+    found = set()
+    for directory in ("a", "c"):
+        open_wide = {"fs": {"mounts": [{"path": "/data", "source": f"{here}/{directory}", "rw": True}]}}
+        policy = resolve("unrestricted", layers=[open_wide], managed=None)
+        found |= {word.split()[0] for word in grants_more(policy, ceiling, here)}
+    assert found == {
+        "mem_mb", "size_mb", "proc.uid", "unconfined", "backend", "env.pass", "env.set", "on_degraded", "net.enabled",
+        "net.allowlist", "fs.mounts", "fs.deny_globs",
+    }  # fmt: skip

@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Runs the tests once more, as an ordinary user, on the built package. Started by root.
+#
+# That user can read neither root's home nor, perhaps, this tree. So the tests run in a copy, with a virtual environment
+# of their own that is made from an interpreter the user may execute. Both lie in one temporary directory that is removed
+# at the end; the user (belljar-test, made if missing, no password) stays.
+#
+#   scripts/test-as-user.sh PYTHON [PYTEST-ARGUMENT…]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+umask 022
+
+python=$1
+shift
+user=${BELLJAR_TEST_USER:-belljar-test}
+
+id "$user" >/dev/null 2>&1 || useradd --create-home --shell /bin/sh --comment "belljar's tests" "$user"
+home=$(getent passwd "$user" | cut -d: -f6)
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/belljar-test.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM
+chmod 755 "$work"
+mkdir -p "$work/tree" "$work/tmp"
+
+as_user() {
+  setpriv --reuid="$user" --regid="$(id -g "$user")" --init-groups --inh-caps=-all -- \
+    env -i HOME="$home" USER="$user" LOGNAME="$user" SHELL=/bin/sh LANG=C.UTF-8 TMPDIR="$work/tmp" \
+    PATH=/usr/local/bin:/usr/bin:/bin ${CI:+CI="$CI"} ${TERM:+TERM="$TERM"} \
+    ${BELLJAR_MUST_WORK:+BELLJAR_MUST_WORK="$BELLJAR_MUST_WORK"} "$@"
+}
+
+base=
+for candidate in "$("$python" -c 'import os, sys; print(os.path.realpath(sys._base_executable))')" /usr/bin/python3; do
+  if (cd / && as_user "$candidate" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))') 2>/dev/null; then
+    base=$candidate
+    break
+  fi
+done
+if [ -z "$base" ]; then
+  echo "error: no Python from 3.11 on that the user $user may execute" >&2
+  echo "hint: apt-get install python3 python3-venv" >&2
+  exit 1
+fi
+
+echo "== installing the built package for $user"
+tar --create --exclude=./.git --exclude=./.venv --exclude=./.cache --exclude=__pycache__ --exclude='./.*_cache' \
+  --exclude=./.hypothesis --exclude=./build --exclude=./dist . | tar --extract --no-same-owner --directory "$work/tree"
+"$base" -m venv "$work/venv"
+mapfile -t wanted < <("$python" scripts/dependency_group.py test)
+"$work/venv/bin/python" -m pip --disable-pip-version-check --no-input install --quiet "$work/tree" "${wanted[@]}"
+chown -R "$user:" "$work/tree" "$work/tmp"
+
+echo "== tests as $user, Python $("$base" -c 'import platform; print(platform.python_version())')"
+cd "$work/tree"
+as_user timeout --foreground --kill-after=20 "${TEST_SECONDS:-560}" "$work/venv/bin/python" -m pytest "$@"

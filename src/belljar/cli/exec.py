@@ -10,7 +10,7 @@ from belljar.cli.request import of_command
 def run(parsed: Parsed) -> int:
     """Do it."""
     request = of_command(parsed.all_words())
-    from belljar.cli.running import execute
+    from belljar.cli.launching import execute
 
     return execute(parsed, lambda _jar: request)
 

@@ -1,12 +1,31 @@
-"""Starts the launcher as early as it can be, while this process is small and has one thread."""
+"""The start of `run` and `exec`: the launcher is forked first, and imports what it needs beside us, not after us."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from belljar.cli import jar_options
+from belljar.cli.parsing import Parsed
+
+if TYPE_CHECKING:
+    from belljar.cli.request import Request
+    from belljar.sandbox.sandbox import Sandbox
+
+
+def execute(parsed: Parsed, make_request: Callable[[Sandbox], Request]) -> int:
+    """Run what `make_request` says in the jar that the options describe; returns the exit code."""
+    jar_options.check(parsed)
+    start_launcher(parsed.text("--backend"))
+    jar_options.note_project_file(parsed)
+    from belljar.cli.running import run_once
+
+    return run_once(parsed, make_request)
 
 
 def start_launcher(backend: str | None) -> None:
-    """Fork it, if the run may be on bubblewrap. Otherwise the backend starts what it needs, in its own time."""
+    """Fork it, while this process is small and has one thread, if the run may be on bubblewrap."""
     if sys.platform != "linux" or backend not in (None, "auto", "bubblewrap"):
         return
     from belljar.backends.bubblewrap.host import cgroup_support, find_bwrap

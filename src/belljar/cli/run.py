@@ -9,7 +9,7 @@ from belljar.cli.request import CODE, LANG, of_code
 
 def run(parsed: Parsed) -> int:
     """Do it."""
-    from belljar.cli.running import execute
+    from belljar.cli.launching import execute
 
     return execute(parsed, lambda jar: of_code(parsed, jar))
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from belljar.cli import jar_options
-from belljar.cli.launching import start_launcher
 from belljar.cli.outcome import exit_code, report
 from belljar.cli.parsing import Parsed
 from belljar.cli.request import Request
@@ -21,11 +20,8 @@ if TYPE_CHECKING:
     from belljar.sandbox.sandbox import Sandbox
 
 
-def execute(parsed: Parsed, make_request: Callable[[Sandbox], Request]) -> int:
-    """Run what `make_request` says in the jar that the options describe; returns the exit code."""
-    jar_options.check(parsed)
-    start_launcher(parsed.text("--backend"))
-    jar_options.note_project_file(parsed)
+def run_once(parsed: Parsed, make_request: Callable[[Sandbox], Request]) -> int:
+    """Make the jar, run in it, tell what happened; returns the exit code."""
     with jar_options.make_sandbox(parsed) as jar:
         request = make_request(jar)
         result = _run(jar, request, parsed)

@@ -1,0 +1,235 @@
+"""`run`, `exec`, `explain` and `doctor`, end to end in real jars."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cli_process import Ran
+
+pytestmark = pytest.mark.host
+
+SUGGESTION = "belljar: if the jar may be why, --explain-denials names what it refused\n"
+
+CODES = [
+    ("ok", ["run", "-c", "pass"], 0),
+    ("the code's own", ["run", "-c", "import sys; sys.exit(3)"], 3),
+    ("an exception", ["run", "-c", "1/0"], 1),
+    ("125 of the code's own", ["run", "-c", "import sys; sys.exit(125)"], 125),
+    ("a signal", ["run", "-c", "import os; os.kill(os.getpid(), 11)"], 128 + 11),
+    ("out of time", ["run", "--timeout", "500ms", "-c", "while True: pass"], 124),
+    ("out of memory", ["run", "--set", "proc.mem_mb=64", "-c", "x = bytearray(300 << 20)"], 137),
+    ("too much output", ["run", "--set", "proc.output_mb=1", "-c", "print('x' * (3 << 20))"], 137),
+    ("refused", ["run", "--set", "backend=unconfined", "-c", "pass"], 125),
+    ("a command that is not there", ["exec", "--", "no-such-command"], 127),
+    ("a wrong policy", ["run", "--set", "proc.mem_mb=-1", "-c", "pass"], 125),
+    ("a wrong word", ["run", "--nonsense"], 2),
+]
+
+
+@pytest.mark.parametrize(("words", "code"), [row[1:] for row in CODES], ids=[row[0] for row in CODES])
+def test_exit_codes(jar: Callable[..., Ran], words: list[str], code: int) -> None:
+    """Whose fault it is, in one number."""
+    assert jar(*words).code == code
+
+
+OUTPUT = [
+    (["run", "-c", "print(1 + 1)"], b"", "2\n"),
+    (["run", "-"], b"print('from stdin')", "from stdin\n"),
+    (["run", "-", "--lang", "bash"], b"echo $1", "\n"),
+    (["run", "-", "a", "b"], b"import sys; print(sys.argv[1:])", "['a', 'b']\n"),
+    (["run", "-c", "import sys; print(sys.argv[1:])", "a", "--", "--json"], b"", "['a', '--json']\n"),
+    (["run", "-c", "print(input())"], b"a line\n", "a line\n"),
+    (["run", "-c", "echo $0 $1 >&1", "--lang", "bash", "x"], b"", "/run/jar/main.sh x\n"),
+    (["run", "script.py", "x", "--", "-v"], b"", "script.py ['x', '-v']\n"),
+    (["run", "no-suffix"], b"", "by shebang\n"),
+    (["run", "data.txt", "--lang", "python"], b"", "by option\n"),
+    (["exec", "--", "sh", "-c", "cat; echo $1", "sh", "one"], b"in\n", "in\none\n"),
+    (["exec", "echo", "--json"], b"", "--json\n"),
+]
+
+
+@pytest.mark.parametrize(("words", "stdin", "out"), OUTPUT, ids=[" ".join(words) for words, _, _ in OUTPUT])
+def test_output(jar: Callable[..., Ran], here: Path, words: list[str], stdin: bytes, out: str) -> None:
+    """Whatever it is given as, it runs, and its output is all there is on standard output."""
+    (here / "script.py").write_text("import sys, os; print(os.path.basename(sys.argv[0]), sys.argv[1:])")
+    (here / "no-suffix").write_text("#!/usr/bin/env -S python3 -u\nprint('by shebang')")
+    (here / "data.txt").write_text("print('by option')")
+    assert jar(*words, stdin=stdin) == Ran(0, out, "")
+
+
+def test_streams_stay_apart(jar: Callable[..., Ran]) -> None:
+    """The code's standard error is belljar's; bytes pass unchanged where there is no terminal."""
+    ran = jar("run", "-c", r"import sys; print('\x1b[31mout'); print('err', file=sys.stderr)")
+    assert (ran.out, ran.err) == ("\x1b[31mout\n", "err\n")
+
+
+def test_a_failed_run_suggests(jar: Callable[..., Ran]) -> None:
+    """One line, and none when it was asked already or told to be quiet."""
+    assert jar("run", "-c", "raise SystemExit(1)").err == SUGGESTION
+    assert jar("run", "-q", "-c", "raise SystemExit(1)").err == ""
+    assert jar("run", "--explain-denials", "-c", "raise SystemExit(1)").err == ""
+
+
+def test_a_limit_says_how_to_raise_it(jar: Callable[..., Ran]) -> None:
+    """The reason, the rule, and what to type."""
+    assert jar("run", "--timeout", "300ms", "-c", "while True: pass").err == (
+        "belljar: out of time: it ran longer than 0.3 s (proc.timeout_ms, --timeout)\n"
+        "  to allow: --set proc.timeout_ms=600\n"
+    )
+
+
+def test_denials(jar: Callable[..., Ran]) -> None:
+    """What was tried, which rule, what would allow it."""
+    ran = jar("run", "-c", "import socket; socket.create_connection(('192.0.2.1', 443))")
+    lines = ran.err.splitlines()
+    at = lines.index("belljar: denied: connect 192.0.2.1:443")
+    assert lines[at + 1].startswith("  rule:     net.enabled (preset aicode:")
+    assert lines[at + 2].startswith("  to allow: set net.enabled: true")
+
+
+def test_a_refused_file_is_named(jar: Callable[..., Ran], here: Path) -> None:
+    """`--explain-denials`, on a file that a pattern hides, with a name that would be an escape sequence."""
+    (here / "ws").mkdir()
+    (here / "ws/.env").write_text("KEY=1")
+    ran = jar("run", "--workspace", "ws", "--explain-denials", "-c", "open('/workspace/.env')")
+    assert ran.code == 1
+    assert "belljar: denied: open /workspace/.env\n  rule:     fs.deny_globs[0] **/.env (preset aicode:" in ran.err
+
+
+def test_json(jar: Callable[..., Ran], here: Path) -> None:
+    """The fields of RunResult, nothing else on standard output, and the exit code as ever."""
+    ran = jar("run", "--json", "-c", "open('f', 'w').write('x'); print(5); raise SystemExit(4)")
+    assert ran.code == 4
+    found = ran.json
+    assert set(found) >= {
+        *("run_id", "outcome", "exit_code", "signal", "stdout", "stderr", "truncated", "duration", "usage", "denials"),
+        *("artifacts", "policy_digest", "enforcement", "backend", "reason"),
+    }
+    assert (found["outcome"], found["exit_code"], found["stdout"]) == ("failed", 4, "5\n")
+    assert found["artifacts"] == [{"path": "f", "size": 1}]
+    assert ran.err == ""
+
+
+def test_json_of_a_refusal(jar: Callable[..., Ran]) -> None:
+    """A refusal is a result, so it is JSON too."""
+    ran = jar("run", "--json", "--set", "backend=unconfined", "-c", "pass")
+    assert (ran.code, ran.json["outcome"], ran.err) == (125, "refused", "")
+
+
+FIX = "import mod, sys\nopen('a.txt', 'a').write('more\\n')\nopen('new.txt', 'w').write('n\\n')\nprint(sys.argv[0])\n"
+
+
+@pytest.fixture
+def workspace(here: Path) -> Path:
+    """A project: a file, and a script that imports its neighbour and changes things."""
+    root = here / "ws"
+    (root / "sub").mkdir(parents=True)
+    (root / "a.txt").write_text("one\n")
+    (root / "sub/fix.py").write_text(FIX)
+    (root / "sub/mod.py").write_text("")
+    return root
+
+
+def test_diff(jar: Callable[..., Ran], workspace: Path) -> None:
+    """The changes on standard output after the code's own; the directory itself is untouched."""
+    ran = jar("run", "ws/sub/fix.py", "--workspace", "ws", "--diff")
+    assert ran.code == 0
+    assert ran.out.startswith("/workspace/sub/fix.py\n")
+    assert "+more\n" in ran.out
+    assert sorted(os.listdir(workspace)) == ["a.txt", "sub"]
+    assert os.listdir(workspace / "sub") == ["fix.py", "mod.py"] or os.listdir(workspace / "sub") == [
+        "mod.py",
+        "fix.py",
+    ]
+
+
+def test_apply(jar: Callable[..., Ran], workspace: Path) -> None:
+    """The changes come back, and it says which."""
+    ran = jar("run", "ws/sub/fix.py", "--workspace", "ws", "--apply")
+    assert ran == Ran(0, "/workspace/sub/fix.py\n", "belljar: applied: a.txt\nbelljar: applied: new.txt\n")
+    assert (workspace / "a.txt").read_text() == "one\nmore\n"
+
+
+def test_apply_refuses(jar: Callable[..., Ran], workspace: Path) -> None:
+    """What must not come back does not, the exit code stays the code's own, and it says so even when quiet."""
+    code = "import os; os.symlink('/etc/passwd', 'out'); open('ok', 'w').close()"
+    ran = jar("run", "-q", "--workspace", "ws", "--apply", "-c", code)
+    assert ran.code == 0
+    assert ran.err.startswith("belljar: not applied: out: ")
+    assert (workspace / "ok").exists()
+    assert not (workspace / "out").is_symlink()
+
+
+def test_diff_and_apply_in_json(jar: Callable[..., Ran], workspace: Path) -> None:
+    """The same, for a program."""
+    found = jar("run", "ws/sub/fix.py", "--workspace", "ws", "--diff", "--apply", "--json").json
+    assert "+more" in found["diff"]
+    assert (found["applied"], found["not_applied"]) == (["a.txt", "new.txt"], [])
+
+
+def test_artifacts(jar: Callable[..., Ran], here: Path) -> None:
+    """Files that the code made, copied out."""
+    ran = jar("run", "--artifacts", "out", "-c", "open('made.txt', 'w').write('x')")
+    assert ran.code == 0
+    assert (here / "out/made.txt").read_text() == "x"
+
+
+def test_live(jar: Callable[..., Ran], workspace: Path) -> None:
+    """The directory itself; what that weakens stops the run until it is accepted, and is then told."""
+    words = ("run", "--workspace", "ws", "--live", "-c", "open('live.txt', 'w').close()")
+    assert jar(*words).code == 125
+    ran = jar(*words, "--set", "on_degraded=allow")
+    assert ran.code == 0
+    assert ran.err.startswith("belljar: degraded: fs.deny_globs, ")
+    assert (workspace / "live.txt").exists()
+
+
+def test_a_project_file_is_not_picked_up(jar: Callable[..., Ran], here: Path) -> None:
+    """A repository could have brought it: it is only mentioned, and used when it is named."""
+    (here / "sandbox.policy.yaml").write_text("proc: {pids: 7}\n")
+    note = "belljar: sandbox.policy.yaml is not used unless you name it: --policy sandbox.policy.yaml\n"
+    assert jar("run", "-c", "pass").err == note
+    assert jar("run", "-q", "-c", "pass").err == ""
+    assert jar("run", "--workspace", ".", "-c", "pass").err == ""
+    named = jar("run", "--policy", "sandbox.policy.yaml", "--json", "-c", "pass")
+    assert named.err == ""
+    other = jar("run", "--json", "-c", "pass", BELLJAR_POLICY="sandbox.policy.yaml")
+    assert (
+        named.json["policy_digest"]
+        == other.json["policy_digest"]
+        != jar("run", "--json", "-c", "pass").json["policy_digest"]
+    )
+
+
+def test_explain(jar: Callable[..., Ran]) -> None:
+    """The plan and every clause, for people and for programs; 125 if it would be refused."""
+    text = jar("explain", "-c", "pass").out
+    assert "\nEvery clause of the policy" in text
+    assert "fs.mounts " in text
+    found = jar("explain", "--json", "--", "ls", "-l").json
+    assert found["plan"]["argv"] == ["ls", "-l"]
+    assert {clause["status"] for clause in found["plan"]["report"]["clauses"]} <= {"enforced", "degraded"}
+    refused = jar("explain", "--backend", "unconfined")
+    assert refused.code == 125
+    assert "This run would be refused" in refused.out
+
+
+def test_doctor(jar: Callable[..., Ran]) -> None:
+    """What works, and what would be used."""
+    ran = jar("doctor")
+    assert (ran.code, ran.err) == (0, "")
+    assert "bubblewrap: works: " in ran.out
+    assert "\n`belljar run` uses bubblewrap: " in ran.out
+    found = jar("doctor", "--json").json
+    assert (found["works"], found["choice"]["backend"]) == (True, "bubblewrap")
+    assert {check["name"] for check in found["host"]} >= {"kernel", "language python", "managed policy"}
+
+
+def test_doctor_where_nothing_works(belljar: Callable[..., Ran]) -> None:
+    """1, with what to type."""
+    ran = belljar("doctor", "--policy", "docker")
+    assert ran.code == 1
+    assert "`belljar run` would not run anything: " in ran.out

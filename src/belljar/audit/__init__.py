@@ -1,0 +1,1 @@
+"""Events and what is written down about them."""

@@ -1,4 +1,4 @@
-"""A line for every run that was refused: appended to `refusals.jsonl` in the state directory, readable by its owner only."""
+"""A line for every run that was refused: in `refusals.jsonl` in the state directory, readable by its owner only."""
 
 from __future__ import annotations
 

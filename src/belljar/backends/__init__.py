@@ -1,0 +1,1 @@
+"""How code is confined: one package or file for each way."""

@@ -177,7 +177,7 @@ class Jar(Protocol):
         """Remove a file, a link, or a directory with all that is in it."""
 
     def changes(self, mount: int) -> tuple[int, bool]:
-        """(descriptor, whether it is an upper layer): what runs changed in a copy-on-write mount, or the whole of it."""
+        """What runs changed in a mount: (descriptor, whether it is an upper layer and not the whole)."""
 
     def close(self) -> None:
         """End every run and let go of everything."""

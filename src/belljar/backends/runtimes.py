@@ -1,4 +1,4 @@
-"""Interpreters of the host that a jar can use: where each is, and which directories it needs to see. Reads, starts nothing."""
+"""Interpreters of the host that a jar can use: where each is, and which directories it needs to see."""
 
 from __future__ import annotations
 
@@ -16,7 +16,14 @@ SYSTEM_PREFIXES = ("/usr", "/bin", "/lib", "/lib64", "/sbin", "/nix/store")
 LANGUAGES = ("python", "javascript", "bash")
 SUFFIXES = {".py": "python", ".js": "javascript", ".mjs": "javascript", ".cjs": "javascript", ".sh": "bash"}
 _FILE_NAMES = {"python": "main.py", "javascript": "main.js", "bash": "main.sh"}
-_ALIASES = {"py": "python", "python3": "python", "js": "javascript", "node": "javascript", "sh": "bash", "shell": "bash"}
+_ALIASES = {
+    "py": "python",
+    "python3": "python",
+    "js": "javascript",
+    "node": "javascript",
+    "sh": "bash",
+    "shell": "bash",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +49,7 @@ def language_named(name: str) -> str:
 
 
 def find_runtime(language: str, policy: Policy) -> Runtime:
-    """The interpreter for `language`. Raises PrerequisiteError with what to install, PolicyError for a bad `python:`."""
+    """The interpreter for `language`; PrerequisiteError says what to install, PolicyError what `python:` lacks."""
     if language == "python":
         return _find_python(policy)
     if language == "javascript":
@@ -81,9 +88,8 @@ def _from_venv(venv: str, policy: Policy) -> Runtime:
     where = policy.origin("python.venv")
     try:
         with open(os.path.join(venv, "pyvenv.cfg"), encoding="utf-8", errors="replace") as file:
-            settings = dict(
-                (key.strip(), value.strip()) for key, found, value in (line.partition("=") for line in file) if found
-            )
+            pairs = (line.partition("=") for line in file)
+            settings = {key.strip(): value.strip() for key, _, value in pairs}
     except OSError as error:
         raise PolicyError(
             f"{where}: python.venv: {venv} is not a virtual environment (no pyvenv.cfg: {error.strerror})",

@@ -50,9 +50,15 @@ class UnconfinedBackend:
             command = list(request.argv)
         if not command:
             raise UsageError("nothing to run: the command is empty")
-        environment = {name: value for name, value in request.env.items() if name in ("PATH", "HOME", *policy.env.pass_)}
+        environment = {
+            name: value for name, value in request.env.items() if name in ("PATH", "HOME", *policy.env.pass_)
+        }
         proc = policy.proc
-        limits = {"timeout_seconds": proc.timeout_seconds, "output_bytes": proc.output_bytes, "open_files": proc.open_files}
+        limits = {
+            "timeout_seconds": proc.timeout_seconds,
+            "output_bytes": proc.output_bytes,
+            "open_files": proc.open_files,
+        }
         return LaunchPlan(
             backend=self.name,
             argv=tuple(command),
@@ -70,8 +76,8 @@ class UnconfinedBackend:
 
 
 def _report() -> EnforcementReport:
-    lost = ("fs.mounts", "fs.deny_globs", "fs.size_mb", "fs.inodes", "net", "proc.uid", "proc.mem_mb")
-    lost += ("proc.cpu_quota", "proc.pids", "syscalls")
+    lost = ["fs.mounts", "fs.deny_globs", "fs.size_mb", "fs.inodes", "net", "proc.uid", "proc.mem_mb"]
+    lost += ["proc.cpu_quota", "proc.pids", "syscalls"]
     held = {
         "proc.timeout_ms": "a timer, SIGKILL to the process group",
         "proc.open_files": "RLIMIT_NOFILE",

@@ -8,6 +8,7 @@ rely on.
 
 from __future__ import annotations
 
+import os
 import resource
 from collections.abc import Callable
 
@@ -74,8 +75,11 @@ def volunteer_for_oom() -> None:
     A host that protects itself (`OOMScoreAdjust=-1000`) would pass that on, and nothing in the jar could be killed.
     A process that has changed its uid may not write this file of its own any more, so it comes first; forks inherit it.
     """
-    with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
-        file.write(_OOM_SCORE)
+    descriptor = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, _OOM_SCORE.encode())
+    finally:
+        os.close(descriptor)
 
 
 def _clamp(value: int, hard: int) -> int:

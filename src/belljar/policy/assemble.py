@@ -91,7 +91,7 @@ def _check(values: Layer, problems: Problems) -> None:
     """What no key can know alone."""
     mounts: tuple[Written, ...] = values["fs.mounts"].value if "fs.mounts" in values else ()
     if workdir := values.get("fs.workdir"):
-        homes = [item.value.path for item in mounts] + ["/tmp"]  # noqa: S108 the jar's own
+        homes = [item.value.path for item in mounts] + ["/tmp"]
         if not any(paths.beneath(workdir.value, home) for home in homes):
             wanted = ", ".join(homes)
             problems.add(workdir.origin, f"fs.workdir: wanted a directory in {wanted}, found '{workdir.value}'")

@@ -6,10 +6,10 @@ this table. A key that is not here does not exist.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from belljar.policy.records import dataclass
 from belljar.policy.units import MB
 
 BACKENDS = ("auto", "bubblewrap", "landlock", "seatbelt", "docker", "podman", "gvisor", "unconfined")
@@ -81,6 +81,11 @@ class Key:
     def name(self) -> str:
         """The last part of the path."""
         return self.path.rpartition(".")[2]
+
+    def at(self, path: str) -> Key:
+        """The same key, at the place of one item: `fs.mounts[2].path`."""
+        kept = (self.kind, self.doc, self.example, self.bound, self.minimum, self.maximum, self.choices, self.optional)
+        return Key(path, *kept)
 
 
 _TERABYTE = 1024 * 1024 * MB

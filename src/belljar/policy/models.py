@@ -6,9 +6,10 @@ Sizes are bytes and times are seconds here, whatever the file's unit was. Nothin
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
+
+from belljar.policy.records import dataclass, field
 
 
 def _nothing() -> Mapping[str, Any]:

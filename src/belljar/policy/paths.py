@@ -8,7 +8,7 @@ import posixpath
 WORKSPACE = "/workspace"
 RESERVED = (
     "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/run", "/sbin", "/sys", "/usr",
-    "/var", "/.belljar", "/tmp",  # noqa: S108 the jar's own
+    "/var", "/.belljar", "/tmp",
 )  # fmt: skip
 """What the jar makes itself; a mount there would break it or undo what it hides."""
 _NEVER_BENEATH = ("/proc", "/sys")

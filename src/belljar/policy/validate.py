@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from belljar.policy import hosts, paths
@@ -178,7 +177,7 @@ class _Validator:
                 self.problems.add(node.keys[name], f"unknown key {found(name)} in {where}{nearest(name, known)}")
                 continue
             try:
-                values[name] = self._read(replace(known[name], path=f"{where}.{name}"), inner)
+                values[name] = self._read(known[name].at(f"{where}.{name}"), inner)
             except WRONG as error:
                 self.problems.add(inner.origin, f"{where}.{name}: {error}")
         if needs not in node.value:

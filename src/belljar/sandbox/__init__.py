@@ -1,0 +1,1 @@
+"""Sandbox: one policy, one workspace, any number of runs."""

@@ -10,7 +10,7 @@ import os
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 from belljar.policy.globs import DenyGlobs
 from belljar.sandbox.files import open_beneath, walk
@@ -69,7 +69,7 @@ class Changes:
         os.close(self._changed)
         os.close(self._source)
 
-    def __enter__(self) -> Changes:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_exception: object) -> None:
@@ -92,13 +92,8 @@ class Changes:
             yield from (
                 self._judge(Change(entry.path, "deleted", entry.kind))
                 for entry in walk(self._source)
-                if entry.path not in kept and self._denied(entry.path) is None and not self._below_missing(entry, kept)
+                if entry.path not in kept and self._denied(entry.path) is None and _stands_alone(entry.path, kept)
             )
-
-    def _below_missing(self, entry: object, kept: set[str]) -> bool:
-        """Whether a directory above is missing already: one deletion says it all."""
-        parent = os.path.dirname(getattr(entry, "path"))  # noqa: B009
-        return bool(parent) and parent not in kept
 
     def _emptied(self, directory: str) -> Iterator[Change]:
         """The code removed a directory and made it anew: what the host still has there is deleted."""
@@ -141,9 +136,9 @@ class Changes:
                 return "it is a device, a pipe or a socket"
             if change.mode & (stat.S_ISUID | stat.S_ISGID) and change.what == "file":
                 return "it has the setuid or setgid bit"
-            if change.what == "link" and (target := self._link(self._changed, change.path)) is not None:
-                if leaves(change.path, target):
-                    return f"it is a link that leads out of the workspace, to {target!r}"
+            target = self._link(self._changed, change.path) if change.what == "link" else None
+            if target is not None and leaves(change.path, target):
+                return f"it is a link that leads out of the workspace, to {target!r}"
         if _runs_on_the_host(change.path):
             return "the host's git would run what it says"
         before = self._host_status(change.path)
@@ -211,8 +206,11 @@ class Changes:
             descriptor = open_beneath(root, path, os.O_RDONLY, own=root == self._changed)
         except OSError:
             return None
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            return None
         with os.fdopen(descriptor, "rb") as file:
-            return file.read() if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+            return file.read()
 
     # --- showing and applying ---
 
@@ -226,10 +224,10 @@ class Changes:
         head += f" ({change.refusal}: not applied)\n" if change.refusal else "\n"
         if change.kind == "mode":
             return head + f"new mode {change.mode:04o}\n"
+        if change.what in ("directory", "other"):
+            return head
         before = self._text(self._source, change.path) if change.kind != "added" else ""
         after = self._text(self._changed, change.path) if change.kind != "deleted" else ""
-        if change.what == "directory":
-            return head
         if before is None or after is None:
             return head + "binary or large file, not shown\n"
         return head + _unified(before, after, name, change.kind)
@@ -259,6 +257,12 @@ class Changes:
             else:
                 applied.append(change.path)
         return Applied(tuple(sorted(applied)), tuple(sorted(refused)))
+
+
+def _stands_alone(path: str, kept: set[str]) -> bool:
+    """Whether a deletion has to be told: not when the directory above is missing already."""
+    parent = os.path.dirname(path)
+    return not parent or parent in kept
 
 
 def leaves(path: str, target: str) -> bool:

@@ -1,4 +1,4 @@
-"""From what a backend observed to a denial that a person can act on. Pure, but for asking whether a file exists here."""
+"""From what a backend observed to a denial that a person can act on. Asks the host only whether a file exists."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from belljar.policy.models import Policy
 from belljar.sandbox.result import Denial
 
 _MOST = 100
-_SYSTEM = ("/usr/", "/lib", "/bin/", "/sbin/", "/etc/", "/proc/", "/sys/", "/dev/", "/run/", "/var/", "/tmp/", "/boot/")  # noqa: S108
+_SYSTEM = ("/usr/", "/lib", "/bin/", "/sbin/", "/etc/", "/proc/", "/sys/", "/dev/", "/run/", "/var/", "/tmp/", "/boot/")
 _SHOWN = ("/usr/", "/lib", "/bin/", "/sbin/")
 
 
@@ -52,11 +52,11 @@ def _network(policy: Policy, seen: Observation) -> Denial:
 
 
 def _file(policy: Policy, seen: Observation) -> Iterator[Denial]:
-    verb, _, path = seen.target.partition(" ")
+    _verb, _, path = seen.target.partition(" ")
     if seen.result == "EROFS":
         yield _read_only(policy, seen, path)
     elif seen.result in ("ENOENT", "EACCES", "ENOTDIR", "ELOOP"):
-        yield from _hidden(policy, seen, verb, path)
+        yield from _hidden(policy, seen, path)
 
 
 def _read_only(policy: Policy, seen: Observation, path: str) -> Denial:
@@ -71,7 +71,7 @@ def _read_only(policy: Policy, seen: Observation, path: str) -> Denial:
     return Denial("file", seen.target, "fs.mounts", _where(policy, "fs.mounts"), allow, seen.count)
 
 
-def _hidden(policy: Policy, seen: Observation, verb: str, path: str) -> Iterator[Denial]:
+def _hidden(policy: Policy, seen: Observation, path: str) -> Iterator[Denial]:
     """A file that the host has and the jar does not show. A file that nobody has is no denial, only a missing file."""
     for index, mount in enumerate(policy.fs.mounts):
         if mount.source and (path == mount.path or path.startswith(f"{mount.path}/")):
@@ -81,7 +81,9 @@ def _hidden(policy: Policy, seen: Observation, verb: str, path: str) -> Iterator
                 yield _denied_by_glob(policy, seen, rule)
             elif os.path.lexists(host_path) and seen.result == "EACCES":
                 key = f"fs.mounts[{index}]"
-                yield Denial("file", seen.target, key, _where(policy, key), f"chmod the file: {seen.result}", seen.count)
+                yield Denial(
+                    "file", seen.target, key, _where(policy, key), f"chmod the file: {seen.result}", seen.count
+                )
             return
     if path.startswith(_SHOWN) or not os.path.lexists(path):  # what is missing in /usr is missing there outside too
         return

@@ -31,7 +31,7 @@ def detect(policy: Policy, *, state: str) -> Choice:
     Raises:
         PrerequisiteError: none does; the message has each one's reason.
     """
-    rejected = []
+    rejected: list[Availability] = []
     for name in candidates(policy):
         found = registry.availability(name, state=state)
         if found.available:

@@ -60,14 +60,13 @@ class Watch:
         return data
 
 
-def make_result(  # noqa: PLR0913
-    policy: Policy, plan: LaunchPlan, run_id: str, watch: Watch, end: End, report: EnforcementReport, started: float
+def make_result(
+    policy: Policy, plan: LaunchPlan, watch: Watch, end: End, *, run_id: str, report: EnforcementReport, started: float
 ) -> RunResult:
     """What the run came to. Raises SandboxUnavailableError when the jar broke before the code could start."""
-    if not end.started and end.ended_by != "canary":
-        if end.ended_by not in ("killed", "abandoned", "timeout", "output"):
-            detail = watch.captured["stderr"].decode(errors="replace").strip() or "; ".join(end.problems)
-            raise SandboxUnavailableError(f"the jar could not be made: {detail}", hint="run `belljar doctor`")
+    if not end.started and end.ended_by in ("", "gate"):
+        detail = watch.captured["stderr"].decode(errors="replace").strip() or "; ".join(end.problems)
+        raise SandboxUnavailableError(f"the jar could not be made: {detail}", hint="run `belljar doctor`")
     outcome = _outcome(end)
     reason = _reason(policy, outcome, end)
     if outcome is Outcome.REFUSED:
@@ -101,21 +100,24 @@ def _outcome(end: End) -> Outcome:
 
 
 def _reason(policy: Policy, outcome: Outcome, end: End) -> str:
-    where = lambda key: f"{key}, {policy.origin(key) or 'default'}"  # noqa: E731
     if outcome is Outcome.TIMEOUT:
-        return f"it ran longer than {policy.proc.timeout_seconds:g} s ({where('proc.timeout_ms')})"
+        return f"it ran longer than {policy.proc.timeout_seconds:g} s ({_where(policy, 'proc.timeout_ms')})"
     if outcome is Outcome.OOM:
-        return f"it used more than {policy.proc.mem_bytes >> 20} MB of memory ({where('proc.mem_mb')})"
+        return f"it used more than {policy.proc.mem_bytes >> 20} MB of memory ({_where(policy, 'proc.mem_mb')})"
     if outcome is Outcome.REFUSED:
         return f"the jar does not hold, so the code was not started: {'; '.join(end.problems)}"
     if end.ended_by == "output":
-        return f"it wrote more than {policy.proc.output_bytes >> 20} MB of output ({where('proc.output_mb')})"
+        return f"it wrote more than {policy.proc.output_bytes >> 20} MB of output ({_where(policy, 'proc.output_mb')})"
     if outcome is Outcome.KILLED:
         return "it was killed by the caller" if end.ended_by == "killed" else f"it was ended: {end.ended_by}"
     return ""
 
 
-def refused_result(policy: Policy, plan: LaunchPlan, run_id: str, clauses: tuple[Clause, ...]) -> RunResult:
+def _where(policy: Policy, key: str) -> str:
+    return f"{key}, {policy.origin(key) or 'default'}"
+
+
+def refused_result(plan: LaunchPlan, run_id: str, clauses: tuple[Clause, ...]) -> RunResult:
     """The run that never started, because the policy can't be enforced here and does not accept that."""
     lines = [f"{clause.key} is {clause.status}: {clause.lost} (by {clause.by})" for clause in clauses]
     keys = ", ".join(clause.key for clause in clauses)

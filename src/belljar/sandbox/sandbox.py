@@ -8,10 +8,10 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from belljar.audit.state import state_directory
-from belljar.backends.contract import EnforcementReport, Jar, LaunchPlan, Process, RunRequest
+from belljar.backends.contract import EnforcementReport, Jar, LaunchPlan, RunRequest
 from belljar.backends.runtimes import language_named
 from belljar.errors import UsageError
 from belljar.policy.models import Policy
@@ -21,6 +21,7 @@ from belljar.sandbox.events import Finished, Output
 from belljar.sandbox.files import Files, walk
 from belljar.sandbox.result import Artifact, RunResult
 from belljar.sandbox.running import Watch, make_result, new_run_id, refused_result
+from belljar.sandbox.stream import Stream
 
 PolicyLike = Policy | str | os.PathLike[str] | Mapping[str, Any] | None
 Input = bytes | str | int | None
@@ -56,10 +57,12 @@ class Sandbox:
         overrides: Sequence[str] = (),
         timeout: str | None = None,
     ) -> None:
-        self.policy = _resolve(policy, backend, workspace, live, overrides, timeout)
+        self.policy = _resolve(
+            policy, backend=backend, workspace=workspace, live=live, overrides=overrides, timeout=timeout
+        )
         self._lock = threading.RLock()
         self._jar: Jar | None = None
-        self._running: set[Process] = set()
+        self._running: set[Stream] = set()
         self._closed = False
         self._opened_ns = time.time_ns()
         self._last_end_ns = 0
@@ -70,7 +73,7 @@ class Sandbox:
         """The backend in use."""
         return self._backend.name
 
-    def __enter__(self) -> Sandbox:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_exception: object) -> None:
@@ -112,17 +115,18 @@ class Sandbox:
         args: Sequence[str] = (),
         stdin: Input = None,
         explain_denials: bool = False,
-    ) -> Iterator[Output | Finished]:
+    ) -> Stream:
         """Run code or a command, and yield its output as it is produced; the last event is `Finished`.
 
-        Leaving the loop early ends the run.
+        Leaving the loop early ends the run. The stream has `kill()`, which any thread may call.
         """
         request = self._request(code, argv, language, name, args, explain_denials=explain_denials)
         plan = self._backend.compile(self.policy, request)
         run_id = new_run_id()
         if refused := plan.report.refused_by(self.policy):
-            return iter((Finished(refused_result(self.policy, plan, run_id, refused)),))
-        return self._stream(plan, request, run_id, stdin)
+            result = refused_result(plan, run_id, refused)
+            return Stream(lambda _stream: iter((Finished(result),)))
+        return Stream(lambda stream: self._events(stream, plan, request, run_id, stdin))
 
     def plan(
         self,
@@ -164,36 +168,40 @@ class Sandbox:
             explain_denials=explain_denials,
         )
 
-    def _stream(self, plan: LaunchPlan, request: RunRequest, run_id: str, stdin: Input) -> Iterator[Output | Finished]:
+    def _events(
+        self, stream: Stream, plan: LaunchPlan, request: RunRequest, run_id: str, stdin: Input
+    ) -> Iterator[Output | Finished]:
         started = time.monotonic()
         jar = self._open(plan)
         report = EnforcementReport((*plan.report.clauses, *jar.shortfalls))
         if refused := report.refused_by(self.policy):
-            yield Finished(refused_result(self.policy, replace(plan, report=report), run_id, refused))
+            yield Finished(refused_result(replace(plan, report=report), run_id, refused))
             return
         since_ns = max(time.time_ns() - _CLOCK_TICK_NS, self._last_end_ns)
         with _input(stdin) as descriptor:
             process = jar.launch(plan, request, stdin=descriptor)
         with self._lock:
-            self._running.add(process)
+            self._running.add(stream)
         try:
+            stream.started(process)
             watch = Watch(process, self.policy.proc.output_bytes)
             yield from watch.events()
             end = process.end()
-            result = make_result(self.policy, plan, run_id, watch, end, report, started)
+            result = make_result(self.policy, plan, watch, end, run_id=run_id, report=report, started=started)
             artifacts = self._artifacts(jar, since_ns)
             self._last_end_ns = time.time_ns()
             yield Finished(replace(result, artifacts=artifacts, fallback_from=self.fallback_from))
         finally:
+            stream.ended()
             with self._lock:
-                self._running.discard(process)
+                self._running.discard(stream)
             process.close()
 
     def kill(self, reason: str = "killed") -> None:
         """End every run of this Sandbox, from any thread. The workspace stays."""
         with self._lock:
-            for process in self._running:
-                process.kill(reason)
+            for stream in self._running:
+                stream.kill(reason)
 
     # --- files ---
 
@@ -219,7 +227,9 @@ class Sandbox:
                     layered=layered,
                     since_ns=self._opened_ns,
                 )
-        raise UsageError("there is no copy-on-write workspace", hint="pass workspace=DIR (--workspace DIR), without live")
+        raise UsageError(
+            "there is no copy-on-write workspace", hint="pass workspace=DIR (--workspace DIR), without live"
+        )
 
     def save_artifacts(self, result: RunResult, directory: str | os.PathLike[str]) -> list[str]:
         """Copy the files that the run made or changed into a directory of the host's. The paths that were written."""
@@ -286,9 +296,10 @@ def run(code: str | bytes, policy: PolicyLike = None, *, language: str = "python
 
 def _resolve(
     policy: PolicyLike,
+    *,
     backend: str | None,
     workspace: str | os.PathLike[str] | None,
-    live: bool,  # noqa: FBT001
+    live: bool,
     overrides: Sequence[str],
     timeout: str | None,
 ) -> Policy:
@@ -310,10 +321,11 @@ def _resolve(
     )
 
 
-def _last(events: Iterator[Output | Finished]) -> RunResult:
-    for event in events:
-        if isinstance(event, Finished):
-            return event.result
+def _last(stream: Stream) -> RunResult:
+    with stream:  # an interrupt in between ends the run
+        for event in stream:
+            if isinstance(event, Finished):
+                return event.result
     raise AssertionError("a stream ends with Finished")
 
 

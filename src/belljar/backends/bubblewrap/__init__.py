@@ -1,0 +1,1 @@
+"""The bubblewrap backend: host, launcher, stage, jar."""

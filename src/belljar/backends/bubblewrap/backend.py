@@ -222,7 +222,11 @@ def _whole(number: float | None) -> int | None:
 def _split(exit_code: int, status: int | None) -> tuple[int, int | None]:
     """Exit code and signal. Bubblewrap says 128 + signal, as shells do; newer kernels tell which it really was."""
     if status is not None:
-        return (128 + os.WTERMSIG(status), os.WTERMSIG(status)) if os.WIFSIGNALED(status) else (os.WEXITSTATUS(status), None)
+        return (
+            (128 + os.WTERMSIG(status), os.WTERMSIG(status))
+            if os.WIFSIGNALED(status)
+            else (os.WEXITSTATUS(status), None)
+        )
     if 128 < exit_code < 128 + signal.NSIG:
         return exit_code, exit_code - 128
     return exit_code, None

@@ -48,7 +48,7 @@ def failures(jar: Jar) -> list[str]:
 
 
 def _status(pid: int) -> dict[str, str]:
-    with open(f"/proc/{pid}/status") as file:
+    with open(f"/proc/{pid}/status", errors="replace") as file:
         return {key: value.strip() for key, _, value in (line.partition(":") for line in file)}
 
 
@@ -80,7 +80,7 @@ def _mounts(jar: Jar) -> Iterator[str]:
     writable = set(jar.expect["writable"])
     readonly = set(jar.expect["readonly"])
     seen = set()
-    with open(f"/proc/{jar.pid}/mountinfo") as file:
+    with open(f"/proc/{jar.pid}/mountinfo", errors="surrogateescape") as file:
         for line in file:
             fields = line.split(" ")
             point, options = _unescape(fields[4]), fields[5].split(",")
@@ -102,9 +102,8 @@ def _is_device(point: str) -> bool:
 
 def _unescape(text: str) -> str:
     """Mount points have space, tab, newline and backslash as octal."""
-    if "\\" not in text:
-        return text
-    return text.encode("latin-1", "surrogateescape").decode("unicode_escape").encode("latin-1").decode(errors="replace")
+    first, *rest = text.split("\\")
+    return first + "".join(chr(int(part[:3], 8)) + part[3:] for part in rest)
 
 
 def _network(jar: Jar) -> Iterator[str]:

@@ -137,7 +137,9 @@ def expect_answer_with_descriptors(control: socket.socket) -> tuple[wire.Message
     except TimeoutError as error:
         raise SandboxUnavailableError(f"the jar was not ready after {_START_SECONDS:.0f} s") from error
     if received is None:
-        raise SandboxUnavailableError("the jar's stage process has died", hint="try again; `belljar doctor` may say why")
+        raise SandboxUnavailableError(
+            "the jar's stage process has died", hint="try again; `belljar doctor` may say why"
+        )
     message, descriptors = received
     if "error" in message:
         raise _FAULTS[message["error"]](message["message"], hint=message["hint"])

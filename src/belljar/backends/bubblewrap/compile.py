@@ -16,7 +16,7 @@ from belljar.limits.values import Limits
 from belljar.policy.globs import DenyGlobs
 from belljar.policy.models import Mount, Policy
 
-HOME = "/tmp/home"  # noqa: S108 - inside the jar
+HOME = "/tmp/home"
 _HELPERS = 2
 """Processes of ours in a run's group: bubblewrap and the jar's pid 1."""
 
@@ -123,7 +123,7 @@ def _arguments(
     arguments = ["--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
     arguments += ["--unshare-cgroup", "--uid", uid, "--gid", uid, "--hostname", "jar"]
     arguments += ["--die-with-parent", "--new-session"]
-    readonly, writable = ["/", "/dev", "/etc", layout.JAR_CODE, *_COVERED], ["/proc", "/tmp", "/dev/shm"]  # noqa: S108
+    readonly, writable = ["/", "/dev", "/etc", layout.JAR_CODE, *_COVERED], ["/proc", "/tmp", "/dev/shm"]
     for path in host.directories:
         arguments += ["--ro-bind", path, path]
         readonly.append(path)
@@ -133,8 +133,8 @@ def _arguments(
     arguments += ["--dev-bind", layout.DEV, "/dev", "--remount-ro", "/dev"]
     for path, cover in _COVERED.items():
         arguments += ["--ro-bind", cover, path]
-    arguments += ["--bind", f"{layout.RUNS}/{layout.RUN}/tmp", "/tmp"]  # noqa: S108
-    arguments += ["--bind", f"{layout.RUNS}/{layout.RUN}/shm", "/dev/shm"]  # noqa: S108
+    arguments += ["--bind", f"{layout.RUNS}/{layout.RUN}/tmp", "/tmp"]
+    arguments += ["--bind", f"{layout.RUNS}/{layout.RUN}/shm", "/dev/shm"]
     arguments += ["--ro-bind", f"{layout.CODE}/{layout.RUN}", layout.JAR_CODE]
     first = len(stage.sources) - len(host.runtime_mounts())
     for index, path in enumerate(host.runtime_mounts(), start=first):
@@ -153,8 +153,11 @@ def _arguments(
 def _absent(policy: Policy, host: Host) -> list[str]:
     """Canary paths: what the host has and the jar must not show."""
     shown = [mount.path for mount in policy.fs.mounts] + list(host.runtime_mounts())
-    inside = lambda path: any(path == top or path.startswith(f"{top}/") for top in shown)  # noqa: E731
-    return [path for path in host.secrets if not inside(path)]
+    return [path for path in host.secrets if not any(_beneath(path, top) for top in shown)]
+
+
+def _beneath(path: str, top: str) -> bool:
+    return path == top or path.startswith(f"{top}/")
 
 
 def _absent_at_first(policy: Policy, stage: StagePlan) -> list[str]:
@@ -173,7 +176,14 @@ def _absent_at_first(policy: Policy, stage: StagePlan) -> list[str]:
 def _environment(policy: Policy, request: RunRequest, host: Host) -> dict[str, str]:
     programs = [os.path.dirname(runtime.path) for runtime in host.runtimes]
     path = ":".join(dict.fromkeys([*programs, "/usr/local/bin", "/usr/bin", "/bin"]))
-    environment = {"PATH": path, "HOME": HOME, "USER": "jar", "LOGNAME": "jar", "TMPDIR": "/tmp", "PWD": policy.fs.workdir}  # noqa: S108
+    environment = {
+        "PATH": path,
+        "HOME": HOME,
+        "USER": "jar",
+        "LOGNAME": "jar",
+        "TMPDIR": "/tmp",
+        "PWD": policy.fs.workdir,
+    }
     if request.code is not None and request.language == "python":
         environment |= {"PYTHONPATH": policy.fs.workdir, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
     if request.code is not None and request.language == "javascript":

@@ -64,21 +64,24 @@ def _syscall(number: int, *arguments: Any, what: str) -> int:
     return _checked(_libc.syscall, ctypes.c_long(number), *arguments, what=what)
 
 
+def _encoded(text: str | None) -> bytes | None:
+    return None if text is None else os.fsencode(text)
+
+
 def unshare(flags: int) -> None:
     """Move this process into new namespaces."""
     _checked(_libc.unshare, ctypes.c_int(flags), what="unshare")
 
 
 def mount(source: str | None, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
-    """mount(2)."""
-    encode = lambda text: None if text is None else os.fsencode(text)  # noqa: E731
+    """Attach a file system, or change how one is attached."""
     _checked(
         _libc.mount,
-        encode(source),
+        _encoded(source),
         os.fsencode(target),
-        encode(kind),
+        _encoded(kind),
         ctypes.c_ulong(flags),
-        encode(options),
+        _encoded(options),
         what=f"mount {kind or ''} on {target}",
     )
 
@@ -116,7 +119,7 @@ def idmap(tree: int, userns: int) -> None:
 
 
 def openat2(directory: int, path: str, flags: int, *, resolve: int, mode: int = 0) -> int:
-    """openat2(2): open `path` beneath `directory` under the rules of `resolve`."""
+    """Open `path` beneath `directory` under the rules of `resolve`."""
     how = _OpenHow(flags=flags | os.O_CLOEXEC, mode=mode, resolve=resolve)
     return _syscall(
         _NR_OPENAT2,
@@ -129,7 +132,7 @@ def openat2(directory: int, path: str, flags: int, *, resolve: int, mode: int = 
 
 
 def prctl(option: int, argument: int) -> None:
-    """prctl(2) with one argument."""
+    """Set one attribute of this process."""
     _checked(_libc.prctl, option, ctypes.c_ulong(argument), 0, 0, 0, what=f"prctl {option}")
 
 

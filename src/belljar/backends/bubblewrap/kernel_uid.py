@@ -1,6 +1,6 @@
 """Kernel user ids for jars that root starts: one for each Sandbox, shared with nobody on the host.
 
-They lie beyond what any system hands out to people, services or containers: 0x70000000 + launcher's pid × 512 + slot.
+They lie beyond what any system hands out to people, services or containers: 0x70000000 + launcher's pid * 512 + slot.
 """
 
 from __future__ import annotations

@@ -17,15 +17,16 @@ import time
 from dataclasses import dataclass
 from typing import NoReturn
 
-from belljar.backends.bubblewrap import kernel, wire
+from belljar.backends.bubblewrap import kernel, stage, wire
 from belljar.backends.bubblewrap.kernel_uid import spare_uid
 from belljar.backends.bubblewrap.stageplan import StagePlan
+from belljar.backends.seccomp import filters
 from belljar.errors import BelljarError
 from belljar.limits.clone_into import fork_into
 from belljar.limits.detect import CgroupSupport, Mechanism
 from belljar.limits.groups import JarGroup, create_jar_group
+from belljar.limits.sweep import sweep_stale
 from belljar.limits.systemd import prepare_delegated
-
 
 _GRACE_SECONDS = 5.0
 
@@ -44,6 +45,7 @@ def main(descriptor: int) -> NoReturn:
     """Be a launcher on the socket `descriptor` until belljar is gone."""
     try:
         _detach(descriptor)
+        _prepare()
         Launcher(socket.socket(fileno=descriptor)).serve()
     finally:
         os._exit(0)
@@ -65,6 +67,13 @@ def _detach(keep: int) -> None:
     os.umask(0o022)
     kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
     kernel.set_name("belljar-launch")
+
+
+def _prepare() -> None:
+    """Build the filters once, before the first request: every stage and every run inherits them."""
+    with contextlib.suppress(BelljarError):  # told by the stage that needs them
+        filters.jar_filter(reported=True)
+        filters.notify_filter(connects=True, files=False)
 
 
 class Launcher:
@@ -125,6 +134,9 @@ class Launcher:
         child = _Child(pid, os.pidfd_open(pid), kernel_uid, group)
         self._children[child.pidfd] = child
         self._loop.register(child.pidfd, selectors.EVENT_READ)
+        if self._count == 1:
+            with contextlib.suppress(BelljarError, OSError):
+                sweep_stale(support)  # of launchers that were killed
 
     def _support(self, support: CgroupSupport) -> CgroupSupport:
         """What the host found, and on cgroup v2 what it is after we made room for groups in it, once."""
@@ -145,8 +157,6 @@ class Launcher:
                 os.close(other.pidfd)
                 if other.group:
                     other.group.close()
-            from belljar.backends.bubblewrap import stage
-
             stage.main(control, plan, group, kernel_uid)
         finally:
             os._exit(1)

@@ -1,9 +1,9 @@
 """Where things lie in the stage: the mount namespace, private to one Sandbox, from which its jars are made.
 
-    /sys              covered: nothing in a stage needs sysfs, every host has the directory, and no source lies there
-    /sys/src/N        the host directories that the policy names, owners mapped to the jar's user
-    /sys/jar          belljar's own: /etc, /dev, whiteouts, overlays; the guest sees parts of it, read-only
-    /sys/data         the guest's own: workspace, upper layers, /tmp; one quota for all of it
+/sys              covered: nothing in a stage needs sysfs, every host has the directory, and no source lies there
+/sys/src/N        the host directories that the policy names, owners mapped to the jar's user
+/sys/jar          belljar's own: /etc, /dev, whiteouts, overlays; the guest sees parts of it, read-only
+/sys/data         the guest's own: workspace, upper layers, /tmp; one quota for all of it
 """
 
 from __future__ import annotations

@@ -67,9 +67,13 @@ def _size(policy: Policy) -> tuple[Clause, ...]:
     if live:
         lost = f"{', '.join(live)} is the host's own directory: only fs.file_size holds there"
         return tuple(
-            Clause(key, Status.DEGRADED, "tmpfs for all but the live mounts", lost) for key in ("fs.size_mb", "fs.inodes")
+            Clause(key, Status.DEGRADED, "tmpfs for all but the live mounts", lost)
+            for key in ("fs.size_mb", "fs.inodes")
         )
-    return (_enforced("fs.size_mb", "tmpfs size, one for all that is writable"), _enforced("fs.inodes", "tmpfs nr_inodes"))
+    return (
+        _enforced("fs.size_mb", "tmpfs size, one for all that is writable"),
+        _enforced("fs.inodes", "tmpfs nr_inodes"),
+    )
 
 
 def _net(policy: Policy) -> Clause:
@@ -103,4 +107,6 @@ def _cpu(host: Host) -> Clause:
 
 def _pids(host: Host) -> Clause:
     group = _group(host, "pids")
-    return _enforced("proc.pids", "RLIMIT_NPROC in the run's own user namespace" + (f", {group}: pids" if group else ""))
+    return _enforced(
+        "proc.pids", "RLIMIT_NPROC in the run's own user namespace" + (f", {group}: pids" if group else "")
+    )

@@ -1,13 +1,13 @@
 """One run, from the fork to the last process gone. Runs in the stage process, driven by its event loop.
 
-    fork ── child: enters its cgroup, a user namespace of the run's own, becomes bubblewrap
-     │
-    "ready" from the gate inside the jar: mounts, namespaces, capabilities and seccomp are final
-     │      canaries look in; rlimits are set from outside; only then the word "go"
-     │
-    the code runs ── timeout, memory, kill ──▶ pid 1 of the jar is killed, and with it all of them
-     │
-    the last process is gone: usage is read, the result is sent
+fork ── child: enters its cgroup, a user namespace of the run's own, becomes bubblewrap
+ │
+"ready" from the gate inside the jar: mounts, namespaces, capabilities and seccomp are final
+ │      canaries look in; rlimits are set from outside; only then the word "go"
+ │
+the code runs ── timeout, memory, kill ──▶ pid 1 of the jar is killed, and with it all of them
+ │
+the last process is gone: usage is read, the result is sent
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import ctypes
 import fcntl
 import os
 import resource
+import select
 import signal
 import socket
 import struct
@@ -38,6 +39,9 @@ from belljar.limits.values import Limits
 
 GATE = 'echo ready >&4;read -r g <&4&&[ "$g" = go ]&&exec 4>&-&&exec "$@";exit 125'
 """The gate inside the jar: only the word opens it, end of file ends it."""
+
+_ERRORS_FD, _LISTENER_FD = 6, 7
+"""Descriptors of the child that bubblewrap does not get."""
 
 _PIDFD_GET_INFO = 0xC040FF0B
 _PIDFD_INFO_EXIT = 1 << 3
@@ -102,7 +106,15 @@ class Run:
         program = _memory_file("seccomp", filters.jar_filter(reported=True))
         self.pid = self.group.fork() if self.group else os.fork()
         if self.pid == 0:
-            self._become_bubblewrap(gate_inside, program, arguments, errors_inside, listener_there, notify)
+            inside = [
+                *self.order.stdio,
+                program,
+                gate_inside.fileno(),
+                arguments,
+                errors_inside,
+                listener_there.fileno(),
+            ]
+            self._become_bubblewrap(inside, notify)
         self.pidfd = os.pidfd_open(self.pid)
         self.gate, self.errors = gate, errors
         for descriptor in (arguments, program, errors_inside, *self.order.stdio):
@@ -111,31 +123,26 @@ class Run:
         listener_there.close()
         self._take_listener(listener_here)
 
-    def _become_bubblewrap(
-        self,
-        gate: socket.socket,
-        program: int,
-        arguments: int,
-        errors: int,
-        listener_to: socket.socket,
-        notify: bytes,
-    ) -> NoReturn:
+    def _become_bubblewrap(self, inside: list[int], notify: bytes) -> NoReturn:
         """In the child: nothing here may return."""
+        errors = inside[_ERRORS_FD]
         try:
             _own_user_namespace()
-            _place([*self.order.stdio, program, gate.fileno(), arguments, errors, listener_to.fileno()])
-            errors = 6
+            _place(inside)
+            errors = _ERRORS_FD
             os.set_inheritable(errors, False)  # noqa: FBT003
+            rlimits.volunteer_for_oom()
             rlimits.apply(rlimits.rlimits_for(self.order.limits, has_memory_group=self.order.memory_group))
             listener = filters.install(notify, listener=True)
-            socket.socket(fileno=7).sendmsg(
+            socket.socket(fileno=_LISTENER_FD).sendmsg(
                 [b"L"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [listener]))]
             )
-            os.closerange(7, 1 << 20)
-            signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            os.closerange(_LISTENER_FD, 1 << 20)
+            _default_signals()
             kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
             gate_command = ["/bin/sh", "-c", GATE, "sh", *self.order.command]
-            os.execve(self.order.bwrap, ["bwrap", "--args", str(layout.ARGS_FD), "--", *gate_command], {})
+            command = ["bwrap", "--args", str(layout.ARGS_FD), "--", *gate_command]
+            os.execve(self.order.bwrap, command, {})  # noqa: S606
         except BaseException as error:  # noqa: BLE001 - whatever it is, the child must not live on as a second stage
             with contextlib.suppress(OSError):
                 os.write(errors, f"{type(error).__name__}: {error}".encode()[:500])
@@ -185,8 +192,6 @@ class Run:
         return text or "bubblewrap ended before the jar was ready"
 
     def _poll_errors(self) -> bool:
-        import select
-
         return bool(select.select([self.errors], [], [], 0.2)[0])
 
     # --- the end ---
@@ -250,6 +255,13 @@ class Run:
             self.observer.close()
 
 
+def _default_signals() -> None:
+    """The launcher ignores some signals, and Python others; the code must find them as any program does."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
 def _memory_file(name: str, content: bytes) -> int:
     descriptor = os.memfd_create(f"belljar-{name}", os.MFD_CLOEXEC)
     os.write(descriptor, content)
@@ -278,7 +290,7 @@ def _place(descriptors: list[int]) -> None:
 
 
 def _io(descriptor: int) -> dict[str, int]:
-    """Bytes through read and write of all that the jar's pid 1 waited for. Opened while it lived; the zombie answers."""
+    """Bytes through read and write of all that pid 1 waited for: opened while it lived, answered by the zombie."""
     if descriptor < 0:
         return {}
     try:

@@ -1,6 +1,7 @@
 """The stage process: holds one Sandbox's mounts, starts its runs, watches them, opens its files.
 
-One thread, one event loop. It ends when the host closes its socket (or dies), and everything with it: bubblewrap is
+One thread, one event loop. Nothing is imported after it has started: when root started belljar, the stage can't read
+root's Python any more. It ends when the host closes its socket (or dies), and everything with it: bubblewrap is
 its child and dies with it, and its mount namespace is gone when the last of them is.
 """
 
@@ -10,6 +11,7 @@ import contextlib
 import os
 import select
 import selectors
+import shutil
 import socket
 import stat
 import sys
@@ -317,6 +319,4 @@ class Stage:
 
 
 def _remove_in_place(parent: int, name: str) -> None:
-    import shutil
-
     shutil.rmtree(f"/proc/self/fd/{parent}/{name}")

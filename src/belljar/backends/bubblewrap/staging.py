@@ -363,7 +363,7 @@ def _copy(index: int, root: str, found: Denied, target: str, staged: Staged) -> 
         if error.errno != errno.ENOSPC:
             raise
         raise SandboxUnavailableError(
-            "the workspace is larger than fs.size_mb or has more files than fs.inodes, and has to be copied on this kernel",
+            "this kernel has to copy the workspace, which is larger than fs.size_mb or has more files than fs.inodes",
             hint="raise them (`--set fs.size_mb=4g --set fs.inodes=1000000`), or choose a smaller workspace",
         ) from error
     kernel.mount(destination, target, None, kernel.MS_BIND)

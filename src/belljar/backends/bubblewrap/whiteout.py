@@ -65,7 +65,7 @@ def _other_names(root: str, found: Denied) -> Iterator[str]:
 
 
 def build_layer(layer: str, root: str, found: Denied, globs: DenyGlobs) -> bool:
-    """Make the whiteouts beneath `layer`, an empty directory. False if some directories could not be looked ahead for."""
+    """Make the whiteouts beneath `layer`, an empty directory. False if they don't look ahead in all directories."""
     names = globs.literal_names()
     covered = found.directories[:MAX_COVERED_DIRECTORIES] if names else []
     whiteout = os.path.join(layer, ".whiteout")

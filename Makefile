@@ -1,0 +1,89 @@
+# What this repository can do. `make` alone lists it.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check --no-input
+# How long one pass of the tests may take before it is ended, in seconds.
+TEST_SECONDS ?= 560
+PYTEST_ARGS  ?=
+
+.DEFAULT_GOAL := help
+MAKEFLAGS     += --no-print-directory
+.PHONY: help demo test test-here test-user test-vm check lint format types layers generated generate bench install dev clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+demo: ## install belljar here and show what it does: four runs, what happened to each, by which rule
+	@scripts/install-prerequisites.sh demo "$(PYTHON)"
+	@$(MAKE) install
+	@$(BIN)/python scripts/demo.py
+
+test: ## install what the tests need and run them all: as you, and if you are root, as an ordinary user too
+	@scripts/install-prerequisites.sh test "$(PYTHON)"
+	@$(MAKE) dev
+	@$(MAKE) test-here
+	@if [ "$$(id -u)" = 0 ]; then $(MAKE) test-user; fi
+
+test-here:
+	@echo "== tests as $$(id -un), Python $$($(BIN)/python -c 'import platform; print(platform.python_version())')"
+	@timeout --foreground --kill-after=20 $(TEST_SECONDS) $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-user:
+	@TEST_SECONDS=$(TEST_SECONDS) scripts/test-as-user.sh $(BIN)/python $(PYTEST_ARGS)
+
+test-vm: dev ## run the conformance tests in a virtual machine with cgroup v2 and systemd (QEMU; slow)
+	@$(BIN)/python tests/vm/run.py
+
+check: ## what has to pass before a change goes in: lint, types, layers, generated files, tests
+	@scripts/install-prerequisites.sh test "$(PYTHON)"
+	@$(MAKE) dev
+	@$(MAKE) lint types layers generated
+	@$(MAKE) test
+
+lint: dev ## style and common mistakes
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet . || { echo "some files are not formatted: make format"; exit 1; }
+	@echo "lint: ok"
+
+format: dev ## rewrite files the way lint wants them
+	@$(BIN)/ruff check --fix --quiet . || true
+	@$(BIN)/ruff format --quiet .
+
+types: dev ## mypy, strict
+	@$(BIN)/mypy --no-error-summary && echo "types: ok"
+
+layers: dev ## imports point down only
+	@$(BIN)/lint-imports >$(VENV)/layers.log 2>&1 || { cat $(VENV)/layers.log; exit 1; }
+	@echo "layers: ok"
+
+generated: dev ## whether the generated files are current
+	@$(BIN)/python scripts/generate.py --check && echo "generated files: ok"
+
+generate: dev ## write the compiled presets and the reference pages again
+	@$(BIN)/python scripts/generate.py
+
+bench: dev ## measure what a jar costs; BENCH_ARGS=--record writes benchmarks/results.md
+	@scripts/install-prerequisites.sh demo "$(PYTHON)"
+	@$(BIN)/python benchmarks/bench.py $(BENCH_ARGS)
+
+clean: ## remove caches and built files; the virtual environment stays (rm -rf .venv)
+	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@find src tests scripts benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- the virtual environment ------------------------------------------------------------------------------------------
+
+install: $(VENV)/.installed
+dev: $(VENV)/.installed-dev
+
+$(VENV)/.installed: pyproject.toml
+	@echo "== installing belljar into $(VENV)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) install --quiet --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed pyproject.toml scripts/dependency_group.py
+	@echo "== installing what development needs into $(VENV)"
+	@$(BIN)/python scripts/dependency_group.py dev | tr '\n' '\0' | xargs -0 $(PIP) install --quiet
+	@touch $@

@@ -1,0 +1,214 @@
+"""For every test: a state directory of its own, backends that must work, and nothing left behind.
+
+`@pytest.mark.backend("bubblewrap")`, or the fixture `need_backend("bubblewrap")`, skips a test with the reason where
+the backend does not work. In `BELLJAR_MUST_WORK=bubblewrap,…` such a skip is a failure: so CI can't pass by skipping.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+
+import pytest
+
+NeedBackend = Callable[[str], None]
+_PATIENCE_SECONDS = 5.0
+"""How long what a test ended may take to be gone: belljar verifies the end of a jar, not that of its launcher."""
+
+
+# --- backends --------------------------------------------------------------------------------------------------------
+
+
+@cache
+def why_not(name: str) -> str:
+    """Why the backend `name` does not work here; empty if it does. Asked once a session."""
+    if name != "bubblewrap":
+        return f"no backend is called {name}"
+    from belljar.backends.bubblewrap.probe import probe
+
+    found = probe()
+    return "" if found.available else f"{found.reason} (hint: {found.hint})"
+
+
+def _must_work() -> set[str]:
+    return {name.strip() for name in os.environ.get("BELLJAR_MUST_WORK", "").split(",") if name.strip()}
+
+
+def _need(name: str) -> None:
+    if not (reason := why_not(name)):
+        return
+    if name in _must_work():
+        pytest.fail(f"the backend {name} must work here (BELLJAR_MUST_WORK): {reason}", pytrace=False)
+    pytest.skip(f"the backend {name} does not work here: {reason}")
+
+
+@pytest.fixture(scope="session")
+def need_backend() -> NeedBackend:
+    """Skips, or fails where the backend must work."""
+    return _need
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """The marker's side of `need_backend`."""
+    for marker in item.iter_markers("backend"):
+        _need(*marker.args)
+
+
+# --- state -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def state_directory(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A state directory for this test alone: nothing of the user's is read or written."""
+    path = str(tmp_path_factory.mktemp("state"))
+    monkeypatch.setenv("BELLJAR_STATE_DIR", path)
+    return path
+
+
+# --- nothing is left behind ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_by_the_test() -> Iterator[None]:
+    """No process and no mount that was not there before, but belljar's one launcher."""
+    before = Leftovers.here()
+    yield
+    left = _wait_until_empty(lambda: Leftovers.here().beyond(before))
+    assert not left, f"the test left behind: {left}"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_left_by_the_session() -> Iterator[None]:
+    """No process at all once the launcher is told to end, no group of a dead launcher, no orphan."""
+    before = Leftovers.here(groups=True)
+    yield
+    from belljar.backends.bubblewrap.client import LAUNCHER
+
+    LAUNCHER.stop()
+    left = _wait_until_empty(lambda: Leftovers.here(groups=True, launcher=True).beyond(before))
+    assert not left, f"the tests left behind: {left}"
+
+
+def _wait_until_empty(look: Callable[[], str]) -> str:
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while (left := look()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return left
+
+
+# --- looking for what is left ----------------------------------------------------------------------------------------
+# Only what is ours to judge: our own descendants, belljar's processes that have lost their parent, mounts that we see
+# ourselves, and groups of dead launchers beneath our own groups. Other runs on this machine are not mistaken for ours.
+
+_LAUNCHER, _STAGE = "belljar-launch", "belljar-stage"
+
+
+@dataclass(frozen=True)
+class Leftovers:
+    """One look."""
+
+    processes: frozenset[str] = frozenset()
+    mounts: frozenset[str] = frozenset()
+    groups: frozenset[str] = frozenset()
+
+    @classmethod
+    def here(cls, *, groups: bool = False, launcher: bool = False) -> Leftovers:
+        """What is here now; `launcher` counts belljar's launcher too, `groups` control groups and orphans."""
+        own = [pid for pid in descendants(os.getpid()) if launcher or _name(pid) != _LAUNCHER]
+        lost = orphans() if groups else []
+        return cls(
+            frozenset(text for pid in {*own, *lost} if (text := _describe(pid))),
+            frozenset(mounts()),
+            frozenset(stale_groups() if groups else ()),
+        )
+
+    def beyond(self, before: Leftovers) -> str:
+        """What is here and was not there `before`, in words; empty if nothing."""
+        kinds = (
+            ("processes", self.processes - before.processes),
+            ("mounts", self.mounts - before.mounts),
+            ("control groups", self.groups - before.groups),
+        )
+        return "; ".join(f"{kind}: {', '.join(sorted(found))}" for kind, found in kinds if found)
+
+
+def descendants(pid: int) -> list[int]:
+    """Every living process below `pid`; the dead that nobody waited for do not count."""
+    found = []
+    for child in _children(pid):
+        if _state(child) not in ("Z", "X", ""):
+            found.append(child)
+        found += descendants(child)
+    return found
+
+
+def orphans() -> list[int]:
+    """Processes of belljar's whose parent is gone: a launcher under pid 1, a stage without a launcher."""
+    found = []
+    for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
+        name = _name(pid)
+        if name == _LAUNCHER and _parent(pid) == 1:
+            found.append(pid)
+        if name == _STAGE and _name(_parent(pid)) not in (_LAUNCHER, _STAGE):
+            found.append(pid)
+    return found
+
+
+def mounts() -> list[str]:
+    """Mounts of belljar's in the namespace of the tests, where none belongs."""
+    with open("/proc/self/mountinfo") as file:
+        lines = [line.rstrip("\n") for line in file]
+    return [line for line in lines if line.partition(" - ")[2].split(" ")[1:2] == ["belljar"]]
+
+
+def stale_groups() -> list[str]:
+    """Control groups of launchers that are dead."""
+    from belljar.limits.detect import detect
+    from belljar.limits.naming import is_stale
+
+    found = []
+    for directory in set(detect().directories.values()):
+        with suppress(OSError):
+            found += [f"{directory}/{name}" for name in os.listdir(directory) if is_stale(name)]
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    with suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with suppress(OSError), open(f"/proc/{pid}/task/{task}/children") as file:
+                found += [int(child) for child in file.read().split()]
+    return found
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields after the name: state, parent, …, the start time at 19."""
+    with suppress(OSError), open(f"/proc/{pid}/stat", errors="replace") as file:
+        return file.read().rpartition(")")[2].split()
+    return []
+
+
+def _state(pid: int) -> str:
+    return next(iter(_stat(pid)), "")
+
+
+def _parent(pid: int) -> int:
+    fields = _stat(pid)
+    return int(fields[1]) if fields else 0
+
+
+def _name(pid: int) -> str:
+    with suppress(OSError), open(f"/proc/{pid}/comm", errors="replace") as file:
+        return file.read().rstrip("\n")
+    return ""
+
+
+def _describe(pid: int) -> str:
+    """A text that names a process once and for all: a recycled pid has another start time."""
+    fields = _stat(pid)
+    return f"{_name(pid)} (pid {pid}, started at tick {fields[19]})" if len(fields) > 19 else ""

@@ -1,0 +1,61 @@
+"""One suite for every backend. A backend joins by adding its name to BACKENDS; nothing here imports one.
+
+What a host can't enforce, the backend's report says; a test of such a clause reads the report, and asks only for what it
+promises. Time limits are far longer than anything takes on a slow machine: the suite also runs under emulation.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jars import OpenJar
+
+from belljar import Policy, Sandbox
+
+BACKENDS = ("bubblewrap",)
+
+
+
+@pytest.fixture(params=BACKENDS, scope="session")
+def backend(request: pytest.FixtureRequest, need_backend: Callable[[str], None]) -> str:
+    """The backend under test."""
+    need_backend(request.param)
+    return str(request.param)
+
+
+@pytest.fixture
+def open_jar(backend: str) -> Iterator[OpenJar]:
+    """Opens jars on the backend under test, and closes each of them."""
+    with ExitStack() as stack:
+
+        def open_one(policy: Any = None, **options: Any) -> Sandbox:
+            if not isinstance(policy, Policy):
+                options.setdefault("backend", backend)
+            return stack.enter_context(Sandbox(policy, **options))
+
+        yield open_one
+
+
+@pytest.fixture
+def jar(open_jar: OpenJar) -> Sandbox:
+    """A jar with the default policy."""
+    return open_jar()
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """An empty directory of the host's."""
+    path = tmp_path / "project"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def as_root() -> bool:
+    """Whether the tests were started by root."""
+    return os.geteuid() == 0

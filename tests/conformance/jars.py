@@ -1,0 +1,38 @@
+"""Words that the tests of this suite share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from belljar import RunResult, Sandbox
+from belljar.backends.contract import Status
+from belljar.sandbox.events import Finished, Output
+
+OpenJar = Callable[..., Sandbox]
+"""What the fixture `open_jar` gives: the arguments are those of Sandbox."""
+
+WAIT_FOR_GO = "until [ -e /workspace/go ]; do sleep 0.01; done"
+"""For a shell in the jar: wait until the host has written the file `go`."""
+
+
+def sh(jar: Sandbox, script: str, *args: str) -> RunResult:
+    """Run a shell script in the jar."""
+    return jar.exec(["sh", "-c", script, "sh", *args])
+
+
+def told(result: RunResult) -> str:
+    """What the code printed, if it ran to its end."""
+    assert result.ok, f"{result.outcome} {result.exit_code}: {result.reason}\n{result.stdout[-2000:]}{result.stderr[-2000:]}"
+    return result.stdout
+
+
+def is_enforced(jar: Sandbox, key: str) -> bool:
+    """Whether the backend promises to hold this clause here."""
+    return jar.plan(argv=["true"]).report.clause(key).status is Status.ENFORCED
+
+
+def finish(events: Iterable[Output | Finished]) -> RunResult:
+    """Read a stream to its end."""
+    last = list(events)[-1]
+    assert isinstance(last, Finished)
+    return last.result

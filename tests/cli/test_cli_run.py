@@ -91,12 +91,17 @@ def test_denials(jar: Callable[..., Ran]) -> None:
 
 
 def test_a_refused_file_is_named(jar: Callable[..., Ran], here: Path) -> None:
-    """`--explain-denials`, on a file that a pattern hides, with a name that would be an escape sequence."""
+    """`--explain-denials`, on a file that a pattern hides and whose name is an escape sequence."""
     (here / "ws").mkdir()
-    (here / "ws/.env").write_text("KEY=1")
-    ran = jar("run", "--workspace", "ws", "--explain-denials", "-c", "open('/workspace/.env')")
+    (here / "ws/.env.\x1b[2J.local").write_text("KEY=1")
+    code = "import os, sys; os.path.lexists('.env.\\x1b[2J.local') or open('.env.\\x1b[2J.local')"
+    ran = jar("run", "--workspace", "ws", "--explain-denials", "-c", f"try: {code}\nexcept OSError: sys.exit(1)")
     assert ran.code == 1
-    assert "belljar: denied: open /workspace/.env\n  rule:     fs.deny_globs[0] **/.env (preset aicode:" in ran.err
+    lines = ran.err.splitlines()
+    assert "\x1b" not in ran.err
+    assert any(line.startswith("belljar: denied: read /workspace/.env.\\x1b[2J.local") for line in lines)
+    assert any("**/.env.*.local (preset aicode:" in line for line in lines)
+    assert any(line.startswith("  to allow: take the pattern back: ") for line in lines)
 
 
 def test_json(jar: Callable[..., Ran], here: Path) -> None:
@@ -225,7 +230,7 @@ def test_doctor(jar: Callable[..., Ran]) -> None:
     assert "\n`belljar run` uses bubblewrap: " in ran.out
     found = jar("doctor", "--json").json
     assert (found["works"], found["choice"]["backend"]) == (True, "bubblewrap")
-    assert {check["name"] for check in found["host"]} >= {"kernel", "language python", "managed policy"}
+    assert {check["name"] for check in found["host"]} >= {"language python", "managed policy"}
 
 
 def test_doctor_where_nothing_works(belljar: Callable[..., Ran]) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import pty
 import select
-import signal
 import subprocess
+import termios
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,7 +32,8 @@ class Terminal:
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
-            process_group=0,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         )
         os.close(theirs)
 
@@ -132,7 +134,7 @@ def test_own_words_begin_on_a_line_of_their_own(terminal: Callable[..., Terminal
     """Not at the end of the code's last line, where they could be taken for its own."""
     at = terminal("run", "-c", "print('no newline', end=''); raise SystemExit(1)", NO_COLOR="1")
     assert at.end() == 1
-    assert b"no newline\r\nbelljar: if the jar" in at.seen
+    assert b"no newline\r\nbelljar: " in at.seen
     assert b"\x1b" not in at.seen
 
 
@@ -155,15 +157,47 @@ def alive(marker: str) -> list[str]:
 
 @pytest.mark.parametrize("times", [1, 3])
 def test_ctrl_c(terminal: Callable[..., Terminal], times: int) -> None:
-    """The tree is gone when belljar is, however often someone presses it; 130."""
+    """Typed at the terminal, it ends the tree before belljar, however often someone presses it; 130."""
     marker = f"marker-{os.getpid()}-{times}"
     code = "echo ready; trap '' INT TERM; setsid sleep 300 & exec -a $0 sleep 301"
     at = terminal("exec", "--", "bash", "-c", code, marker)
     at.until(b"ready")
     assert alive(marker)
-    for _ in range(times):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(at.process.pid, signal.SIGINT)
+    os.write(at.ours, b"\x03" * times)
     assert at.end() == 130
     assert alive(marker) == []
     assert b"Traceback" not in at.seen
+
+
+def test_a_reader_that_leaves_ends_the_run(jar: Callable[..., Ran], here: Path) -> None:
+    """`belljar run … | head -1`: nobody reads any more, so nothing runs any more."""
+    marker = f"marker-{os.getpid()}-pipe"
+    words = ["exec", "-q", "--", "bash", "-c", "while :; do echo line; done", marker]
+    with subprocess.Popen(
+        [*BELLJAR, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=here, env=environment(here.parent)
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"line\n"
+        process.stdout.close()
+        assert process.wait(30) == 141
+        assert process.stderr.read() == b""
+    assert alive(marker) == []
+
+
+@pytest.mark.parametrize("closed", [0, 1, 2])
+def test_closed_descriptors(jar: Callable[..., Ran], here: Path, closed: int) -> None:
+    """A descriptor that the caller closed does not become one of belljar's own files."""
+    words = [*BELLJAR, "run", "-q", "-c", "print('out' * 1000); import sys; sys.stderr.write('err' * 1000)"]
+    done = subprocess.run(
+        words,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        preexec_fn=lambda: os.close(closed),
+        cwd=here,
+        env=environment(here.parent),
+        check=False,
+        timeout=30,
+    )
+    assert done.returncode == 0
+    assert (len(done.stdout), len(done.stderr)) == (0 if closed == 1 else 3001, 0 if closed == 2 else 3000)

@@ -59,9 +59,18 @@ def describe(
     backends: list[Availability], checks: list[Check], choice: Choice | PrerequisiteError, *, colour: bool = False
 ) -> str:
     """Return everything that was found as text."""
-    parts = [_backend(found, colour=colour) for found in backends]
+    told = [found for found in backends if found.available or found.checks or found.hint]
+    parts = [_backend(found, colour=colour) for found in told]
+    parts += _others([found for found in backends if found not in told])
     parts.append(paint("host", BOLD, on=colour) + "\n" + "".join(map(_check, checks)))
     return "\n".join(parts) + "\n" + _verdict(choice)
+
+
+def _others(backends: list[Availability]) -> list[str]:
+    """Those of which there is nothing to say but one reason, a line for each reason."""
+    reasons = dict.fromkeys(found.reason for found in backends)
+    names = {reason: ", ".join(found.backend for found in backends if found.reason == reason) for reason in reasons}
+    return [f"{listed}: {visible(reason)}\n" for reason, listed in names.items()]
 
 
 def _backend(found: Availability, *, colour: bool) -> str:

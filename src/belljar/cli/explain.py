@@ -47,8 +47,7 @@ def describe(plan: LaunchPlan, refused: tuple[Clause, ...]) -> str:
     facts += [("environment", _shell([f"{name}={value}" for name, value in sorted(plan.env.items())]))]
     if program := plan.stage.get("bwrap"):
         facts += [("started by", _shell([program, *plan.stage["arguments"]]))]
-    clauses = [("clause", "status", "held by")]
-    clauses += [(clause.key, str(clause.status), _held(clause)) for clause in plan.report.clauses]
+    clauses = [("clause", "status", "held by"), *(row for clause in plan.report.clauses for row in _rows(clause))]
     verdict = "Every clause of the policy that is not enforced is accepted by it."
     if refused:
         verdict = "This run would be refused: the policy does not accept less for " + _keys(refused) + "."
@@ -57,8 +56,10 @@ def describe(plan: LaunchPlan, refused: tuple[Clause, ...]) -> str:
     return f"{aligned(facts)}\n{aligned(clauses)}\n{verdict}\n"
 
 
-def _held(clause: Clause) -> str:
-    return visible(f"{clause.by}; lost: {clause.lost}" if clause.lost else clause.by)
+def _rows(clause: Clause) -> list[tuple[str, str, str]]:
+    """One for what holds it, one for what is lost."""
+    held = (clause.key, str(clause.status), visible(clause.by))
+    return [held, ("", "", f"lost: {visible(clause.lost)}")] if clause.lost else [held]
 
 
 def _keys(clauses: tuple[Clause, ...]) -> str:

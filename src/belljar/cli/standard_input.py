@@ -38,8 +38,8 @@ def _in_foreground(descriptor: int) -> bool:
     """A job in the background that reads its terminal is stopped by the kernel; it gets no input instead."""
     try:
         return os.tcgetpgrp(descriptor) == os.getpgrp()
-    except OSError:
-        return False
+    except OSError:  # not the terminal that controls us: nobody stops us for reading it
+        return True
 
 
 def _pump(source: int, writable: int) -> None:

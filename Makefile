@@ -59,10 +59,13 @@ layers: dev ## imports point down only
 	@echo "layers: ok"
 
 generated: dev ## whether the generated files are current
-	@$(BIN)/python scripts/generate.py --check && echo "generated files: ok"
+	@$(BIN)/python scripts/generate.py --check
+	@$(BIN)/python scripts/generate_cli.py --check
+	@echo "generated files: ok"
 
 generate: dev ## write the compiled presets and the reference pages again
 	@$(BIN)/python scripts/generate.py
+	@$(BIN)/python scripts/generate_cli.py
 
 bench: dev ## measure what a jar costs; BENCH_ARGS=--record writes benchmarks/results.md
 	@scripts/install-prerequisites.sh demo "$(PYTHON)"

@@ -114,9 +114,9 @@ def make_venv(path: Path) -> Path:
 
 def install(venv: Path) -> str:
     """Install belljar as its users do, into a virtual environment of its own. The command's path."""
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--python", venv / "bin/python"]
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--python"]
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
-    subprocess.run([*pip, "install", "--quiet", "--compile", ROOT], check=True, env=environment)
+    subprocess.run([*pip, venv / "bin/python", "install", "--quiet", "--compile", ROOT], check=True, env=environment)
     return str(venv / "bin/belljar")
 
 

@@ -7,6 +7,7 @@ the backend does not work. In `BELLJAR_MUST_WORK=bubblewrap,…` such a skip is 
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -26,11 +27,9 @@ _PATIENCE_SECONDS = 5.0
 @cache
 def why_not(name: str) -> str:
     """Why the backend `name` does not work here; empty if it does. Asked once a session."""
-    if name != "bubblewrap":
-        return f"no backend is called {name}"
-    from belljar.backends.bubblewrap.probe import probe
+    from belljar.backends.registry import availability
 
-    found = probe()
+    found = availability(name, state=os.devnull)
     return "" if found.available else f"{found.reason} (hint: {found.hint})"
 
 
@@ -101,8 +100,8 @@ def _wait_until_empty(look: Callable[[], str]) -> str:
 
 
 # --- looking for what is left ----------------------------------------------------------------------------------------
-# Only what is ours to judge: our own descendants, belljar's processes that have lost their parent, mounts that we see
-# ourselves, and groups of dead launchers beneath our own groups. Other runs on this machine are not mistaken for ours.
+# Only what is ours to judge: our own descendants, processes of our belljar that have lost their parent, mounts that we
+# see ourselves, and groups of dead launchers beneath our own. Other runs on this machine are not mistaken for ours.
 
 _LAUNCHER, _STAGE = "belljar-launch", "belljar-stage"
 
@@ -147,13 +146,12 @@ def descendants(pid: int) -> list[int]:
 
 
 def orphans() -> list[int]:
-    """Processes of belljar's whose parent is gone: a launcher under pid 1, a stage without a launcher."""
+    """Processes of our belljar whose parent is gone: a launcher under pid 1, a stage without a launcher."""
     found = []
     for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
-        name = _name(pid)
-        if name == _LAUNCHER and _parent(pid) == 1:
-            found.append(pid)
-        if name == _STAGE and _name(_parent(pid)) not in (_LAUNCHER, _STAGE):
+        name, parent = _name(pid), _parent(pid)
+        lost = (name == _LAUNCHER and parent == 1) or (name == _STAGE and _name(parent) not in (_LAUNCHER, _STAGE))
+        if lost and os.path.dirname(_program(pid)) == os.path.dirname(sys.executable):
             found.append(pid)
     return found
 
@@ -205,6 +203,12 @@ def _parent(pid: int) -> int:
 def _name(pid: int) -> str:
     with suppress(OSError), open(f"/proc/{pid}/comm", errors="replace") as file:
         return file.read().rstrip("\n")
+    return ""
+
+
+def _program(pid: int) -> str:
+    with suppress(OSError), open(f"/proc/{pid}/cmdline", errors="replace") as file:
+        return file.read().partition("\0")[0]
     return ""
 
 

@@ -43,7 +43,7 @@ check: ## what has to pass before a change goes in: lint, types, layers, generat
 	@$(MAKE) test
 
 lint: dev ## style and common mistakes
-	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff check --quiet --output-format concise .
 	@$(BIN)/ruff format --check --quiet . || { echo "some files are not formatted: make format"; exit 1; }
 	@echo "lint: ok"
 

@@ -27,6 +27,8 @@ class Ran:
 
 def environment(directory: Path, **extra: str) -> dict[str, str]:
     kept = {
-        name: os.environ[name] for name in ("PATH", "HOME", "BELLJAR_CGROUP", "XDG_RUNTIME_DIR") if name in os.environ
+        name: os.environ[name]
+        for name in ("PATH", "HOME", "BELLJAR_CGROUP", "XDG_RUNTIME_DIR", "PYTHONPATH")
+        if name in os.environ
     }
     return {**kept, "BELLJAR_STATE_DIR": str(directory / "state"), **extra}

@@ -81,7 +81,7 @@ ESCAPES = r"import sys; sys.stdout.write('\x1b]0;owned\x07\u202e done'); sys.std
 
 def test_escape_sequences_are_shown(terminal: Callable[..., Terminal]) -> None:
     """What would act on the terminal is made visible, on both streams."""
-    at = terminal("run", "-c", ESCAPES)
+    at = terminal("run", "-q", "-c", ESCAPES)
     assert at.end() == 0
     assert b"\x1b" not in at.seen
     assert rb"\x1b]0;owned\x07\u202e done" in at.seen

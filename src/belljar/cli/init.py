@@ -7,6 +7,7 @@ import sys
 
 from belljar.cli.jar_options import JSON, PROJECT_FILE
 from belljar.cli.parsing import Command, Option, Parsed, expect_words
+from belljar.cli.terminal import visible
 from belljar.errors import UsageError
 
 
@@ -22,7 +23,8 @@ def run(parsed: Parsed) -> int:
 
         print_json({"path": path, "preset": preset})
     else:
-        sys.stderr.write(f"belljar: wrote {path}; use it: belljar run --policy {path} script.py\n")
+        name = visible(path)
+        sys.stderr.write(f"belljar: wrote {name}; use it: belljar run --policy {name} script.py\n")
     return 0
 
 

@@ -24,6 +24,9 @@ def main(words: list[str] | None = None) -> int:
         code = _call(sys.argv[1:] if words is None else words)
         sys.stdout.flush()
     except KeyboardInterrupt:
+        import signal
+
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one must not interrupt the cleaning up
         return INTERRUPTED
     except BrokenPipeError:
         _forget_output()

@@ -6,6 +6,7 @@ import sys
 
 from belljar.cli.jar_options import JSON
 from belljar.cli.parsing import Command, Option, Parsed, expect_words
+from belljar.cli.terminal import visible
 from belljar.errors import PolicyError
 
 WRONG = 1
@@ -25,7 +26,7 @@ def run(parsed: Parsed) -> int:
 
         print_json({"policy": name, "ok": True, "digest": policy.digest, "problems": []})
     else:
-        sys.stdout.write(f"{name}: ok, {policy.digest}\n")
+        sys.stdout.write(f"{visible(name)}: ok, {policy.digest}\n")
     return 0
 
 

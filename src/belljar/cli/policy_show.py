@@ -6,6 +6,8 @@ import sys
 
 from belljar.cli.jar_options import JSON, policy_name
 from belljar.cli.parsing import Command, Option, Parsed, expect_words
+from belljar.cli.style import is_terminal
+from belljar.cli.terminal import visible_lines
 
 
 def run(parsed: Parsed) -> int:
@@ -23,7 +25,8 @@ def run(parsed: Parsed) -> int:
     else:
         from belljar.policy.show import to_yaml
 
-        sys.stdout.write(to_yaml(policy, origins=not parsed.flag("--plain")))
+        text = to_yaml(policy, origins=not parsed.flag("--plain"))
+        sys.stdout.write(visible_lines(text) if is_terminal(1) else text)
     return 0
 
 

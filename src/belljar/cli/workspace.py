@@ -60,6 +60,8 @@ class Workspace:
 def settle(jar: Sandbox, result: RunResult, parsed: Parsed) -> Workspace:
     """After the run, while the jar is still open: take out what the options ask for."""
     brought = Workspace()
+    if result.outcome == "refused":
+        return brought  # nothing ran, so there is nothing to take out
     if parsed.flag("--diff") or parsed.flag("--apply"):
         with jar.changes() as changes:
             if parsed.flag("--diff"):

@@ -81,7 +81,7 @@ def read_keys(number: int) -> bool:
         say(f"     {line}")
     if keys not in present:
         say("     (you have no ~/.ssh; a file that is not there at all is no denial)")
-    return nothing and (not present or denied(result, "file"))
+    return denied(result, "file") and nothing
 
 
 def connect(number: int) -> bool:
@@ -105,10 +105,10 @@ def memory_bomb(number: int) -> bool:
 
 
 def _home_files() -> list[str]:
-    """Files of the home directory to try, where there are no keys: only their names are used."""
+    """What else of the home directory to try, where there are no keys: its files, or itself if it is empty."""
     home = os.path.expanduser("~")
     usual = [os.path.join(home, name) for name in (".bashrc", ".profile", ".gitconfig")]
-    return usual + [os.path.join(home, name) for name in sorted(os.listdir(home))]
+    return [*usual, *(os.path.join(home, name) for name in sorted(os.listdir(home))), home]
 
 
 # --- running and showing ---------------------------------------------------------------------------------------------

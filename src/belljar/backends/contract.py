@@ -164,8 +164,8 @@ class Jar(Protocol):
     shortfalls: tuple[Clause, ...]
     """What could only be found out on the real directories."""
 
-    def launch(self, plan: LaunchPlan, request: RunRequest, *, stdin: int | None) -> Process:
-        """Start a run. `stdin` is a descriptor to read from, or None."""
+    def launch(self, plan: LaunchPlan, request: RunRequest, *, stdin: int | None, prepare: bool = False) -> Process:
+        """Start a run. `stdin` is a descriptor to read from, or None. `prepare` hints that another run will follow."""
 
     def open(self, mount: int, path: str, flags: int) -> int:
         """A descriptor for a regular file or directory beneath the mount, through no link."""

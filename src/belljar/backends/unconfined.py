@@ -114,7 +114,14 @@ class UnconfinedJar:
                 return self._root(mount)
         return self._directory
 
-    def launch(self, plan: LaunchPlan, request: RunRequest, *, stdin: int | None) -> UnconfinedProcess:
+    def launch(
+        self,
+        plan: LaunchPlan,
+        request: RunRequest,
+        *,
+        stdin: int | None,
+        prepare: bool = False,  # noqa: ARG002
+    ) -> UnconfinedProcess:
         """Start the code as a child process with a process group of its own."""
         command = list(plan.argv)
         if request.code is not None:

@@ -41,6 +41,7 @@ class Sandbox:
         live: Show `workspace` itself instead: changes are made in it at once.
         overrides: `key=value`, as `--set` takes them.
         timeout: Instead of the policy's, as `30s`.
+        one_shot: There will be one run only, so that no jar is kept waiting for the next.
 
     Raises:
         PolicyError: the policy can't be read, or asks for more than the managed one allows.
@@ -56,6 +57,7 @@ class Sandbox:
         live: bool = False,
         overrides: Sequence[str] = (),
         timeout: str | None = None,
+        one_shot: bool = False,
     ) -> None:
         self.policy = _resolve(
             policy, backend=backend, workspace=workspace, live=live, overrides=overrides, timeout=timeout
@@ -64,6 +66,7 @@ class Sandbox:
         self._jar: Jar | None = None
         self._running: set[Stream] = set()
         self._closed = False
+        self._one_shot = one_shot
         self._opened_ns = time.time_ns()
         self._last_end_ns = 0
         self._backend, self.fallback_from = open_best(self.policy, state=state_directory())
@@ -179,7 +182,7 @@ class Sandbox:
             return
         since_ns = max(time.time_ns() - _CLOCK_TICK_NS, self._last_end_ns)
         with _input(stdin) as descriptor:
-            process = jar.launch(plan, request, stdin=descriptor)
+            process = jar.launch(plan, request, stdin=descriptor, prepare=not self._one_shot)
         with self._lock:
             self._running.add(stream)
         try:
@@ -290,7 +293,7 @@ class Sandbox:
 
 def run(code: str | bytes, policy: PolicyLike = None, *, language: str = "python", **options: Any) -> RunResult:
     """Run code once, in a jar of its own: `belljar.run("print(1)").stdout`. Options are those of `Sandbox`."""
-    with Sandbox(policy, **options) as jar:
+    with Sandbox(policy, one_shot=True, **options) as jar:
         return jar.run(code, language=language)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
+from collections.abc import Iterator
 from functools import cached_property
 
 from belljar.backends.bubblewrap import wire
@@ -76,48 +78,55 @@ class BubblewrapJar:
         )
         self.kernel_uid: int = answer["kernel_uid"]
 
-    def launch(self, plan: LaunchPlan, request: RunRequest, *, stdin: int | None) -> BubblewrapProcess:
-        """Start a run."""
+    def launch(
+        self, plan: LaunchPlan, request: RunRequest, *, stdin: int | None, prepare: bool = False
+    ) -> BubblewrapProcess:
+        """Start a run, in the jar that waits for it or in a new one. `prepare` has the next one wait."""
         limits = dict(plan.limits)
-        timeout = limits.pop("timeout_seconds")
-        limits.pop("output_bytes")
-        output, output_inside = os.pipe2(os.O_CLOEXEC)
-        errors, errors_inside = os.pipe2(os.O_CLOEXEC)
-        ours, theirs = wire.pair()
-        standard_input = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) if stdin is None else stdin
-        passed = [standard_input, output_inside, errors_inside, theirs.fileno()]
-        code = -1
-        if request.code is not None:
-            code = os.memfd_create("belljar-code", os.MFD_CLOEXEC)
-            _write_all(code, request.code)
-            passed.append(code)
         message = {
             "do": "run",
-            "bwrap": plan.stage["bwrap"],
-            "arguments": plan.stage["arguments"],
+            "timeout_seconds": limits.pop("timeout_seconds"),
             "command": list(plan.argv),
-            "limits": limits,
-            "timeout_seconds": timeout,
-            "expect": plan.stage["expect"],
-            "memory_group": plan.stage["memory_group"],
+            "env": dict(plan.env),
             "code_name": plan.stage["code_name"],
-            "observe_files": request.explain_denials,
-            "observe_network": True,
+            "absent_at_first": plan.stage["absent_at_first"],
+            "stdin": stdin is not None,
+            "prepare": prepare,
+            "jar": {
+                "bwrap": plan.stage["bwrap"],
+                "arguments": plan.stage["arguments"],
+                "limits": {name: value for name, value in limits.items() if name != "output_bytes"},
+                "expect": plan.stage["expect"],
+                "memory_group": plan.stage["memory_group"],
+                "observe_files": request.explain_denials,
+                "observe_network": True,
+            },
         }
+        ours, theirs = wire.pair()
+        passed = [theirs.fileno(), *([] if stdin is None else [stdin])]
+        with theirs, _memory_file(request.code) as code:
+            if code is not None:
+                passed.append(code)
+            try:
+                with self._lock:
+                    wire.send(self._control, message, tuple(passed))
+            except OSError as error:
+                ours.close()
+                raise SandboxUnavailableError("the jar's stage process has died", hint="try again") from error
+        return self._process(ours)
+
+    def _process(self, events: socket.socket) -> BubblewrapProcess:
+        """The stage answers with the run's output and errors, as soon as there are processes to write them."""
         try:
-            with self._lock:
-                wire.send(self._control, message, tuple(passed))
+            answer = wire.receive(events)
         except OSError as error:
-            for descriptor in (output, errors):
-                os.close(descriptor)
-            ours.close()
-            raise SandboxUnavailableError("the jar's stage process has died", hint="try again") from error
-        finally:
-            theirs.close()
-            for descriptor in (output_inside, errors_inside, code, *([standard_input] if stdin is None else [])):
-                if descriptor >= 0:
-                    os.close(descriptor)
-        return BubblewrapProcess(output, errors, ours, self)
+            events.close()
+            raise SandboxUnavailableError(f"the jar's stage did not answer: {error}") from error
+        if answer is None:
+            events.close()
+            raise self.last_words()
+        _message, (output, errors) = answer
+        return BubblewrapProcess(output, errors, events, self)
 
     def open(self, mount: int, path: str, flags: int) -> int:
         """A descriptor for a file beneath the mount."""
@@ -232,7 +241,13 @@ def _split(exit_code: int, status: int | None) -> tuple[int, int | None]:
     return exit_code, None
 
 
-def _write_all(descriptor: int, content: bytes) -> None:
-    rest = memoryview(content)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
+@contextlib.contextmanager
+def _memory_file(content: bytes | None) -> Iterator[int | None]:
+    if content is None:
+        yield None
+        return
+    descriptor = os.memfd_create("belljar-code", os.MFD_CLOEXEC)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        yield descriptor

@@ -10,12 +10,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from belljar.backends.bubblewrap import kernel
 
+_SETTLE_SECONDS = 1.0
 _NAMESPACES = ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup")
 
 
@@ -52,6 +54,16 @@ def _status(pid: int) -> dict[str, str]:
         return {key: value.strip() for key, _, value in (line.partition(":") for line in file)}
 
 
+def _settled(pid: int) -> dict[str, str]:
+    """The status of a process that has put on its filter. Pid 1 does so beside the gate, and may be a moment later."""
+    deadline = time.monotonic() + _SETTLE_SECONDS
+    while True:
+        status = _status(pid)
+        if int(status.get("Seccomp_filters", "2")) >= 2 or time.monotonic() > deadline:
+            return status
+        time.sleep(0.0005)
+
+
 def _namespaces(jar: Jar) -> Iterator[str]:
     """Every namespace is the jar's own."""
     for name in _NAMESPACES:
@@ -62,7 +74,7 @@ def _namespaces(jar: Jar) -> Iterator[str]:
 def _privileges(jar: Jar) -> Iterator[str]:
     """No capability, no root, no way to gain either, a seccomp filter: for the code, and for the jar's pid 1."""
     for pid, who in ((jar.pid, "the code"), (jar.init_pid, "the jar's pid 1")):
-        status = _status(pid)
+        status = _settled(pid)
         for kind in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
             if int(status[kind], 16) and not (kind == "CapBnd" and pid == jar.init_pid):
                 yield f"{who} has capabilities: {kind} {status[kind]}"
@@ -89,7 +101,7 @@ def _mounts(jar: Jar) -> Iterator[str]:
                 yield f"{point} honours setuid programs"
             if point in writable or _is_device(point):
                 continue
-            if not any(point == known or point.startswith(f"{known}/") for known in readonly):
+            if not any(point == known or point.startswith(f"{known}/") for known in (*readonly, "/etc")):
                 yield f"{point} is mounted and is not in the plan"
             elif "ro" not in options:
                 yield f"{point} is writable"

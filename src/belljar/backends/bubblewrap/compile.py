@@ -33,7 +33,7 @@ def compile_plan(policy: Policy, request: RunRequest, host: Host) -> LaunchPlan:
     """The plan for one run. The stage part depends on the policy and the runtime only, so a Sandbox stages once."""
     stage = _stage(policy, host)
     environment = _environment(policy, request, host)
-    arguments, readonly, writable = _arguments(policy, host, stage, environment)
+    readonly, writable = _mount_points(policy, host)
     return LaunchPlan(
         backend="bubblewrap",
         argv=tuple(_command(policy, request, host)),
@@ -43,14 +43,14 @@ def compile_plan(policy: Policy, request: RunRequest, host: Host) -> LaunchPlan:
         stage={
             "plan": stage.to_json(),
             "bwrap": host.bwrap,
-            "arguments": arguments,
+            "arguments": _arguments(policy, stage),
             "cgroup": host.cgroup.to_json(),
             "expect": {
                 "readonly": readonly,
                 "writable": writable,
                 "absent": _absent(policy, host),
-                "absent_at_first": _absent_at_first(policy, stage),
             },
+            "absent_at_first": _absent_at_first(policy, stage),
             "memory_group": "memory" in host.cgroup.controllers,
             "code_name": _code_name(request, host),
         },
@@ -77,8 +77,9 @@ def _stage(policy: Policy, host: Host) -> StagePlan:
         if mount.source is not None:
             index = len(sources)
             sources.append(Source(mount.source, idmap=host.root, recursive=kind is ViewKind.LIVE))
-        views.append(View(kind, mount.path, index))
-    sources.extend(Source(path, idmap=False, recursive=True) for path in host.runtime_mounts())
+        views.append(View(kind, mount.path, mount.rw, index))
+    runtimes = tuple(enumerate(host.runtime_mounts(), start=len(sources)))
+    sources.extend(Source(path, idmap=False, recursive=True) for _index, path in runtimes)
     return StagePlan(
         sources=tuple(sources),
         views=tuple(views),
@@ -87,6 +88,9 @@ def _stage(policy: Policy, host: Host) -> StagePlan:
         inodes=policy.fs.inodes,
         etc_files=_etc(policy),
         etc_host=host.etc,
+        directories=host.directories,
+        links=host.links,
+        runtimes=runtimes,
     )
 
 
@@ -115,39 +119,28 @@ def _etc(policy: Policy) -> dict[str, str]:
 # --- bubblewrap's arguments ------------------------------------------------------------------------------------------
 
 
-def _arguments(
-    policy: Policy, host: Host, stage: StagePlan, environment: dict[str, str]
-) -> tuple[list[str], list[str], list[str]]:
-    """The arguments, and the mount points that have to come of them: (read-only, writable)."""
+def _arguments(policy: Policy, stage: StagePlan) -> list[str]:
+    """The stage has the whole root ready, so that bubblewrap mounts it at once; only what is a run's own is added."""
     uid = str(policy.proc.uid)
     arguments = ["--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
     arguments += ["--unshare-cgroup", "--uid", uid, "--gid", uid, "--hostname", "jar"]
-    arguments += ["--die-with-parent", "--new-session"]
-    readonly, writable = ["/", "/dev", "/etc", layout.JAR_CODE, *_COVERED], ["/proc", "/tmp", "/dev/shm"]
-    for path in host.directories:
-        arguments += ["--ro-bind", path, path]
-        readonly.append(path)
-    for where, target in host.links:
-        arguments += ["--symlink", target, where]
-    arguments += ["--ro-bind", layout.ETC, "/etc", "--proc", "/proc"]
-    arguments += ["--dev-bind", layout.DEV, "/dev", "--remount-ro", "/dev"]
+    arguments += ["--die-with-parent", "--new-session", "--dev-bind", layout.ROOT, "/", "--proc", "/proc"]
     for path, cover in _COVERED.items():
         arguments += ["--ro-bind", cover, path]
     arguments += ["--bind", f"{layout.RUNS}/{layout.RUN}/tmp", "/tmp"]
     arguments += ["--bind", f"{layout.RUNS}/{layout.RUN}/shm", "/dev/shm"]
     arguments += ["--ro-bind", f"{layout.CODE}/{layout.RUN}", layout.JAR_CODE]
-    first = len(stage.sources) - len(host.runtime_mounts())
-    for index, path in enumerate(host.runtime_mounts(), start=first):
-        arguments += ["--ro-bind", layout.source(index), path]
-        readonly.append(path)
-    for index, mount in enumerate(policy.fs.mounts):
-        arguments += ["--bind" if mount.rw else "--ro-bind", layout.view(index), mount.path]
-        (writable if mount.rw else readonly).append(mount.path)
-    arguments += ["--remount-ro", "/", "--chdir", policy.fs.workdir]
-    for name, value in environment.items():
-        arguments += ["--setenv", name, value]
-    arguments += ["--seccomp", str(layout.SECCOMP_FD)]
-    return arguments, readonly, writable
+    for index, path in stage.runtimes:
+        if stage.is_late(path):
+            arguments += ["--ro-bind", layout.source(index), path]
+    return [*arguments, "--chdir", policy.fs.workdir, "--seccomp", str(layout.SECCOMP_FD)]
+
+
+def _mount_points(policy: Policy, host: Host) -> tuple[list[str], list[str]]:
+    """The mount points that a finished jar must have: (read-only, writable)."""
+    readonly = ["/", "/dev", layout.JAR_CODE, *_COVERED, *host.directories, *host.runtime_mounts()]
+    readonly += [mount.path for mount in policy.fs.mounts if not mount.rw]
+    return readonly, ["/proc", "/tmp", "/dev/shm", *(mount.path for mount in policy.fs.mounts if mount.rw)]
 
 
 def _absent(policy: Policy, host: Host) -> list[str]:

@@ -23,7 +23,7 @@ OPEN_TREE_CLONE = 1
 OPEN_TREE_CLOEXEC = os.O_CLOEXEC
 MOVE_MOUNT_F_EMPTY_PATH = 0x4
 MOUNT_ATTR_IDMAP = 0x00100000
-MOUNT_ATTR_RDONLY = 0x1
+MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV = 0x1, 0x2, 0x4
 
 RESOLVE_NO_MAGICLINKS = 0x02
 RESOLVE_NO_SYMLINKS = 0x04
@@ -115,6 +115,20 @@ def idmap(tree: int, userns: int) -> None:
         ctypes.byref(attributes),
         ctypes.c_size_t(ctypes.sizeof(attributes)),
         what="idmapped mount",
+    )
+
+
+def restrict(path: str, attributes: int, *, recursive: bool) -> None:
+    """Give the mount at `path` more restrictive attributes: read-only, no setuid, no devices."""
+    wanted = _MountAttr(attr_set=attributes)
+    _syscall(
+        _NR_MOUNT_SETATTR,
+        AT_FDCWD,
+        os.fsencode(path),
+        ctypes.c_uint(AT_RECURSIVE if recursive else 0),
+        ctypes.byref(wanted),
+        ctypes.c_size_t(ctypes.sizeof(wanted)),
+        what=path,
     )
 
 

@@ -13,10 +13,10 @@ SOURCES = f"{STAGE}/src"
 TRUSTED = f"{STAGE}/jar"
 DATA = f"{STAGE}/data"
 
-ETC = f"{TRUSTED}/etc"
-DEV = f"{TRUSTED}/dev"
+ROOT = f"{TRUSTED}/root"
+DEV = f"{ROOT}/dev"
 MASKS = f"{TRUSTED}/mask"
-VIEWS = f"{TRUSTED}/view"
+SCRATCH = f"{TRUSTED}/scratch"
 CODE = f"{TRUSTED}/code"
 EMPTY = f"{TRUSTED}/empty"
 UPPER = f"{DATA}/upper"
@@ -33,12 +33,15 @@ GATE_FD, SECCOMP_FD, ARGS_FD = 4, 3, 5
 JAR_CODE = "/run/jar"
 """Where the code's file is inside the jar."""
 
+COMMAND = ".command"
+"""The file beside it that tells the gate what to become: the stage writes it, the jar can only read it."""
+
 
 def source(index: int) -> str:
     """The staged host directory number `index`."""
     return f"{SOURCES}/{index}"
 
 
-def view(index: int) -> str:
-    """What is mounted in the jar for the policy's mount number `index`."""
-    return f"{VIEWS}/{index}"
+def inside(path: str) -> str:
+    """Where the jar's `path` is in the stage."""
+    return ROOT + path

@@ -1,9 +1,11 @@
-"""One run, from the fork to the last process gone. Runs in the stage process, driven by its event loop.
+"""One jar, from the fork to the last process gone. Runs in the stage process, driven by its event loop.
 
-fork ── child: enters its cgroup, a user namespace of the run's own, becomes bubblewrap
+fork ── child: enters its cgroup, puts on the notify filter, becomes bubblewrap
  │
 "ready" from the gate inside the jar: mounts, namespaces, capabilities and seccomp are final
- │      canaries look in; rlimits are set from outside; only then the word "go"
+ │      canaries look in; rlimits are set from outside; the jar waits, for the host or for a run to come
+ │
+"go": the gate reads what to run, from a file that only the stage writes, and becomes it
  │
 the code runs ── timeout, memory, kill ──▶ pid 1 of the jar is killed, and with it all of them
  │
@@ -29,7 +31,6 @@ from typing import Any, NoReturn
 from belljar.backends.bubblewrap import kernel, layout
 from belljar.backends.bubblewrap.canary import Jar, failures
 from belljar.backends.bubblewrap.observe import Observer
-from belljar.backends.bubblewrap.staging import write_maps
 from belljar.backends.bubblewrap.wire import Message
 from belljar.backends.seccomp import filters
 from belljar.backends.seccomp.notify import Listener
@@ -37,53 +38,65 @@ from belljar.limits import monitor, rlimits
 from belljar.limits.groups import RunGroup
 from belljar.limits.values import Limits
 
-GATE = 'echo ready >&4;read -r g <&4&&[ "$g" = go ]&&exec 4>&-&&exec "$@";exit 125'
-"""The gate inside the jar: only the word opens it, end of file ends it."""
+GATE = f'echo ready >&4;read -r g <&4&&[ "$g" = go ]&&exec 4>&-&&. {layout.JAR_CODE}/{layout.COMMAND};exit 125'
+"""The gate inside the jar: only the word opens it, end of file ends it. It starts with no environment at all, so that
+nothing of the policy's or the code's (LD_PRELOAD) is in a process before the canaries have looked."""
 
 _ERRORS_FD, _LISTENER_FD = 6, 7
 """Descriptors of the child that bubblewrap does not get."""
 
 _PIDFD_GET_INFO = 0xC040FF0B
 _PIDFD_INFO_EXIT = 1 << 3
+_GATE_SECONDS = 30
 _SLACK = 8
 """With a control group that one is exact, and counts what it refuses; the rlimit stands behind it."""
 
-_NAMESPACE_LIMITS = {"max_user_namespaces": 1, "max_inotify_instances": 64, "max_mnt_namespaces": 8}
 
-
-@dataclass(slots=True)
-class Order:
-    """What the host asked for, with the descriptors it handed over."""
+@dataclass(frozen=True, slots=True)
+class JarSpec:
+    """What a jar is made of; nothing about the code that will run in it. Equal specs make interchangeable jars."""
 
     bwrap: str
     arguments: list[str]
-    command: list[str]
     limits: Limits
-    timeout_seconds: float
     expect: dict[str, Any]
     observe_files: bool
     observe_network: bool
-    stdio: tuple[int, int, int]
     memory_group: bool
+
+    @classmethod
+    def of(cls, data: Message) -> JarSpec:
+        """From the host's message."""
+        return cls(**{**data, "limits": Limits.from_json(data["limits"])})
 
 
 @dataclass(slots=True)
 class Run:
-    """A run in progress."""
+    """A jar, waiting or in use."""
 
     name: str
-    order: Order
+    spec: JarSpec
     group: RunGroup | None
+    absent: list[str] = field(default_factory=list)
+    """Further canary paths, for this jar only."""
+    timeout_seconds: float = 0.0
+    """Set when there is something to run; until then the jar waits."""
+    prepares: bool = False
+    """Whether another jar is to wait for the next run when this one has ended."""
     pid: int = 0
     pidfd: int = -1
     gate: socket.socket | None = None
     errors: int = -1
+    outputs: tuple[int, int] = (-1, -1)
+    """The ends of its output and errors that the host is to have."""
     observer: Observer | None = None
     init_pid: int = 0
     init_fd: int = -1
     code_fd: int = -1
     proc_fd: int = -1
     io_fd: int = -1
+    ready: bool = False
+    """At the gate, with every canary satisfied."""
     started: float = 0.0
     deadline: float = 0.0
     ended_by: str = ""
@@ -94,45 +107,42 @@ class Run:
 
     # --- start ---
 
-    def launch(self) -> None:
-        """Fork, and let the child become bubblewrap."""
-        self.deadline = time.monotonic() + 30  # to reach the gate; the code's own time starts there
+    def launch(self, standard_input: int) -> None:
+        """Fork, and let the child become bubblewrap. Takes the descriptor over."""
+        self.deadline = time.monotonic() + _GATE_SECONDS  # the code's own time starts when the gate opens
         gate, gate_inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         gate.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        errors, errors_inside = os.pipe()
         listener_here, listener_there = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-        notify = filters.notify_filter(connects=self.order.observe_network, files=self.order.observe_files)
-        arguments = _memory_file("arguments", "\0".join(self.order.arguments).encode() + b"\0")
+        pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(3)]
+        (output, output_inside), (errors, errors_inside), (faults, faults_inside) = pipes
+        notify = filters.notify_filter(connects=self.spec.observe_network, files=self.spec.observe_files)
+        arguments = _memory_file("arguments", self._arguments())
         program = _memory_file("seccomp", filters.jar_filter(reported=True))
+        inside = [standard_input, output_inside, errors_inside, program, gate_inside.detach(), arguments]
+        inside += [faults_inside, listener_there.detach()]
         self.pid = self.group.fork() if self.group else os.fork()
         if self.pid == 0:
-            inside = [
-                *self.order.stdio,
-                program,
-                gate_inside.fileno(),
-                arguments,
-                errors_inside,
-                listener_there.fileno(),
-            ]
             self._become_bubblewrap(inside, notify)
-        self.pidfd = os.pidfd_open(self.pid)
-        self.gate, self.errors = gate, errors
-        for descriptor in (arguments, program, errors_inside, *self.order.stdio):
+        for descriptor in inside:
             os.close(descriptor)
-        gate_inside.close()
-        listener_there.close()
+        self.pidfd = os.pidfd_open(self.pid)
+        self.gate, self.errors, self.outputs = gate, faults, (output, errors)
         self._take_listener(listener_here)
+
+    def _arguments(self) -> bytes:
+        own = (layout.RUNS, layout.CODE)
+        words = [word.replace(layout.RUN, self.name) if word.startswith(own) else word for word in self.spec.arguments]
+        return b"".join(os.fsencode(word) + b"\0" for word in words)
 
     def _become_bubblewrap(self, inside: list[int], notify: bytes) -> NoReturn:
         """In the child: nothing here may return."""
         errors = inside[_ERRORS_FD]
         try:
-            _own_user_namespace()
             _place(inside)
             errors = _ERRORS_FD
             os.set_inheritable(errors, False)  # noqa: FBT003
             rlimits.volunteer_for_oom()
-            rlimits.apply(rlimits.rlimits_for(self.order.limits, has_memory_group=self.order.memory_group))
+            rlimits.apply(rlimits.rlimits_for(self.spec.limits, has_memory_group=self.spec.memory_group))
             listener = filters.install(notify, listener=True)
             socket.socket(fileno=_LISTENER_FD).sendmsg(
                 [b"L"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [listener]))]
@@ -140,9 +150,8 @@ class Run:
             os.closerange(_LISTENER_FD, 1 << 20)
             _default_signals()
             kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
-            gate_command = ["/bin/sh", "-c", GATE, "sh", *self.order.command]
-            command = ["bwrap", "--args", str(layout.ARGS_FD), "--", *gate_command]
-            os.execve(self.order.bwrap, command, {})  # noqa: S606
+            command = ["bwrap", "--args", str(layout.ARGS_FD), "--", "/bin/sh", "-c", GATE]
+            os.execve(self.spec.bwrap, command, {})  # noqa: S606
         except BaseException as error:  # noqa: BLE001 - whatever it is, the child must not live on as a second stage
             with contextlib.suppress(OSError):
                 os.write(errors, f"{type(error).__name__}: {error}".encode()[:500])
@@ -161,31 +170,39 @@ class Run:
 
     # --- the gate ---
 
-    def at_gate(self) -> str | None:
-        """The gate spoke (or died). Check the jar, set the last limits, and open. An error text if it is not to be."""
+    def at_gate(self) -> bool:
+        """The gate spoke, or died. Check the jar and set the last limits; False if it does not hold."""
         assert self.gate is not None
         word, ancillary, _flags, _address = self.gate.recvmsg(16, socket.CMSG_SPACE(12))
         if not word.startswith(b"ready"):
-            return self._why_not_ready()
+            self.problems = [self._why_not_ready()]
+            return False
         pid = next(struct.unpack("3i", data)[0] for _level, kind, data in ancillary if kind == socket.SCM_CREDENTIALS)
-        jar = Jar.of(pid, self.order.expect)
+        absent = self.spec.expect["absent"] + self.absent
+        expect = {**self.spec.expect, "absent": absent, "kernel_uid": os.geteuid()}  # the stage's user is the jar's
+        jar = Jar.of(pid, expect)
         self.code_fd, self.init_fd, self.proc_fd = jar.code_fd, jar.init_fd, jar.proc_fd
         self.init_pid = jar.init_pid
+        if self.observer:
+            self.observer.jar_root = jar.root_fd
         with contextlib.suppress(OSError):
             self.io_fd = os.open(f"/proc/{jar.init_pid}/io", os.O_RDONLY | os.O_CLOEXEC)
         self.problems = failures(jar)
-        if self.problems:
-            return "canary"
-        processes = self.order.limits.pids + 1 + (_SLACK if self.group else 0)  # the jar's pid 1 counts
+        processes = self.spec.limits.pids + 1 + (_SLACK if self.group else 0)  # the jar's pid 1 counts
         resource.prlimit(pid, resource.RLIMIT_NPROC, (processes, processes))
-        if self.observer:
-            self.observer.jar_root = jar.root_fd
+        self.deadline = float("inf")
+        self.ready = not self.problems
+        return self.ready
+
+    def go(self) -> None:
+        """Open the gate: the command is in its place, and the clock starts."""
+        assert self.gate is not None
         self.started = time.monotonic()
-        self.deadline = self.started + self.order.timeout_seconds
-        self.gate.send(b"go\n")
+        self.deadline = self.started + self.timeout_seconds
+        with contextlib.suppress(BrokenPipeError):  # killed this very moment: its end will be told
+            self.gate.send(b"go\n")
         self.gate.close()
         self.gate = None
-        return None
 
     def _why_not_ready(self) -> str:
         text = os.read(self.errors, 500).decode(errors="replace") if self._poll_errors() else ""
@@ -198,11 +215,11 @@ class Run:
 
     def sample(self) -> None:
         """Without a control group: look at what the jar uses, and end it past its limit."""
-        seen = monitor.sample(self.proc_fd, limit_bytes=self.order.limits.mem_bytes)
+        seen = monitor.sample(self.proc_fd, limit_bytes=self.spec.limits.mem_bytes)
         self.peak_memory = max(self.peak_memory, seen.anon_bytes)
         self.peak_processes = max(self.peak_processes, seen.processes)
         self.cpu_seconds = max(self.cpu_seconds, seen.cpu_seconds)
-        if seen.anon_bytes > self.order.limits.mem_bytes:
+        if seen.anon_bytes > self.spec.limits.mem_bytes:
             self.kill("oom")
 
     def end_jar(self) -> None:
@@ -249,10 +266,18 @@ class Run:
         for descriptor in (self.pidfd, self.errors, self.code_fd, self.init_fd, self.proc_fd, self.io_fd):
             if descriptor >= 0:
                 os.close(descriptor)
+        self.close_outputs()
         if self.gate:
             self.gate.close()
         if self.observer:
             self.observer.close()
+
+    def close_outputs(self) -> None:
+        """The host has its own ends now, or nobody will read."""
+        for descriptor in self.outputs:
+            if descriptor >= 0:
+                os.close(descriptor)
+        self.outputs = (-1, -1)
 
 
 def _default_signals() -> None:
@@ -267,18 +292,6 @@ def _memory_file(name: str, content: bytes) -> int:
     os.write(descriptor, content)
     os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor
-
-
-def _own_user_namespace() -> None:
-    """A user namespace for this run alone: what the kernel counts per user is counted, and limited, from zero."""
-    uid, gid = os.geteuid(), os.getegid()
-    kernel.unshare(kernel.CLONE_NEWUSER)
-    write_maps(uid, gid)
-    for name, value in _NAMESPACE_LIMITS.items():
-        with contextlib.suppress(FileNotFoundError):
-            descriptor = os.open(f"/proc/sys/user/{name}", os.O_WRONLY)
-            os.write(descriptor, str(value).encode())
-            os.close(descriptor)
 
 
 def _place(descriptors: list[int]) -> None:

@@ -11,7 +11,7 @@ import contextlib
 import os
 import select
 import selectors
-import shutil
+import shlex
 import socket
 import stat
 import sys
@@ -20,12 +20,11 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from belljar.backends.bubblewrap import kernel, layout, staging, wire
-from belljar.backends.bubblewrap.running import Order, Run
+from belljar.backends.bubblewrap.running import JarSpec, Run
 from belljar.backends.bubblewrap.stageplan import StagePlan
-from belljar.backends.bubblewrap.tree import remove_tree
+from belljar.backends.bubblewrap.tree import remove_in_place, remove_tree
 from belljar.errors import BelljarError, PolicyError, PrerequisiteError, SandboxUnavailableError
 from belljar.limits.groups import JarGroup
-from belljar.limits.values import Limits
 
 _SAMPLE_SECONDS = 0.01
 _BENEATH = kernel.RESOLVE_BENEATH | kernel.RESOLVE_NO_SYMLINKS | kernel.RESOLVE_NO_MAGICLINKS
@@ -42,7 +41,7 @@ def main(control: socket.socket, plan: StagePlan, group: JarGroup | None, kernel
         _answer(control, {"error": _fault(error), "message": error.message, "hint": error.hint})
         code = 1
     except OSError as error:
-        _answer(control, {"error": "unavailable", "message": f"the jar could not be staged: {error}", "hint": ""})
+        _answer(control, {"error": "unavailable", "message": f"the jar could not be staged: {error}"[:500], "hint": ""})
         code = 1
     except BaseException as error:  # noqa: BLE001 - the host must hear of it, whatever it is
         _answer(control, {"error": "internal", "message": f"{type(error).__name__}: {error}", "hint": ""})
@@ -74,7 +73,10 @@ class Stage:
         self._group = group
         self._kernel_uid = kernel_uid
         self._loop = selectors.DefaultSelector()
-        self._runs: dict[str, tuple[Run, socket.socket]] = {}
+        self._runs: dict[str, Run] = {}
+        self._hosts: dict[str, socket.socket] = {}
+        """For a run in use, the socket on which the host hears of it."""
+        self._spare: Run | None = None
         self._count = 0
         self._views: list[int] = []
         self._copied: list[int] = []
@@ -84,7 +86,7 @@ class Stage:
         """Build, say so, and answer until the host's end closes."""
         staged = staging.build(self._plan, self._kernel_uid)
         self._copied = staged.copied
-        self._views = [os.open(layout.view(index), os.O_PATH | os.O_CLOEXEC) for index in range(len(self._plan.views))]
+        self._views = [os.open(layout.inside(view.jar_path), os.O_PATH | os.O_CLOEXEC) for view in self._plan.views]
         self._runs_fd = os.open(layout.RUNS, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._code_fd = os.open(layout.CODE, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         wire.send(
@@ -103,17 +105,17 @@ class Stage:
     def _patience(self) -> float | None:
         if not self._runs:
             return None
-        soonest = min(run.deadline for run, _host in self._runs.values()) - time.monotonic()
-        watching = any(self._watches(run) for run, _host in self._runs.values())
+        soonest = min(run.deadline for run in self._runs.values()) - time.monotonic()
+        watching = any(self._watches(run) for run in self._runs.values())
         patience = max(0.0, min(soonest, _SAMPLE_SECONDS) if watching else soonest)
         return None if patience == float("inf") else patience
 
     def _watches(self, run: Run) -> bool:
         """Whether memory has to be watched from here, because no control group holds it."""
-        return run.started > 0 and not run.order.memory_group and not run.ended_by
+        return run.started > 0 and not run.spec.memory_group and not run.ended_by
 
     def _on_time(self) -> None:
-        for run, _host in list(self._runs.values()):
+        for run in list(self._runs.values()):
             if time.monotonic() >= run.deadline:
                 run.kill("timeout" if run.started else "gate")
                 run.deadline = float("inf")
@@ -127,7 +129,7 @@ class Stage:
         if received is None:
             self._loop.unregister(self._control)
             self._control.close()
-            for run, _host in self._runs.values():  # and then wait until each is gone
+            for run in self._runs.values():  # and then wait until each is gone
                 run.kill("abandoned")
             return
         message, descriptors = received
@@ -154,7 +156,8 @@ class Stage:
         view = message["view"]
         upper = f"{layout.UPPER}/{view}"
         layered = os.path.isdir(upper) and view not in self._copied
-        found = os.open(upper if layered else layout.view(view), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        whole = layout.inside(self._plan.views[view].jar_path)
+        found = os.open(upper if layered else whole, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         wire.send(self._control, {"layered": layered}, (found,))
         os.close(found)
 
@@ -180,7 +183,7 @@ class Stage:
                 try:
                     os.rename(name, aside, src_dir_fd=parent, dst_dir_fd=self._runs_fd)
                 except OSError:  # another file system (an overlay): remove it where it is
-                    _remove_in_place(parent, name)
+                    remove_in_place(parent, name)
                 else:
                     remove_tree(self._runs_fd, aside)
             else:
@@ -199,57 +202,78 @@ class Stage:
     # --- runs ---
 
     def _do_run(self, message: wire.Message, descriptors: list[int]) -> None:
-        """Start a run. From here on it speaks to the host on a socket of its own."""
-        standard_input, output, errors, host_fd, *rest = descriptors
+        """Start a run: in the jar that waits, if it is the right one, else in a new one."""
+        host = socket.socket(fileno=descriptors.pop(0))
+        standard_input = descriptors.pop(0) if message["stdin"] else -1
+        code = descriptors.pop(0) if descriptors else -1
+        spec = JarSpec.of(message["jar"])
+        run = self._take_spare(spec) if standard_input < 0 else None
+        if run is None:
+            run = self._make_jar(spec, standard_input, message["absent_at_first"] if self._count == 0 else [])
+        self._hosts[run.name] = host
+        self._watch(host, lambda: self._on_host(run, host))
+        self._write_code(run, message, code)
+        run.timeout_seconds, run.prepares = message["timeout_seconds"], message["prepare"]
+        wire.send(host, {"ok": True}, run.outputs)
+        run.close_outputs()
+        if run.ready:
+            run.go()
+
+    def _prepare(self, spec: JarSpec) -> None:
+        """Have a jar at its gate for the next run: fresh, and made while nobody waits."""
+        if self._spare is not None and self._spare.spec != spec:
+            self._spare.kill("unused")
+            self._spare = None
+        if self._spare is None:
+            self._spare = self._make_jar(spec, -1, [])
+
+    def _take_spare(self, spec: JarSpec) -> Run | None:
+        spare = self._spare
+        if spare is None or spare.spec != spec or spare.problems or spare.ended_by:
+            return None
+        self._spare = None
+        return spare
+
+    def _make_jar(self, spec: JarSpec, standard_input: int, absent: list[str]) -> Run:
         self._count += 1
         name = f"run-{self._count}"
-        host = socket.socket(fileno=host_fd)
-        limits = Limits.from_json(message["limits"])
-        group = self._group.run_group(name, limits) if self._group else None
-        order = Order(
-            bwrap=message["bwrap"],
-            arguments=[argument.replace(layout.RUN, name) for argument in message["arguments"]],
-            command=message["command"],
-            limits=limits,
-            timeout_seconds=message["timeout_seconds"],
-            expect=self._expectations(message["expect"]),
-            observe_files=message["observe_files"],
-            observe_network=message["observe_network"],
-            stdio=(standard_input, output, errors),
-            memory_group=message["memory_group"],
-        )
-        run = Run(name, order, group)
-        self._make_run_directories(name, message.get("code_name"), rest)
-        run.launch()
-        self._runs[name] = (run, host)
-        assert run.gate is not None
-        self._watch(run.gate, lambda: self._on_gate(run))
-        self._watch(run.pidfd, lambda: self._on_bubblewrap_end(run))
-        self._watch(host, lambda: self._on_host(run, host))
-        if run.observer:
-            observer = run.observer
-            self._watch(observer, lambda: None if observer.on_readable() else self._forget(observer))
-        if group and (oom := group.oom_fd()) is not None:
-            # EPOLLPRI (v2) is reported to select(2)'s except set only; epoll takes the mask itself.
-            self._loop.register(oom, selectors.EVENT_READ, lambda: self._on_oom(run))
-            if group.oom_mask & select.EPOLLPRI:
-                self._loop._selector.modify(oom, select.EPOLLPRI)  # type: ignore[attr-defined]  # noqa: SLF001
-
-    def _expectations(self, expect: wire.Message) -> wire.Message:
-        at_first = expect["absent_at_first"] if self._count == 1 else []
-        return {**expect, "absent": expect["absent"] + at_first, "kernel_uid": self._kernel_uid}
-
-    def _make_run_directories(self, name: str, code_name: str | None, code: list[int]) -> None:
         for path in (name, f"{name}/tmp", f"{name}/tmp/home", f"{name}/shm"):
             os.mkdir(path, 0o700, dir_fd=self._runs_fd)
         os.mkdir(name, 0o755, dir_fd=self._code_fd)
-        if code_name and code:
-            target = os.open(f"{name}/{code_name}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644, dir_fd=self._code_fd)
-            size = os.fstat(code[0]).st_size
-            staging.write_all(target, os.pread(code[0], size, 0))
+        run = Run(name, spec, self._group.run_group(name, spec.limits) if self._group else None, absent)
+        run.launch(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) if standard_input < 0 else standard_input)
+        self._runs[name] = run
+        assert run.gate is not None
+        self._watch(run.gate, lambda: self._on_gate(run))
+        self._watch(run.pidfd, lambda: self._on_bubblewrap_end(run))
+        if run.observer:
+            observer = run.observer
+            self._watch(observer, lambda: None if observer.on_readable() else self._forget(observer))
+        self._watch_memory(run)
+        return run
+
+    def _watch_memory(self, run: Run) -> None:
+        if run.group is None or (oom := run.group.oom_fd()) is None:
+            return
+        self._loop.register(oom, selectors.EVENT_READ, lambda: self._on_oom(run))
+        if run.group.oom_mask & select.EPOLLPRI:  # v2; `selectors` has no word for it, the epoll beneath has
+            self._loop._selector.modify(oom, select.EPOLLPRI)  # type: ignore[attr-defined]  # noqa: SLF001
+
+    def _write_code(self, run: Run, message: wire.Message, code: int) -> None:
+        """The code's file, and the command by which the gate becomes it. Both are read-only in the jar."""
+        if code >= 0:
+            self._write_file(f"{run.name}/{message['code_name']}", os.pread(code, os.fstat(code).st_size, 0))
+            os.close(code)
+        exports = [f"export {name}={shlex.quote(value)}\n" for name, value in message["env"].items()]
+        command = "".join(exports) + f"exec {shlex.join(message['command'])}\n"
+        self._write_file(f"{run.name}/{layout.COMMAND}", os.fsencode(command))
+
+    def _write_file(self, path: str, content: bytes) -> None:
+        target = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644, dir_fd=self._code_fd)
+        try:
+            staging.write_all(target, content)
+        finally:
             os.close(target)
-        for descriptor in code:
-            os.close(descriptor)
 
     def _watch(self, what: int | socket.socket | object, then: Callable[[], None]) -> None:
         self._loop.register(what, selectors.EVENT_READ, then)  # type: ignore[arg-type]
@@ -260,10 +284,10 @@ class Stage:
 
     def _on_gate(self, run: Run) -> None:
         self._forget(run.gate)
-        why = run.at_gate()
-        if why is not None:
-            run.problems = run.problems or [why]
-            run.kill("canary" if why == "canary" else "gate")
+        if not run.at_gate():
+            run.kill("canary" if run.init_pid else "gate")
+        elif run.name in self._hosts:
+            run.go()
 
     def _on_host(self, run: Run, host: socket.socket) -> None:
         received = wire.receive(host)
@@ -285,17 +309,23 @@ class Stage:
             self._finish(run)
 
     def _finish(self, run: Run) -> None:
-        _run, host = self._runs.pop(run.name)
+        del self._runs[run.name]
+        if self._spare is run:
+            self._spare = None
+        host = self._hosts.pop(run.name, None)
         oom = run.group.oom_fd() if run.group else None
         for watched in (run.init_fd, run.gate, run.observer, host, oom):
             if watched is not None and watched != -1:
                 self._forget(watched)
         end = run.collect()
-        with contextlib.suppress(OSError):
-            wire.send(host, end)
-        host.close()
+        if host:
+            with contextlib.suppress(OSError):
+                wire.send(host, end)
+            host.close()
         run.close()
         self._clean_up(run)
+        if run.prepares and self._control.fileno() >= 0:
+            self._prepare(run.spec)
 
     def _clean_up(self, run: Run) -> None:
         """After the host has its answer: nothing of the run stays but what it left in the workspace."""
@@ -316,7 +346,3 @@ class Stage:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-
-
-def _remove_in_place(parent: int, name: str) -> None:
-    shutil.rmtree(f"/proc/self/fd/{parent}/{name}")

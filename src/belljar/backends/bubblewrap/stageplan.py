@@ -38,6 +38,7 @@ class View:
 
     kind: ViewKind
     jar_path: str
+    writable: bool
     source: int | None = None
     """Index into the sources."""
 
@@ -55,6 +56,16 @@ class StagePlan:
     """Files of the jar's /etc, written by belljar."""
     etc_host: tuple[str, ...] = ()
     """Names beneath the host's /etc that the jar shares: certificates, the linker's cache."""
+    directories: tuple[str, ...] = ()
+    """System directories of the host, shown read-only."""
+    links: tuple[tuple[str, str], ...] = ()
+    """Links in the jar's root: (path, target)."""
+    runtimes: tuple[tuple[int, str], ...] = ()
+    """Interpreters' directories: (index into the sources, path in the jar)."""
+
+    def is_late(self, path: str) -> bool:
+        """Whether `path` lies in a directory that each run has anew, so that it can be mounted only then."""
+        return path.startswith("/tmp/")
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
@@ -65,10 +76,13 @@ class StagePlan:
         """The inverse of `to_json`."""
         return cls(
             sources=tuple(Source(**source) for source in data["sources"]),
-            views=tuple(View(ViewKind(view["kind"]), view["jar_path"], view["source"]) for view in data["views"]),
+            views=tuple(View(**{**view, "kind": ViewKind(view["kind"])}) for view in data["views"]),
             deny_globs=tuple(data["deny_globs"]),
             size_bytes=data["size_bytes"],
             inodes=data["inodes"],
             etc_files=data["etc_files"],
             etc_host=tuple(data["etc_host"]),
+            directories=tuple(data["directories"]),
+            links=tuple((path, target) for path, target in data["links"]),
+            runtimes=tuple((index, path) for index, path in data["runtimes"]),
         )

@@ -20,7 +20,10 @@ from belljar.policy.globs import DenyGlobs
 
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _QUIET = kernel.MS_NOSUID | kernel.MS_NODEV
+_READONLY = kernel.MOUNT_ATTR_RDONLY | kernel.MOUNT_ATTR_NOSUID
+_CLOSED = _READONLY | kernel.MOUNT_ATTR_NODEV
 _MAX_LIVE_MASKS = 500
+_NAMESPACE_LIMITS = {"max_user_namespaces": 128, "max_inotify_instances": 128, "max_inotify_watches": 65536}
 _OWN_INODES = 10
 """Directories of ours on the guest's tmpfs, which the policy's number does not count."""
 
@@ -49,12 +52,20 @@ def build(plan: StagePlan, kernel_uid: int) -> Staged:
     if not root:
         _bring_sources(plan.sources, staged)
     _mount_own(plan)
-    _make_etc(plan)
-    _make_dev()
+    _make_root(plan)
     globs = DenyGlobs(plan.deny_globs)
-    for index, view in enumerate(plan.views):
+    for index, view in sorted(enumerate(plan.views), key=lambda entry: len(entry[1].jar_path)):
         _make_view(index, view, plan, globs, staged)
+    kernel.restrict(layout.ROOT, _CLOSED, recursive=False)
+    _limit_what_is_counted()
     return staged
+
+
+def _limit_what_is_counted() -> None:
+    """What the kernel counts per user, all runs of this Sandbox together may use only so much of."""
+    for name, value in _NAMESPACE_LIMITS.items():
+        if os.path.exists(f"/proc/sys/user/{name}"):
+            _write(f"/proc/sys/user/{name}", str(value))
 
 
 def _become(kernel_uid: int) -> None:
@@ -74,11 +85,11 @@ def _enter_user_namespace() -> None:
             f"this host does not let belljar make a user namespace: {error.strerror}",
             hint="run `belljar doctor`: it says what forbids it and what to type",
         ) from error
-    write_maps(uid, gid)
+    _write_maps(uid, gid)
     kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
 
 
-def write_maps(uid: int, gid: int) -> None:
+def _write_maps(uid: int, gid: int) -> None:
     """Map one user and one group of the namespace above to the same numbers in the one just entered."""
     _write("/proc/self/setgroups", "deny")
     try:
@@ -177,17 +188,37 @@ def _mount_own(plan: StagePlan) -> None:
     kernel.mount("belljar", layout.TRUSTED, "tmpfs", _QUIET, "mode=700,size=256m")
     options = f"mode=700,size={plan.size_bytes},nr_inodes={plan.inodes + _OWN_INODES}"
     kernel.mount("belljar", layout.DATA, "tmpfs", _QUIET, options)
-    for directory in (layout.ETC, layout.DEV, layout.MASKS, layout.VIEWS, layout.CODE, layout.EMPTY):
+    for directory in (layout.ROOT, layout.MASKS, layout.SCRATCH, layout.CODE, layout.EMPTY):
         os.mkdir(directory, 0o755)
     for directory in (layout.UPPER, layout.WORK, layout.PLAIN, layout.RUNS):
         os.mkdir(directory, 0o700)
 
 
-def _make_etc(plan: StagePlan) -> None:
+def _make_root(plan: StagePlan) -> None:
+    """The jar's root, whole: bubblewrap takes it as it is, for every run."""
+    kernel.mount(layout.ROOT, layout.ROOT, None, kernel.MS_BIND)  # a mount of its own, read-only in the end
+    for name in ("etc", "dev", "proc", "tmp", "run"):
+        os.mkdir(f"{layout.ROOT}/{name}", 0o755)
+    os.mkdir(layout.inside(layout.JAR_CODE), 0o755)
+    for path, target in plan.links:
+        os.symlink(target, layout.inside(path))
+    for path in plan.directories:
+        _show(path, path)
     for name, text in plan.etc_files.items():
-        _create(f"{layout.ETC}/{name}", text.encode())
+        _create(layout.inside(f"/etc/{name}"), text.encode())
     for name in plan.etc_host:
-        _share(f"/etc/{name}", f"{layout.ETC}/{name}")
+        _share(f"/etc/{name}", layout.inside(f"/etc/{name}"), _CLOSED)
+    for index, path in plan.runtimes:
+        if not plan.is_late(path):
+            _show(layout.source(index), path)
+    _make_dev()
+
+
+def _show(source: str, path: str) -> None:
+    """Mount a directory of the host's read-only at the jar's `path`."""
+    os.makedirs(layout.inside(path))
+    kernel.mount(source, layout.inside(path), None, kernel.MS_BIND | kernel.MS_REC)
+    kernel.restrict(layout.inside(path), _CLOSED, recursive=True)
 
 
 def _create(path: str, content: bytes = b"") -> None:
@@ -205,7 +236,7 @@ def write_all(descriptor: int, content: bytes) -> None:
         rest = rest[os.write(descriptor, rest) :]
 
 
-def _share(host_path: str, staged_path: str) -> None:
+def _share(host_path: str, staged_path: str, attributes: int) -> None:
     """Show a file or directory of the host's in the stage; a symbolic link is made anew."""
     os.makedirs(os.path.dirname(staged_path), exist_ok=True)
     status = os.lstat(host_path)
@@ -221,35 +252,55 @@ def _share(host_path: str, staged_path: str) -> None:
     else:
         _create(staged_path)
     kernel.mount(host_path, staged_path, None, kernel.MS_BIND | kernel.MS_REC)
+    kernel.restrict(staged_path, attributes, recursive=True)
 
 
 def _make_dev() -> None:
     """A /dev of six devices and terminals of its own, made once: bubblewrap's --dev would make it for each run."""
     for name in _DEVICES:
-        _share(f"/dev/{name}", f"{layout.DEV}/{name}")
+        _share(f"/dev/{name}", f"{layout.DEV}/{name}", kernel.MOUNT_ATTR_NOSUID)
     for name, target in (("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
         os.symlink(target, f"{layout.DEV}/{name}")
     os.mkdir(f"{layout.DEV}/shm")
     os.mkdir(f"{layout.DEV}/pts")
     kernel.mount("devpts", f"{layout.DEV}/pts", "devpts", kernel.MS_NOSUID, "newinstance,ptmxmode=0666,mode=620")
     os.symlink("pts/ptmx", f"{layout.DEV}/ptmx")
+    kernel.mount(layout.DEV, layout.DEV, None, kernel.MS_BIND | kernel.MS_REC)
+    kernel.restrict(layout.DEV, _CLOSED, recursive=False)
 
 
 # --- the policy's mounts -------------------------------------------------------------------------------------------
 
 
 def _make_view(index: int, view: View, plan: StagePlan, globs: DenyGlobs, staged: Staged) -> None:
-    target = layout.view(index)
+    target = layout.inside(view.jar_path)
     if view.source is None:
-        os.symlink(_plain_directory(index), target)
-        return
-    root = layout.source(view.source)
-    if not os.path.isdir(root):
+        _mount_point(target, view)
+        kernel.mount(_plain_directory(index), target, None, kernel.MS_BIND)
+    elif not os.path.isdir(root := layout.source(view.source)):
+        _mount_point(os.path.dirname(target), view)
         _create(target)
         kernel.mount(root, target, None, kernel.MS_BIND)
-        return
-    os.mkdir(target)
-    host_path = plan.sources[view.source].path
+    else:
+        _mount_point(target, view)
+        _make_directory_view(index, view, plan.sources[view.source].path, globs, staged)
+    restrictions = _CLOSED if not view.writable else kernel.MOUNT_ATTR_NOSUID | kernel.MOUNT_ATTR_NODEV
+    kernel.restrict(target, restrictions, recursive=True)
+
+
+def _mount_point(target: str, view: View) -> None:
+    try:
+        os.makedirs(target, 0o755, exist_ok=True)
+    except OSError as error:
+        raise SandboxUnavailableError(
+            f"there is no directory {view.jar_path} to mount on, and it can't be made: {error.strerror}",
+            hint="it lies in another mount: make the directory there, or choose another path",
+        ) from error
+
+
+def _make_directory_view(index: int, view: View, host_path: str, globs: DenyGlobs, staged: Staged) -> None:
+    assert view.source is not None
+    root, target = layout.source(view.source), layout.inside(view.jar_path)
     globs = globs.within(host_path, view.jar_path)
     found = find_denied(root, host_path, view.jar_path, globs)
     if view.kind is ViewKind.LIVE:
@@ -308,7 +359,9 @@ def _mount_cow(index: int, layers: list[str], target: str) -> bool:
 
 def _copy_on_write_works() -> bool:
     """Judge by behaviour: on Linux 6.1 the mount succeeds, and then removing a directory of the lower layer fails."""
-    lower, target = f"{layout.MASKS}/probe", f"{layout.VIEWS}/probe"
+    lower, target = f"{layout.MASKS}/probe", f"{layout.SCRATCH}/probe"
+    if os.path.exists(target):
+        return not os.path.exists(f"{layout.SCRATCH}/broken")
     os.makedirs(f"{lower}/directory")
     _create(f"{lower}/file")
     os.mkdir(target)
@@ -320,6 +373,7 @@ def _copy_on_write_works() -> bool:
         os.mkdir(f"{target}/directory")
         os.rename(f"{target}/file", f"{target}/renamed")
     except OSError:
+        _create(f"{layout.SCRATCH}/broken")
         return False
     else:
         return True

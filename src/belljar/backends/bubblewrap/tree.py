@@ -30,3 +30,56 @@ def remove_tree(parent: int, name: str) -> None:
         finally:
             os.close(descriptor)
         os.rmdir(current, dir_fd=parent)
+
+
+def remove_in_place(parent: int, name: str) -> None:
+    """The same where directories can't be moved (overlayfs): down by name, up by `..`, two descriptors at any depth.
+
+    A guest that still runs may move what we stand in: going up is checked by inode, and a surprise ends it.
+    """
+    path = [(_identity(parent), name)]
+    current = _enter(parent, name)
+    while path:
+        child = _next_directory(current)
+        if child is not None:
+            path.append((_identity(current), child))
+            current = _step(current, child)
+            continue
+        above, name = path.pop()
+        current = _step(current, "..") if path else _replace(current, os.dup(parent))
+        if _identity(current) != above:
+            os.close(current)
+            raise OSError(16, "the directory was moved while it was being removed")
+        os.rmdir(name, dir_fd=current)
+    os.close(current)
+
+
+def _identity(directory: int) -> tuple[int, int]:
+    status = os.fstat(directory)
+    return status.st_dev, status.st_ino
+
+
+def _enter(directory: int, name: str) -> int:
+    os.chmod(name, 0o700, dir_fd=directory)
+    return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+
+
+def _step(directory: int, name: str) -> int:
+    following = (
+        os.open("..", os.O_RDONLY | os.O_DIRECTORY, dir_fd=directory) if name == ".." else _enter(directory, name)
+    )
+    return _replace(directory, following)
+
+
+def _replace(old: int, new: int) -> int:
+    os.close(old)
+    return new
+
+
+def _next_directory(directory: int) -> str | None:
+    """Remove what is no directory, and name one that is."""
+    for entry in os.listdir(directory):
+        if stat.S_ISDIR(os.lstat(entry, dir_fd=directory).st_mode):
+            return entry
+        os.unlink(entry, dir_fd=directory)
+    return None

@@ -226,18 +226,8 @@ def placed(policy: dict[str, Any], here: Path) -> dict[str, Any]:
 outcomes: Counter[str] = Counter()
 
 
-@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    preset=st.sampled_from(preset_names()),
-    layers=st.lists(policies([*globs, "!**/secret", "!**/b", "!**/.env"]), max_size=2),
-    ceiling=policies([*globs, "**/.env"]),
-    workspace=st.none() | st.sampled_from(DIRECTORIES),
-    live=st.booleans(),
-)
-def test_nothing_grants_what_the_ceiling_denies(
-    here: Path, preset: str, layers: list[dict[str, Any]], ceiling: dict[str, Any], workspace: str | None, live: bool
-) -> None:
-    """Whatever the layers say, the policy that comes out, if any, stays beneath the ceiling."""
+def stays_beneath(here: Path, preset: str, layers: list[Any], ceiling: Any, workspace: str | None, live: bool) -> None:
+    """Resolve it; the policy that comes out, if any, grants nothing that the ceiling denies."""
     managed = here / "managed.yaml"
     managed.write_text(json.dumps(placed(ceiling, here)))
     managed.chmod(0o644)
@@ -256,6 +246,46 @@ def test_nothing_grants_what_the_ceiling_denies(
     outcomes["granted"] += 1
     event("granted")
     assert list(grants_more(policy, placed(ceiling, here), here)) == []
+
+
+@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    preset=st.sampled_from(preset_names()),
+    layers=st.lists(policies([*globs, "!**/secret", "!**/b", "!**/.env"]), max_size=2),
+    ceiling=policies([*globs, "**/.env"]),
+    workspace=st.none() | st.sampled_from(DIRECTORIES),
+    live=st.booleans(),
+)
+def test_nothing_grants_what_the_ceiling_denies(
+    here: Path, preset: str, layers: list[Any], ceiling: Any, workspace: str | None, live: bool
+) -> None:
+    """Whatever the layers say, of whatever key."""
+    stays_beneath(here, preset, layers, ceiling, workspace, live)
+
+
+shown = st.lists(mounts, min_size=1, max_size=2, unique_by=lambda mount: mount["path"])
+
+
+@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    layer=st.fixed_dictionaries({"fs": st.fixed_dictionaries({"mounts": shown})}),
+    ceiling=st.fixed_dictionaries(
+        {"fs": st.fixed_dictionaries({}, optional={"mounts": shown, "deny_globs": words(*globs)})}
+    ),
+)
+def test_nothing_shows_files_that_the_ceiling_denies(here: Path, layer: Any, ceiling: Any) -> None:
+    """Mounts and patterns meet seldom among all the keys, so here they are alone."""
+    stays_beneath(here, "aicode", [layer], ceiling, None, live=False)
+
+
+rule_lists = st.lists(rules, min_size=1, max_size=2)
+
+
+@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(inner=rule_lists, outer=rule_lists)
+def test_nothing_reaches_hosts_that_the_ceiling_denies(here: Path, inner: list[Any], outer: list[Any]) -> None:
+    """The same for hosts."""
+    stays_beneath(here, "aicode", [{"net": {"allowlist": inner}}], {"net": {"allowlist": outer}}, None, live=False)
 
 
 def test_the_property_is_not_empty(here: Path) -> None:

@@ -98,8 +98,19 @@ def _from_venv(venv: str, policy: Policy) -> Runtime:
     program = os.path.join(venv, "bin", "python")
     if not os.access(program, os.X_OK):
         raise PolicyError(f"{where}: python.venv: {program} can't be run; was its Python removed?")
-    base = os.path.dirname(settings.get("home", ""))
-    return Runtime("python", program, _needed(venv, base, os.path.dirname(os.path.dirname(os.path.realpath(program)))))
+    home = settings.get("home", "")
+    bases = {os.path.dirname(home) if home else "", os.path.dirname(os.path.dirname(os.path.realpath(program)))} - {""}
+    for base in bases:
+        if not _is_python_prefix(base):  # whoever wrote pyvenv.cfg could have any directory shown otherwise
+            raise PolicyError(f"{where}: python.venv: {venv} says that its Python lives in {base}, and none does")
+    return Runtime("python", program, _needed(venv, *bases))
+
+
+def _is_python_prefix(path: str) -> bool:
+    """Whether a Python is installed there: its own standard library lies beneath."""
+    import glob
+
+    return bool(glob.glob(f"{glob.escape(path)}/lib*/python3*/os.py"))
 
 
 def _needed(*prefixes: str) -> tuple[str, ...]:

@@ -76,15 +76,19 @@ class UnconfinedBackend:
 
 
 def _report() -> EnforcementReport:
-    lost = ["fs.mounts", "fs.deny_globs", "fs.size_mb", "fs.inodes", "net", "proc.uid", "proc.mem_mb"]
-    lost += ["proc.cpu_quota", "proc.pids", "syscalls"]
+    lost = ["fs.mounts", "fs.deny_globs", "fs.size_mb", "fs.inodes", "net.enabled", "net.allowlist", "proc.uid"]
+    lost += ["proc.mem_mb", "proc.cpu_quota", "proc.pids", "syscalls"]
     held = {
         "proc.timeout_ms": "a timer, SIGKILL to the process group",
         "proc.open_files": "RLIMIT_NOFILE",
         "proc.file_size_mb": "RLIMIT_FSIZE",
         "proc.output_mb": "belljar's reader, SIGKILL",
-        "env": "an environment made from nothing",
-        "logging": "no output of the code is written to any log",
+        "env.set": "an environment made from nothing",
+        "env.pass": "an environment made from nothing",
+        "python.venv": "the interpreter that is started",
+        "python.interpreter": "the interpreter that is started",
+        "logging.sample_ratio": "no output of the code is written to any log",
+        "logging.redact_pii": "no output of the code is written to any log",
     }
     return EnforcementReport(
         tuple(Clause(key, Status.UNSUPPORTED, "nothing", _NOTHING) for key in lost)

@@ -40,7 +40,7 @@ def rlimits_for(limits: Limits, *, has_memory_group: bool, hard: Callable[[int],
     a run which grows too large is ended as out of memory, and does not go on with a failed allocation.
     """
     wanted = {
-        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_CORE: 1,  # 0 would still let a core_pattern that is a program run, as root, on the jar's memory
         resource.RLIMIT_MSGQUEUE: 0,
         resource.RLIMIT_MEMLOCK: _MEMLOCK_BYTES,
         resource.RLIMIT_SIGPENDING: _PENDING_SIGNALS,

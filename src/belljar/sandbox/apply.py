@@ -10,7 +10,7 @@ import stat
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from belljar.sandbox.files import open_beneath
+from belljar.sandbox.files import copy_content, open_beneath
 
 if TYPE_CHECKING:
     from belljar.sandbox.changes import Change
@@ -125,12 +125,12 @@ def _copy_file(changed: int, target: int, change: Change) -> None:
     source = open_beneath(changed, change.path, os.O_RDONLY, own=True)
     try:
         fresh = os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=destination)
-        with os.fdopen(fresh, "wb") as file:
-            while chunk := os.read(source, 1 << 20):
-                file.write(chunk)
-            file.flush()
+        try:
+            copy_content(source, fresh)
             os.fchmod(fresh, change.mode & 0o777)
             _name_it(fresh, destination, name)
+        finally:
+            os.close(fresh)
     finally:
         os.close(source)
         os.close(destination)

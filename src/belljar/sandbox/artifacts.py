@@ -6,7 +6,7 @@ import os
 import stat
 from collections.abc import Sequence
 
-from belljar.sandbox.files import open_beneath
+from belljar.sandbox.files import copy_content, open_beneath
 
 
 def save(changed: int, paths: Sequence[str], directory: str) -> list[str]:
@@ -25,18 +25,22 @@ def _copy(changed: int, target: int, path: str) -> bool:
         source = open_beneath(changed, path, os.O_RDONLY, own=True)
     except OSError:
         return False
-    with os.fdopen(source, "rb") as reader:
+    try:
         if not stat.S_ISREG(os.fstat(source).st_mode):
             return False
         directory, _, name = path.rpartition("/")
         parent = _directories(target, directory)
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-            with os.fdopen(os.open(name, flags, 0o644, dir_fd=parent), "wb") as writer:
-                while chunk := reader.read(1 << 20):
-                    writer.write(chunk)
+            written = os.open(name, flags, 0o644, dir_fd=parent)
         finally:
             os.close(parent)
+        try:
+            copy_content(source, written)
+        finally:
+            os.close(written)
+    finally:
+        os.close(source)
     return True
 
 

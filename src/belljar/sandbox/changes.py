@@ -13,12 +13,15 @@ from dataclasses import dataclass
 from typing import Literal, Self
 
 from belljar.policy.globs import DenyGlobs
-from belljar.sandbox.files import open_beneath, walk
+from belljar.sandbox.files import MAX_DEPTH, open_beneath, walk
+from belljar.sandbox.trusted_names import acted_upon
 
 MAX_DIFF_BYTES = 1 << 20
 """Larger files are named, not shown."""
 
+_PIECE = 1 << 20
 _OPAQUE = "user.overlay.opaque"
+_REPOSITORY = ("HEAD", "objects", "refs", "config")
 Kind = Literal["added", "modified", "deleted", "mode"]
 
 
@@ -115,7 +118,7 @@ class Changes:
             return Change(path, "added", kind, mode)
         if self._host_kind(path) != kind:
             return Change(path, "modified", kind, mode)
-        if kind == "file" and self._bytes(self._changed, path) != self._bytes(self._source, path):
+        if kind == "file" and not self._same_content(path):
             return Change(path, "modified", kind, mode)
         if kind == "link" and self._link(self._changed, path) != self._link(self._source, path):
             return Change(path, "modified", kind, mode)
@@ -139,12 +142,26 @@ class Changes:
             target = self._link(self._changed, change.path) if change.what == "link" else None
             if target is not None and leaves(change.path, target):
                 return f"it is a link that leads out of the workspace, to {target!r}"
-        if _runs_on_the_host(change.path):
-            return "the host's git would run what it says"
+        if change.kind != "deleted" and (why := acted_upon(change.path, is_directory=change.what == "directory")):
+            return why
+        if self._in_bare_repository(change):
+            return "git would take its directory for a repository, and do what its settings say"
+        if change.what == "directory" and change.path.count("/") + 1 >= MAX_DEPTH:
+            return f"it is {MAX_DEPTH} directories deep: what is in it was not looked at"
         before = self._host_status(change.path)
         if before is not None and stat.S_ISREG(before.st_mode) and before.st_ctime_ns > self._since_ns:
             return "it was changed on the host meanwhile"
         return ""
+
+    def _in_bare_repository(self, change: Change) -> bool:
+        """A directory with HEAD, objects and refs is a repository to git, whatever it is called."""
+        directory, _, name = change.path.rpartition("/")
+        if change.kind == "deleted" or ".git" in directory.split("/") or name not in _REPOSITORY:
+            return False
+        prefix = f"{directory}/" if directory else ""
+        return all(
+            self._status(self._changed, prefix + part) or self._host_status(prefix + part) for part in _REPOSITORY
+        )
 
     def _denied(self, path: str) -> int | None:
         return self._globs.denies(f"{self._source_path}/{path}", f"{self._jar_path}/{path}")
@@ -179,7 +196,10 @@ class Changes:
         return self._layered and status is not None and stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
 
     def _is_opaque(self, path: str) -> bool:
-        descriptor = open_beneath(self._changed, path, own=True)
+        try:
+            descriptor = open_beneath(self._changed, path, own=True)
+        except OSError:
+            return False
         try:
             return os.getxattr(descriptor, _OPAQUE) == b"y"
         except OSError:
@@ -200,8 +220,25 @@ class Changes:
         finally:
             os.close(parent)
 
+    def _same_content(self, path: str) -> bool:
+        """Compared piece by piece: a file may be far larger than it looks, or than memory."""
+        descriptors: list[int] = []
+        try:
+            descriptors.append(changed := open_beneath(self._changed, path, os.O_RDONLY, own=True))
+            descriptors.append(source := open_beneath(self._source, path, os.O_RDONLY))
+            size = os.fstat(changed).st_size
+            if size != os.fstat(source).st_size:
+                return False
+            pieces = range(0, size, _PIECE)
+            return all(os.pread(changed, _PIECE, at) == os.pread(source, _PIECE, at) for at in pieces)
+        except OSError:
+            return False
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
     def _bytes(self, root: int, path: str) -> bytes | None:
-        """A file's content, whole: what is compared and applied is bounded by the quota it was written under."""
+        """A file's content, if it is small enough to show."""
         try:
             descriptor = open_beneath(root, path, os.O_RDONLY, own=root == self._changed)
         except OSError:
@@ -210,7 +247,7 @@ class Changes:
             os.close(descriptor)
             return None
         with os.fdopen(descriptor, "rb") as file:
-            return file.read()
+            return file.read(MAX_DIFF_BYTES)
 
     # --- showing and applying ---
 
@@ -266,19 +303,18 @@ def _stands_alone(path: str, kept: set[str]) -> bool:
 
 
 def leaves(path: str, target: str) -> bool:
-    """Whether a link at `path` with this target leads out of the workspace, by its text alone."""
+    """Whether a link at `path` with this target may lead out of the workspace.
+
+    Its text alone can tell only while every `..` stands at its beginning: after a name, `..` is relative to wherever
+    that name leads, and the name may be a link.
+    """
     if target.startswith("/"):
         return True
-    resolved = os.path.normpath(os.path.join(os.path.dirname(path), target))
-    return resolved == ".." or resolved.startswith("../")
-
-
-def _runs_on_the_host(path: str) -> bool:
-    parts = path.split("/")
-    for position, part in enumerate(parts[:-1]):
-        if part == ".git" and (parts[position + 1] in ("hooks", "config", "config.worktree", "modules", "info")):
-            return True
-    return False
+    names = [name for name in target.split("/") if name not in ("", ".")]
+    upward = 0
+    while upward < len(names) and names[upward] == "..":
+        upward += 1
+    return ".." in names[upward:] or upward > path.count("/")
 
 
 def _unified(before: str, after: str, name: str, kind: Kind) -> str:

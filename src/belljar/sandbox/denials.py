@@ -111,10 +111,15 @@ def _limits(policy: Policy, end: End) -> Iterable[Denial]:
     if end.ended_by == "timeout":
         yield _limit(policy, "run on", "proc.timeout_ms", round(policy.proc.timeout_seconds * 2000))
     if end.ended_by == "oom" or end.oom_kills:
-        yield _limit(policy, "use more memory", "proc.mem_mb", policy.proc.mem_bytes * 2 >> 20)
+        yield _limit(policy, "use more memory", "proc.mem_mb", _double(policy.proc.mem_bytes))
     if end.ended_by == "output":
-        yield _limit(policy, "write more output", "proc.output_mb", max(1, policy.proc.output_bytes * 2 >> 20))
+        yield _limit(policy, "write more output", "proc.output_mb", _double(policy.proc.output_bytes))
 
 
-def _limit(policy: Policy, target: str, key: str, enough: int, count: int = 1) -> Denial:
+def _double(size: int) -> int | str:
+    """Twice a size as the policy file has it: in megabytes, or in kilobytes if it is small."""
+    return size * 2 >> 20 if size >= 1 << 20 else f"{size * 2 >> 10}k"
+
+
+def _limit(policy: Policy, target: str, key: str, enough: int | str, count: int = 1) -> Denial:
     return Denial("limit", target, key, _where(policy, key), f"--set {key}={enough}", count)

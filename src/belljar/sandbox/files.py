@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Iterator
@@ -13,7 +14,11 @@ from belljar.policy.models import Policy
 
 MAX_READ_BYTES = 256 << 20
 MAX_ENTRIES = 100_000
+MAX_DEPTH = 200
+"""How many directories deep the host looks into what a guest made."""
+
 _STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
+_READ = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,28 +93,55 @@ class Files:
 
 
 def walk(root: int, *, recursive: bool = True, own: bool = False) -> Iterator[Entry]:
-    """Every entry beneath the directory `root`, following no link; breadth first, so that depth can't exhaust us.
+    """Every entry beneath the directory `root`, following no link, bounded in number and in depth.
 
-    `own` says that the tree is the jar's and not the host's: then directories that the code closed are opened.
+    `own` says that the tree is the jar's and not the host's: then directories that the code closed are opened. Each
+    directory is opened once, from the one above it, so that a tree made to be slow to walk is not.
     """
-    queue, seen = [""], 0
-    for directory in queue:
+    count = 0
+    stack = [_Level(os.open(".", _READ, dir_fd=root), "")]
+    try:
+        while stack:
+            level = stack[-1]
+            if level.waiting is None:
+                level.waiting = []
+                for entry in _entries(level.directory, level.prefix):
+                    count += 1
+                    if count > MAX_ENTRIES:
+                        return
+                    yield entry
+                    if entry.kind == "directory" and recursive and len(stack) < MAX_DEPTH:
+                        level.waiting.append(entry.path)
+            elif level.waiting:
+                path = level.waiting.pop()
+                with contextlib.suppress(OSError):  # gone, or no directory any more
+                    name = path.rpartition("/")[2]
+                    stack.append(_Level(_open_name(level.directory, name, _READ, own=own), f"{path}/"))
+            else:
+                os.close(stack.pop().directory)
+    finally:
+        for level in stack:
+            os.close(level.directory)
+
+
+class _Level:
+    """A directory that is being walked, and those below it that are still to come."""
+
+    __slots__ = ("directory", "prefix", "waiting")
+
+    def __init__(self, directory: int, prefix: str) -> None:
+        self.directory = directory
+        self.prefix = prefix
+        self.waiting: list[str] | None = None
+
+
+def _entries(directory: int, prefix: str) -> Iterator[Entry]:
+    for name in os.listdir(directory):
         try:
-            descriptor = open_beneath(root, directory, own=own)
-        except OSError:
+            status = os.lstat(name, dir_fd=directory)
+        except FileNotFoundError:  # the code still runs
             continue
-        try:
-            for name in os.listdir(descriptor):
-                seen += 1
-                if seen > MAX_ENTRIES:
-                    return
-                status = os.lstat(name, dir_fd=descriptor)
-                path = f"{directory}/{name}" if directory else name
-                yield _entry(path, status)
-                if recursive and stat.S_ISDIR(status.st_mode) and len(path) < 4000:
-                    queue.append(path)
-        finally:
-            os.close(descriptor)
+        yield _entry(f"{prefix}{name}", status)
 
 
 def open_beneath(root: int, path: str, flags: int = os.O_RDONLY | os.O_DIRECTORY, *, own: bool = False) -> int:
@@ -136,11 +168,33 @@ def _open_name(directory: int, name: str, flags: int, *, own: bool) -> int:
     try:
         return os.open(name, flags | os.O_CLOEXEC, dir_fd=directory)
     except PermissionError:
-        # Mode 000, left by the code. Not a link: O_NOFOLLOW would have said ELOOP, and a swap in between only fails.
-        if not own or stat.S_ISLNK(os.lstat(name, dir_fd=directory).st_mode):
+        if not own:
             raise
-        os.chmod(name, 0o700, dir_fd=directory)
-        return os.open(name, flags | os.O_CLOEXEC, dir_fd=directory)
+    # Mode 000, left by the code. Changed by handle, so that a link which takes its place is not followed.
+    handle = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        if stat.S_ISLNK(os.fstat(handle).st_mode):
+            raise PermissionError(13, "a link", name)
+        os.chmod(f"/proc/self/fd/{handle}", 0o700)
+    finally:
+        os.close(handle)
+    return os.open(name, flags | os.O_CLOEXEC, dir_fd=directory)
+
+
+def copy_content(source: int, target: int) -> None:
+    """Copy a file's data and keep its holes: what was small in the jar is small on the host."""
+    size = os.fstat(source).st_size
+    position = 0
+    while position < size:
+        try:
+            position = os.lseek(source, position, os.SEEK_DATA)
+        except OSError:  # nothing but a hole up to the end
+            break
+        hole = os.lseek(source, position, os.SEEK_HOLE)
+        while position < hole and (chunk := os.pread(source, min(1 << 20, hole - position), position)):
+            os.pwrite(target, chunk, position)
+            position += len(chunk)
+    os.ftruncate(target, size)
 
 
 def _entry(path: str, status: os.stat_result) -> Entry:

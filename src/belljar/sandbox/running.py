@@ -15,6 +15,7 @@ from belljar.audit.journal import record_refusal
 from belljar.backends.contract import Clause, End, EnforcementReport, LaunchPlan, Process
 from belljar.errors import SandboxUnavailableError
 from belljar.policy.models import Policy
+from belljar.policy.units import show_size
 from belljar.sandbox.denials import explain
 from belljar.sandbox.events import Finished, Output
 from belljar.sandbox.result import Outcome, RunResult, Usage
@@ -41,13 +42,21 @@ class Watch:
         with selectors.DefaultSelector() as loop:
             loop.register(self.process.stdout, selectors.EVENT_READ, "stdout")
             loop.register(self.process.stderr, selectors.EVENT_READ, "stderr")
-            while loop.get_map():
-                for key, _events in loop.select():
-                    data = os.read(key.fd, _CHUNK)
-                    if not data:
+            loop.register(self.process, selectors.EVENT_READ, "end")
+            patience = None
+            while ready := loop.select(patience):
+                for key, _events in ready:
+                    if key.data == "end":
+                        # Every process is gone, so all that was written is in the pipes. They need not be closed: the
+                        # code may have handed them to another run of the Sandbox.
+                        loop.unregister(self.process)
+                        patience = 0
+                    elif not (data := os.read(key.fd, _CHUNK)):
                         loop.unregister(key.fd)
                     elif kept := self._keep(key.data, data):
                         yield Output(key.data, kept)
+                if not loop.get_map():
+                    break
 
     def _keep(self, stream: Literal["stdout", "stderr"], data: bytes) -> bytes:
         room = self.limit - sum(map(len, self.captured.values()))
@@ -103,11 +112,13 @@ def _reason(policy: Policy, outcome: Outcome, end: End) -> str:
     if outcome is Outcome.TIMEOUT:
         return f"it ran longer than {policy.proc.timeout_seconds:g} s ({_where(policy, 'proc.timeout_ms')})"
     if outcome is Outcome.OOM:
-        return f"it used more than {policy.proc.mem_bytes >> 20} MB of memory ({_where(policy, 'proc.mem_mb')})"
+        return f"it used more than {show_size(policy.proc.mem_bytes)} of memory ({_where(policy, 'proc.mem_mb')})"
     if outcome is Outcome.REFUSED:
         return f"the jar does not hold, so the code was not started: {'; '.join(end.problems)}"
     if end.ended_by == "output":
-        return f"it wrote more than {policy.proc.output_bytes >> 20} MB of output ({_where(policy, 'proc.output_mb')})"
+        return (
+            f"it wrote more than {show_size(policy.proc.output_bytes)} of output ({_where(policy, 'proc.output_mb')})"
+        )
     if outcome is Outcome.KILLED:
         return "it was killed by the caller" if end.ended_by == "killed" else f"it was ended: {end.ended_by}"
     return ""
@@ -117,10 +128,11 @@ def _where(policy: Policy, key: str) -> str:
     return f"{key}, {policy.origin(key) or 'default'}"
 
 
-def refused_result(plan: LaunchPlan, run_id: str, clauses: tuple[Clause, ...]) -> RunResult:
+def refused_result(policy: Policy, plan: LaunchPlan, run_id: str, clauses: tuple[Clause, ...]) -> RunResult:
     """The run that never started, because the policy can't be enforced here and does not accept that."""
+    accepted = () if isinstance(policy.on_degraded, str) else policy.on_degraded
     lines = [f"{clause.key} is {clause.status}: {clause.lost} (by {clause.by})" for clause in clauses]
-    keys = ", ".join(clause.key for clause in clauses)
+    keys = ", ".join(dict.fromkeys((*accepted, *(clause.key for clause in clauses))))
     reason = (
         "the policy can't be enforced here, and does not accept less:\n  "
         + "\n  ".join(lines)

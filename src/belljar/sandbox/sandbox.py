@@ -127,7 +127,7 @@ class Sandbox:
         plan = self._backend.compile(self.policy, request)
         run_id = new_run_id()
         if refused := plan.report.refused_by(self.policy):
-            result = refused_result(plan, run_id, refused)
+            result = refused_result(self.policy, plan, run_id, refused)
             return Stream(lambda _stream: iter((Finished(result),)))
         return Stream(lambda stream: self._events(stream, plan, request, run_id, stdin))
 
@@ -178,7 +178,7 @@ class Sandbox:
         jar = self._open(plan)
         report = EnforcementReport((*plan.report.clauses, *jar.shortfalls))
         if refused := report.refused_by(self.policy):
-            yield Finished(refused_result(replace(plan, report=report), run_id, refused))
+            yield Finished(refused_result(self.policy, replace(plan, report=report), run_id, refused))
             return
         since_ns = max(time.time_ns() - _CLOCK_TICK_NS, self._last_end_ns)
         with _input(stdin) as descriptor:

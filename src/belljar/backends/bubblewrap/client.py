@@ -106,7 +106,7 @@ def _spawn(wrap: list[str]) -> tuple[socket.socket, int]:
     ours, theirs = wire.pair()
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
     program = (
-        f"import sys;sys.path.insert(0,{package!r});"
+        f"import sys;sys.path.append({package!r});"
         f"from belljar.backends.bubblewrap.launcher import main;main({_LAUNCHER_FD})"
     )
     command = [*wrap, sys.executable, "-I", "-S", "-c", program]

@@ -22,6 +22,7 @@ from belljar.backends.seccomp.notify import Listener, Notification
 
 MAX_OBSERVATIONS = 500
 _MAX_PATH = 4096
+_MAX_TARGET = 300
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 # Which arguments hold the path and, where there is one, the directory descriptor.
@@ -81,7 +82,7 @@ class Observer:
             self._note_file(name, notification)
 
     def _note(self, kind: str, target: str, result: str) -> None:
-        key = (kind, target, result)
+        key = (kind, target[:_MAX_TARGET], result)
         if key in self._seen or len(self._seen) < MAX_OBSERVATIONS:
             self._seen[key] = self._seen.get(key, 0) + 1
 

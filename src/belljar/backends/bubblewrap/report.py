@@ -22,7 +22,7 @@ def report(policy: Policy, host: Host) -> EnforcementReport:
             _enforced("fs.mounts", "mount namespace (bubblewrap)"),
             _deny_globs(policy),
             *_size(policy),
-            _net(policy),
+            *_net(policy),
             _enforced("proc.uid", "user namespace" + (", a kernel uid of the jar's own" if host.root else "")),
             _memory(host),
             _cpu(host),
@@ -31,9 +31,13 @@ def report(policy: Policy, host: Host) -> EnforcementReport:
             _enforced("proc.open_files", "RLIMIT_NOFILE"),
             _enforced("proc.file_size_mb", "RLIMIT_FSIZE"),
             _enforced("proc.output_mb", "belljar's reader, SIGKILL"),
-            _enforced("env", "an environment made from nothing"),
+            _enforced("env.set", "an environment made from nothing"),
+            _enforced("env.pass", "an environment made from nothing"),
+            _enforced("python.venv", "a read-only mount"),
+            _enforced("python.interpreter", "a read-only mount"),
+            _enforced("logging.sample_ratio", "no output of the code is written to any log"),
+            _enforced("logging.redact_pii", "no output of the code is written to any log"),
             _enforced("syscalls", "seccomp allow list"),
-            _enforced("logging", "no output of the code is written to any log"),
         )
     )
 
@@ -76,11 +80,12 @@ def _size(policy: Policy) -> tuple[Clause, ...]:
     )
 
 
-def _net(policy: Policy) -> Clause:
+def _net(policy: Policy) -> tuple[Clause, ...]:
+    keys = ("net.enabled", "net.allowlist")
     if policy.net.enabled:
         lost = "this version has no egress proxy, so no host can be reached, listed or not"
-        return Clause("net", Status.UNSUPPORTED, "an empty network namespace", lost)
-    return _enforced("net", "an empty network namespace")
+        return tuple(Clause(key, Status.UNSUPPORTED, "an empty network namespace", lost) for key in keys)
+    return tuple(_enforced(key, "an empty network namespace") for key in keys)
 
 
 def _group(host: Host, controller: str) -> str | None:

@@ -86,7 +86,7 @@ class Stage:
         """Build, say so, and answer until the host's end closes."""
         staged = staging.build(self._plan, self._kernel_uid)
         self._copied = staged.copied
-        self._views = [os.open(layout.inside(view.jar_path), os.O_PATH | os.O_CLOEXEC) for view in self._plan.views]
+        self._views = [staging.open_inside(view.jar_path) for view in self._plan.views]
         self._runs_fd = os.open(layout.RUNS, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._code_fd = os.open(layout.CODE, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         wire.send(
@@ -156,8 +156,8 @@ class Stage:
         view = message["view"]
         upper = f"{layout.UPPER}/{view}"
         layered = os.path.isdir(upper) and view not in self._copied
-        whole = layout.inside(self._plan.views[view].jar_path)
-        found = os.open(upper if layered else whole, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        root = upper if layered else f"/proc/self/fd/{self._views[view]}"
+        found = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         wire.send(self._control, {"layered": layered}, (found,))
         os.close(found)
 

@@ -7,14 +7,16 @@ short; then the process becomes a user that owns nothing else on the host, for g
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from belljar.backends.bubblewrap import kernel, layout
 from belljar.backends.bubblewrap.stageplan import Source, StagePlan, View, ViewKind
-from belljar.backends.bubblewrap.whiteout import Denied, build_layer, find_denied
+from belljar.backends.bubblewrap.whiteout import Denied, build_layer, find_denied, names_to_deny
 from belljar.errors import PrerequisiteError, SandboxUnavailableError
 from belljar.policy.globs import DenyGlobs
 
@@ -53,9 +55,8 @@ def build(plan: StagePlan, kernel_uid: int) -> Staged:
         _bring_sources(plan.sources, staged)
     _mount_own(plan)
     _make_root(plan)
-    globs = DenyGlobs(plan.deny_globs)
     for index, view in sorted(enumerate(plan.views), key=lambda entry: len(entry[1].jar_path)):
-        _make_view(index, view, plan, globs, staged)
+        _make_view(index, view, plan, staged)
     kernel.restrict(layout.ROOT, _CLOSED, recursive=False)
     _limit_what_is_counted()
     return staged
@@ -263,7 +264,7 @@ def _make_dev() -> None:
         os.symlink(target, f"{layout.DEV}/{name}")
     os.mkdir(f"{layout.DEV}/shm")
     os.mkdir(f"{layout.DEV}/pts")
-    kernel.mount("devpts", f"{layout.DEV}/pts", "devpts", kernel.MS_NOSUID, "newinstance,ptmxmode=0666,mode=620")
+    kernel.mount("devpts", f"{layout.DEV}/pts", "devpts", kernel.MS_NOSUID, "newinstance,ptmxmode=0666,mode=620,max=64")
     os.symlink("pts/ptmx", f"{layout.DEV}/ptmx")
     kernel.mount(layout.DEV, layout.DEV, None, kernel.MS_BIND | kernel.MS_REC)
     kernel.restrict(layout.DEV, _CLOSED, recursive=False)
@@ -272,40 +273,65 @@ def _make_dev() -> None:
 # --- the policy's mounts -------------------------------------------------------------------------------------------
 
 
-def _make_view(index: int, view: View, plan: StagePlan, globs: DenyGlobs, staged: Staged) -> None:
-    target = layout.inside(view.jar_path)
+def _make_view(index: int, view: View, plan: StagePlan, staged: Staged) -> None:
     if view.source is None:
-        _mount_point(target, view)
-        kernel.mount(_plain_directory(index), target, None, kernel.MS_BIND)
+        with _mount_point(view) as target:
+            kernel.mount(_plain_directory(index), target, None, kernel.MS_BIND)
     elif not os.path.isdir(root := layout.source(view.source)):
-        _mount_point(os.path.dirname(target), view)
-        _create(target)
-        kernel.mount(root, target, None, kernel.MS_BIND)
+        with _mount_point(view, directory=False) as target:
+            kernel.mount(root, target, None, kernel.MS_BIND)
     else:
-        _mount_point(target, view)
-        _make_directory_view(index, view, plan.sources[view.source].path, globs, staged)
+        with _mount_point(view) as target:
+            _make_directory_view(index, view, target, plan, staged)
     restrictions = _CLOSED if not view.writable else kernel.MOUNT_ATTR_NOSUID | kernel.MOUNT_ATTR_NODEV
-    kernel.restrict(target, restrictions, recursive=True)
+    mounted = open_inside(view.jar_path)
+    kernel.restrict(f"/proc/self/fd/{mounted}", restrictions, recursive=True)
+    os.close(mounted)
 
 
-def _mount_point(target: str, view: View) -> None:
+def open_inside(path: str, flags: int = os.O_PATH) -> int:
+    """Open the jar's `path` in the stage, through no link: what lies in a workspace may be anyone's."""
+    root = os.open(layout.ROOT, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.makedirs(target, 0o755, exist_ok=True)
+        rules = kernel.RESOLVE_BENEATH | kernel.RESOLVE_NO_SYMLINKS | kernel.RESOLVE_NO_MAGICLINKS
+        return kernel.openat2(root, path.lstrip("/") or ".", flags, resolve=rules)
+    finally:
+        os.close(root)
+
+
+@contextlib.contextmanager
+def _mount_point(view: View, *, directory: bool = True) -> Iterator[str]:
+    """A place to mount the view on, made if need be, as a name that no link can lead astray."""
+    names = view.jar_path.strip("/").split("/")
+    try:
+        for depth in range(1, len(names) + 1):
+            parent = open_inside("/".join(names[: depth - 1]), os.O_PATH | os.O_DIRECTORY)
+            with contextlib.suppress(FileExistsError):
+                if directory or depth < len(names):
+                    os.mkdir(names[depth - 1], 0o755, dir_fd=parent)
+                else:
+                    os.close(os.open(names[-1], os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644, dir_fd=parent))
+            os.close(parent)
+        found = open_inside(view.jar_path)
     except OSError as error:
         raise SandboxUnavailableError(
-            f"there is no directory {view.jar_path} to mount on, and it can't be made: {error.strerror}",
-            hint="it lies in another mount: make the directory there, or choose another path",
+            f"{view.jar_path} can't be made as a place to mount on: {error.strerror}",
+            hint="it lies in another mount: make it there, as a directory and not a link, or choose another path",
         ) from error
+    try:
+        yield f"/proc/self/fd/{found}"
+    finally:
+        os.close(found)
 
 
-def _make_directory_view(index: int, view: View, host_path: str, globs: DenyGlobs, staged: Staged) -> None:
+def _make_directory_view(index: int, view: View, target: str, plan: StagePlan, staged: Staged) -> None:
     assert view.source is not None
-    root, target = layout.source(view.source), layout.inside(view.jar_path)
-    globs = globs.within(host_path, view.jar_path)
+    root, host_path = layout.source(view.source), plan.sources[view.source].path
+    globs = DenyGlobs(plan.deny_globs).within(host_path, view.jar_path)
     found = find_denied(root, host_path, view.jar_path, globs)
     if view.kind is ViewKind.LIVE:
         kernel.mount(root, target, None, kernel.MS_BIND | kernel.MS_REC)
-        _mask_live(target, found, staged)
+        _mask_live(view.jar_path, found, staged)
         return
     layers = _lower_layers(index, root, found, globs, staged)
     if view.kind is ViewKind.READONLY:
@@ -321,7 +347,7 @@ def _plain_directory(index: int) -> str:
 
 
 def _lower_layers(index: int, root: str, found: Denied, globs: DenyGlobs, staged: Staged) -> list[str]:
-    if not found.paths and not globs.literal_names():
+    if not found.paths and not names_to_deny(globs):
         return [root]
     layer = f"{layout.MASKS}/{index}"
     os.mkdir(layer)
@@ -382,7 +408,7 @@ def _copy_on_write_works() -> bool:
             kernel.unmount(target)
 
 
-def _mask_live(target: str, found: Denied, staged: Staged) -> None:
+def _mask_live(jar_path: str, found: Denied, staged: Staged) -> None:
     """The best that a directory shared for writing allows: cover what is there now. The report calls it degraded."""
     closed_file, closed_directory = f"{layout.TRUSTED}/closed-file", f"{layout.TRUSTED}/closed-directory"
     if not os.path.exists(closed_file):
@@ -395,11 +421,17 @@ def _mask_live(target: str, found: Denied, staged: Staged) -> None:
             hint="leave out --live: the code then works on a copy-on-write view, which has no such limit",
         )
     for path in found.paths:
-        covered = os.path.join(target, path)
-        if os.path.islink(covered):
-            staged.shortfalls.append(("fs.deny_globs", f"{path} is a link, which can't be covered in a live directory"))
-            continue
-        kernel.mount(closed_directory if os.path.isdir(covered) else closed_file, covered, None, kernel.MS_BIND)
+        covered = open_inside(f"{jar_path}/{path}", os.O_PATH | os.O_NOFOLLOW)
+        try:
+            kind = os.fstat(covered).st_mode
+            if stat.S_ISLNK(kind):
+                lost = f"{path} is a link, which can't be covered in a live directory"
+                staged.shortfalls.append(("fs.deny_globs", lost))
+                continue
+            cover = closed_directory if stat.S_ISDIR(kind) else closed_file
+            kernel.mount(cover, f"/proc/self/fd/{covered}", None, kernel.MS_BIND)
+        finally:
+            os.close(covered)
 
 
 def _copy(index: int, root: str, found: Denied, target: str, staged: Staged) -> None:

@@ -15,14 +15,13 @@ def remove_tree(parent: int, name: str) -> None:
     waiting, count = [name], 0
     while waiting:
         current = waiting.pop()
-        os.chmod(current, 0o700, dir_fd=parent)  # a name that we chose or moved: never a link
-        descriptor = os.open(current, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+        descriptor = _enter(parent, current)
         try:
             for entry in os.listdir(descriptor):
                 if not stat.S_ISDIR(os.lstat(entry, dir_fd=descriptor).st_mode):
                     os.unlink(entry, dir_fd=descriptor)
                     continue
-                os.chmod(entry, 0o700, dir_fd=descriptor)
+                os.close(_enter(descriptor, entry))  # a directory that is closed can't be moved
                 count += 1
                 moved = f"{name}.{count}"
                 os.rename(entry, moved, src_dir_fd=descriptor, dst_dir_fd=parent)
@@ -60,8 +59,13 @@ def _identity(directory: int) -> tuple[int, int]:
 
 
 def _enter(directory: int, name: str) -> int:
-    os.chmod(name, 0o700, dir_fd=directory)
-    return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    """Open a directory, whatever its mode. By handle: a link that takes its place is neither opened nor changed."""
+    handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        os.chmod(f"/proc/self/fd/{handle}", 0o700)
+        return os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    finally:
+        os.close(handle)
 
 
 def _step(directory: int, name: str) -> int:

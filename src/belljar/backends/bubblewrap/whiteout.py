@@ -66,7 +66,7 @@ def _other_names(root: str, found: Denied) -> Iterator[str]:
 
 def build_layer(layer: str, root: str, found: Denied, globs: DenyGlobs) -> bool:
     """Make the whiteouts beneath `layer`, an empty directory. False if they don't look ahead in all directories."""
-    names = globs.literal_names()
+    names = names_to_deny(globs)
     covered = found.directories[:MAX_COVERED_DIRECTORIES] if names else []
     whiteout = os.path.join(layer, ".whiteout")
     os.mknod(whiteout, stat.S_IFCHR, 0)
@@ -79,6 +79,17 @@ def build_layer(layer: str, root: str, found: Denied, globs: DenyGlobs) -> bool:
         _link(whiteout, os.path.join(layer, path))
     os.unlink(whiteout)
     return len(covered) == len(found.directories) or not names
+
+
+def names_to_deny(globs: DenyGlobs) -> list[str]:
+    """Names that are denied in every directory, also where they do not exist yet.
+
+    Of a pattern like `**/id_rsa*` these are the name it begins with and the public half of a key; what else it matches
+    is found by the walk.
+    """
+    stems = [pattern.removeprefix("**/") for pattern in globs.patterns if not pattern.startswith("/")]
+    stems = [stem[:-1] for stem in stems if stem.endswith("*") and not set(stem[:-1]) & set("*?[]{}/\\")]
+    return list(dict.fromkeys([*globs.literal_names(), *stems, *(f"{stem}.pub" for stem in stems)]))
 
 
 def _link(whiteout: str, path: str) -> None:

@@ -36,7 +36,8 @@ def send(end: socket.socket, message: Message, descriptors: tuple[int, ...] = ()
         return
     spill = os.memfd_create("belljar-message", os.MFD_CLOEXEC)
     try:
-        os.write(spill, body)
+        while body:
+            body = body[os.write(spill, body) :]
         _send_packet(end, b"", (spill, *descriptors), spilled=True)
     finally:
         os.close(spill)
@@ -67,6 +68,6 @@ def receive(end: socket.socket) -> tuple[Message, list[int]] | None:
         return json.loads(packet[1:]), passed
     spill = passed.pop(0)
     try:
-        return json.loads(os.pread(spill, MAX_MESSAGE, 0)), passed
+        return json.loads(os.pread(spill, os.fstat(spill).st_size, 0)), passed
     finally:
         os.close(spill)

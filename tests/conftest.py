@@ -1,4 +1,4 @@
-"""For every test: a state directory of its own, backends that must work, and nothing left behind.
+"""For every test: a state directory of its own, backends that must work, an end, and nothing left behind.
 
 `@pytest.mark.backend("bubblewrap")`, or the fixture `need_backend("bubblewrap")`, skips a test with the reason where
 the backend does not work. In `BELLJAR_MUST_WORK=bubblewrap,…` such a skip is a failure: so CI can't pass by skipping.
@@ -7,6 +7,7 @@ the backend does not work. In `BELLJAR_MUST_WORK=bubblewrap,…` such a skip is 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,8 @@ from functools import cache
 import pytest
 
 NeedBackend = Callable[[str], None]
+_TEST_SECONDS, _SLOW_SECONDS = 120, 400
+"""After this long a test has failed. Far longer than any takes, under emulation too."""
 _PATIENCE_SECONDS = 5.0
 """How long what a test ended may take to be gone: belljar verifies the end of a jar, not that of its launcher."""
 
@@ -66,6 +69,24 @@ def state_directory(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytes
     path = str(tmp_path_factory.mktemp("state"))
     monkeypatch.setenv("BELLJAR_STATE_DIR", path)
     return path
+
+
+# --- nothing hangs ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def an_end_to_every_test(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test that waits for what never comes fails, and the others still run."""
+    seconds = _SLOW_SECONDS if request.node.get_closest_marker("slow") else _TEST_SECONDS
+
+    def too_long(_signal: int, _frame: object) -> None:
+        pytest.fail(f"the test was still running after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, too_long)
+    signal.alarm(seconds)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
 
 
 # --- nothing is left behind ------------------------------------------------------------------------------------------

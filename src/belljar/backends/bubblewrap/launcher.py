@@ -19,6 +19,7 @@ from typing import NoReturn
 
 from belljar.backends.bubblewrap import kernel, stage, wire
 from belljar.backends.bubblewrap.kernel_uid import spare_uid
+from belljar.backends.bubblewrap.orphans import end_orphans
 from belljar.backends.bubblewrap.stageplan import StagePlan
 from belljar.backends.seccomp import filters
 from belljar.errors import BelljarError
@@ -161,14 +162,6 @@ class Launcher:
         finally:
             os._exit(1)
 
-    def _end_orphans(self) -> None:
-        """What a stage leaves when it is killed comes to us, the nearest reaper: end it."""
-        stages = {child.pid for child in self._children.values()}
-        for pid in _children_of_this_process() - stages:
-            with contextlib.suppress(ProcessLookupError, ChildProcessError):
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-
     def _bury(self, pidfd: int) -> None:
         """A stage has ended, so its jars have too. Remove what only we can remove."""
         child = self._children.pop(pidfd)
@@ -176,17 +169,9 @@ class Launcher:
             self._loop.unregister(pidfd)
         os.waitpid(child.pid, 0)
         os.close(pidfd)
-        self._end_orphans()
+        end_orphans({other.pid for other in self._children.values()})
         if child.group:
             try:
                 child.group.remove()
             except BelljarError as error:
                 print(f"belljar: {error}", file=sys.stderr)
-
-
-def _children_of_this_process() -> set[int]:
-    try:
-        with open(f"/proc/self/task/{os.getpid()}/children") as file:
-            return set(map(int, file.read().split()))
-    except FileNotFoundError:  # a kernel without CONFIG_PROC_CHILDREN
-        return set()

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from belljar.backends.bubblewrap import kernel, layout, staging, wire
+from belljar.backends.bubblewrap.orphans import end_orphans
 from belljar.backends.bubblewrap.running import JarSpec, Run
 from belljar.backends.bubblewrap.stageplan import StagePlan
 from belljar.backends.bubblewrap.tree import remove_in_place, remove_tree
@@ -329,7 +330,7 @@ class Stage:
 
     def _clean_up(self, run: Run) -> None:
         """After the host has its answer: nothing of the run stays but what it left in the workspace."""
-        self._reap_strangers()
+        end_orphans({pid for other in self._runs.values() for pid in (other.pid, other.init_pid)})
         for parent in (self._runs_fd, self._code_fd):
             with contextlib.suppress(OSError):
                 remove_tree(parent, run.name)
@@ -338,11 +339,3 @@ class Stage:
                 run.group.remove()
             except SandboxUnavailableError as error:
                 print(f"belljar: {error}", file=sys.stderr)
-
-    def _reap_strangers(self) -> None:
-        """Processes of a jar that broke before its gate were handed to us by the kernel."""
-        if self._runs:
-            return
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass

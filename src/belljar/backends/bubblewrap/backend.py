@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from belljar.backends.bubblewrap import wire
-from belljar.backends.bubblewrap.client import LAUNCHER, expect_answer, expect_answer_with_descriptors
+from belljar.backends.bubblewrap.client import LAUNCHER, expect_answer, expect_answer_with_descriptors, fault
 from belljar.backends.bubblewrap.compile import compile_plan
 from belljar.backends.bubblewrap.host import Host, gather
 from belljar.backends.contract import Availability, Clause, End, LaunchPlan, Observation, RunRequest, Status
@@ -125,7 +125,11 @@ class BubblewrapJar:
         if answer is None:
             events.close()
             raise self.last_words()
-        _message, (output, errors) = answer
+        message, descriptors = answer
+        if "error" in message:
+            events.close()
+            raise fault(message)
+        output, errors = descriptors
         return BubblewrapProcess(output, errors, events, self)
 
     def open(self, mount: int, path: str, flags: int) -> int:

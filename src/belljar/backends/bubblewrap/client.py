@@ -142,10 +142,15 @@ def expect_answer_with_descriptors(control: socket.socket) -> tuple[wire.Message
         )
     message, descriptors = received
     if "error" in message:
-        raise _FAULTS[message["error"]](message["message"], hint=message["hint"])
+        raise fault(message)
     if "errno" in message:
         raise OSError(message["errno"], message["message"])
     return message, descriptors
+
+
+def fault(message: wire.Message) -> BelljarError:
+    """The exception that a message stands for."""
+    return _FAULTS[message["error"]](message["message"], hint=message["hint"])
 
 
 LAUNCHER = LauncherClient()

@@ -203,14 +203,27 @@ class Stage:
     # --- runs ---
 
     def _do_run(self, message: wire.Message, descriptors: list[int]) -> None:
-        """Start a run: in the jar that waits, if it is the right one, else in a new one."""
+        """Start a run. What goes wrong with it is told on its own socket, and harms no other."""
         host = socket.socket(fileno=descriptors.pop(0))
         standard_input = descriptors.pop(0) if message["stdin"] else -1
         code = descriptors.pop(0) if descriptors else -1
+        try:
+            run = self._choose_jar(message, standard_input)
+            self._start(run, message, host, code)
+        except BelljarError as error:
+            _answer(host, {"error": _fault(error), "message": error.message, "hint": error.hint})
+            host.close()
+        finally:
+            if code >= 0:
+                os.close(code)
+
+    def _choose_jar(self, message: wire.Message, standard_input: int) -> Run:
+        """The jar that waits, if it is the right one, else a new one."""
         spec = JarSpec.of(message["jar"])
-        run = self._take_spare(spec) if standard_input < 0 else None
-        if run is None:
-            run = self._make_jar(spec, standard_input, message["absent_at_first"] if self._count == 0 else [])
+        waiting = self._take_spare(spec) if standard_input < 0 else None
+        return waiting or self._make_jar(spec, standard_input, message["absent_at_first"] if self._count == 0 else [])
+
+    def _start(self, run: Run, message: wire.Message, host: socket.socket, code: int) -> None:
         self._hosts[run.name] = host
         self._watch(host, lambda: self._on_host(run, host))
         self._write_code(run, message, code)
@@ -226,7 +239,8 @@ class Stage:
             self._spare.kill("unused")
             self._spare = None
         if self._spare is None:
-            self._spare = self._make_jar(spec, -1, [])
+            with contextlib.suppress(BelljarError, OSError):  # told by the run that then has to make its own
+                self._spare = self._make_jar(spec, -1, [])
 
     def _take_spare(self, spec: JarSpec) -> Run | None:
         spare = self._spare
@@ -238,9 +252,7 @@ class Stage:
     def _make_jar(self, spec: JarSpec, standard_input: int, absent: list[str]) -> Run:
         self._count += 1
         name = f"run-{self._count}"
-        for path in (name, f"{name}/tmp", f"{name}/tmp/home", f"{name}/shm"):
-            os.mkdir(path, 0o700, dir_fd=self._runs_fd)
-        os.mkdir(name, 0o755, dir_fd=self._code_fd)
+        self._make_directories(name)
         run = Run(name, spec, self._group.run_group(name, spec.limits) if self._group else None, absent)
         run.launch(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) if standard_input < 0 else standard_input)
         self._runs[name] = run
@@ -253,6 +265,17 @@ class Stage:
         self._watch_memory(run)
         return run
 
+    def _make_directories(self, name: str) -> None:
+        os.mkdir(name, 0o755, dir_fd=self._code_fd)
+        try:
+            for path in (name, f"{name}/tmp", f"{name}/tmp/home", f"{name}/shm"):
+                os.mkdir(path, 0o700, dir_fd=self._runs_fd)
+        except OSError as error:
+            raise SandboxUnavailableError(
+                f"the workspace is full (fs.inodes, fs.size_mb), so there is no room for a new run: {error.strerror}",
+                hint="remove files from it (files.remove), or raise fs.inodes and fs.size_mb",
+            ) from error
+
     def _watch_memory(self, run: Run) -> None:
         if run.group is None or (oom := run.group.oom_fd()) is None:
             return
@@ -264,7 +287,6 @@ class Stage:
         """The code's file, and the command by which the gate becomes it. Both are read-only in the jar."""
         if code >= 0:
             self._write_file(f"{run.name}/{message['code_name']}", os.pread(code, os.fstat(code).st_size, 0))
-            os.close(code)
         exports = [f"export {name}={shlex.quote(value)}\n" for name, value in message["env"].items()]
         command = "".join(exports) + f"exec {shlex.join(message['command'])}\n"
         self._write_file(f"{run.name}/{layout.COMMAND}", os.fsencode(command))
@@ -285,7 +307,11 @@ class Stage:
 
     def _on_gate(self, run: Run) -> None:
         self._forget(run.gate)
-        if not run.at_gate():
+        try:
+            holds = run.at_gate()
+        except OSError as error:  # it died while we looked
+            run.problems, holds = [f"the jar could not be looked into: {error}"], False
+        if not holds:
             run.kill("canary" if run.init_pid else "gate")
         elif run.name in self._hosts:
             run.go()

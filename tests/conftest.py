@@ -18,8 +18,8 @@ from functools import cache
 import pytest
 
 NeedBackend = Callable[[str], None]
-_TEST_SECONDS, _SLOW_SECONDS = 120, 400
-"""After this long a test has failed. Far longer than any takes, under emulation too."""
+_TEST_SECONDS = int(os.environ.get("BELLJAR_TEST_SECONDS", "200"))
+"""After this long a test has failed: far longer than any takes, under emulation too. `slow` ones have thrice that."""
 _PATIENCE_SECONDS = 5.0
 """How long what a test ended may take to be gone: belljar verifies the end of a jar, not that of its launcher."""
 
@@ -77,7 +77,7 @@ def state_directory(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytes
 @pytest.fixture(autouse=True)
 def an_end_to_every_test(request: pytest.FixtureRequest) -> Iterator[None]:
     """A test that waits for what never comes fails, and the others still run."""
-    seconds = _SLOW_SECONDS if request.node.get_closest_marker("slow") else _TEST_SECONDS
+    seconds = _TEST_SECONDS * (3 if request.node.get_closest_marker("slow") else 1)
 
     def too_long(_signal: int, _frame: object) -> None:
         pytest.fail(f"the test was still running after {seconds} s")

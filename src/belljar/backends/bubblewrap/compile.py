@@ -190,7 +190,8 @@ def _code_name(request: RunRequest, host: Host) -> str | None:
     if request.code is None or runtime is None:
         return None
     name = os.path.basename(request.script_name)
-    return name if name and name.isprintable() and name not in (".", "..") else runtime.file_name
+    usable = name.isprintable() and len(os.fsencode(name)) < 200 and name not in ("", ".", "..", layout.COMMAND)
+    return name if usable else runtime.file_name
 
 
 def _command(policy: Policy, request: RunRequest, host: Host) -> list[str]:

@@ -211,11 +211,22 @@ class Stage:
             run = self._choose_jar(message, standard_input)
             self._start(run, message, host, code)
         except BelljarError as error:
-            _answer(host, {"error": _fault(error), "message": error.message, "hint": error.hint})
-            host.close()
+            self._refuse(host, {"error": _fault(error), "message": error.message, "hint": error.hint})
+        except OSError as error:
+            self._refuse(host, {"error": "unavailable", "message": f"the run could not start: {error}", "hint": ""})
         finally:
             if code >= 0:
                 os.close(code)
+
+    def _refuse(self, host: socket.socket, message: wire.Message) -> None:
+        """Tell the host why there is no run, and end the jar that was meant for it."""
+        for name, other in list(self._hosts.items()):
+            if other is host:
+                self._forget(host)
+                del self._hosts[name]
+                self._runs[name].kill("unused")
+        _answer(host, message)
+        host.close()
 
     def _choose_jar(self, message: wire.Message, standard_input: int) -> Run:
         """The jar that waits, if it is the right one, else a new one."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 __version__ = "0.1.0"
 
+TYPE_CHECKING = False  # type checkers take it for typing's, which takes 4 ms to import
 if TYPE_CHECKING:
     from belljar.errors import (
         BelljarError,

@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
 from belljar.policy.models import Policy
+from belljar.policy.records import dataclass, field
 
 
 class Status(StrEnum):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import stat
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -144,6 +143,6 @@ def _name_it(fresh: int, directory: int, name: str) -> None:
     try:
         os.link(unnamed, name, dst_dir_fd=directory, follow_symlinks=True)
     except FileExistsError:
-        temporary = f".belljar-{secrets.token_hex(6)}"
+        temporary = f".belljar-{os.urandom(6).hex()}"
         os.link(unnamed, temporary, dst_dir_fd=directory, follow_symlinks=True)
         os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal, Self
 
 from belljar.policy.globs import DenyGlobs
+from belljar.policy.records import dataclass
 from belljar.sandbox.files import MAX_DEPTH, open_beneath, walk
 from belljar.sandbox.trusted_names import acted_upon
 

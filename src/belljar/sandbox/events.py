@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from belljar.policy.records import dataclass
 from belljar.sandbox.result import RunResult
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from belljar.errors import UsageError
+from belljar.policy.records import dataclass
 from belljar.sandbox.result import RunResult
 from belljar.sandbox.sandbox import Sandbox
 

@@ -6,11 +6,11 @@ import contextlib
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from belljar.backends.contract import Jar
 from belljar.errors import UsageError
 from belljar.policy.models import Policy
+from belljar.policy.records import dataclass
 
 MAX_READ_BYTES = 256 << 20
 MAX_ENTRIES = 100_000

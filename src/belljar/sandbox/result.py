@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from belljar.backends.contract import EnforcementReport
+from belljar.policy.records import dataclass, field
 
 
 class Outcome(StrEnum):

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import secrets
 import selectors
 import signal
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Literal
 
 from belljar.audit.journal import record_refusal
@@ -18,24 +16,24 @@ from belljar.policy.models import Policy
 from belljar.policy.units import show_size
 from belljar.sandbox.denials import explain
 from belljar.sandbox.events import Finished, Output
-from belljar.sandbox.result import Outcome, RunResult, Usage
+from belljar.sandbox.result import Artifact, Outcome, RunResult, Usage
 
 _CHUNK = 1 << 16
 
 
 def new_run_id() -> str:
     """Sortable by time, unguessable, short enough to type."""
-    return f"{int(time.time() * 1000):012x}-{secrets.token_hex(4)}"
+    return f"{int(time.time() * 1000):012x}-{os.urandom(4).hex()}"
 
 
-@dataclass(slots=True)
 class Watch:
-    """Reads a process to its end."""
+    """Reads a process to its end, and keeps what it wrote, up to the limit."""
 
-    process: Process
-    limit: int
-    captured: dict[str, bytearray] = field(default_factory=lambda: {"stdout": bytearray(), "stderr": bytearray()})
-    truncated: bool = False
+    def __init__(self, process: Process, limit: int) -> None:
+        self.process = process
+        self.limit = limit
+        self.captured = {"stdout": bytearray(), "stderr": bytearray()}
+        self.truncated = False
 
     def events(self) -> Iterator[Output]:
         """Output as it is produced, until every process is gone and every byte is read."""
@@ -70,7 +68,16 @@ class Watch:
 
 
 def make_result(
-    policy: Policy, plan: LaunchPlan, watch: Watch, end: End, *, run_id: str, report: EnforcementReport, started: float
+    policy: Policy,
+    plan: LaunchPlan,
+    watch: Watch,
+    end: End,
+    *,
+    run_id: str,
+    report: EnforcementReport,
+    started: float,
+    artifacts: tuple[Artifact, ...],
+    fallback_from: tuple[str, ...],
 ) -> RunResult:
     """What the run came to. Raises SandboxUnavailableError when the jar broke before the code could start."""
     if not end.started and end.ended_by in ("", "gate"):
@@ -91,11 +98,12 @@ def make_result(
         duration=time.monotonic() - started,
         usage=Usage(end.cpu_seconds, end.peak_memory_bytes, end.processes, end.bytes_read, end.bytes_written),
         denials=explain(policy, end),
-        artifacts=(),
+        artifacts=artifacts,
         policy_digest=plan.policy_digest,
         enforcement=report,
         backend=plan.backend,
         reason=reason,
+        fallback_from=fallback_from,
     )
 
 
@@ -128,7 +136,9 @@ def _where(policy: Policy, key: str) -> str:
     return f"{key}, {policy.origin(key) or 'default'}"
 
 
-def refused_result(policy: Policy, plan: LaunchPlan, run_id: str, clauses: tuple[Clause, ...]) -> RunResult:
+def refused_result(
+    policy: Policy, plan: LaunchPlan, run_id: str, report: EnforcementReport, clauses: tuple[Clause, ...]
+) -> RunResult:
     """The run that never started, because the policy can't be enforced here and does not accept that."""
     accepted = () if isinstance(policy.on_degraded, str) else policy.on_degraded
     lines = [f"{clause.key} is {clause.status}: {clause.lost} (by {clause.by})" for clause in clauses]
@@ -152,7 +162,7 @@ def refused_result(policy: Policy, plan: LaunchPlan, run_id: str, clauses: tuple
         denials=(),
         artifacts=(),
         policy_digest=plan.policy_digest,
-        enforcement=plan.report,
+        enforcement=report,
         backend=plan.backend,
         reason=reason,
     )

@@ -7,7 +7,6 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Self
 
 from belljar.audit.state import state_directory
@@ -127,7 +126,7 @@ class Sandbox:
         plan = self._backend.compile(self.policy, request)
         run_id = new_run_id()
         if refused := plan.report.refused_by(self.policy):
-            result = refused_result(self.policy, plan, run_id, refused)
+            result = refused_result(self.policy, plan, run_id, plan.report, refused)
             return Stream(lambda _stream: iter((Finished(result),)))
         return Stream(lambda stream: self._events(stream, plan, request, run_id, stdin))
 
@@ -178,7 +177,7 @@ class Sandbox:
         jar = self._open(plan)
         report = EnforcementReport((*plan.report.clauses, *jar.shortfalls))
         if refused := report.refused_by(self.policy):
-            yield Finished(refused_result(self.policy, replace(plan, report=report), run_id, refused))
+            yield Finished(refused_result(self.policy, plan, run_id, report, refused))
             return
         since_ns = max(time.time_ns() - _CLOCK_TICK_NS, self._last_end_ns)
         with _input(stdin) as descriptor:
@@ -190,10 +189,21 @@ class Sandbox:
             watch = Watch(process, self.policy.proc.output_bytes)
             yield from watch.events()
             end = process.end()
-            result = make_result(self.policy, plan, watch, end, run_id=run_id, report=report, started=started)
             artifacts = self._artifacts(jar, since_ns)
             self._last_end_ns = time.time_ns()
-            yield Finished(replace(result, artifacts=artifacts, fallback_from=self.fallback_from))
+            yield Finished(
+                make_result(
+                    self.policy,
+                    plan,
+                    watch,
+                    end,
+                    run_id=run_id,
+                    report=report,
+                    started=started,
+                    artifacts=artifacts,
+                    fallback_from=self.fallback_from,
+                )
+            )
         finally:
             stream.ended()
             with self._lock:

@@ -12,10 +12,10 @@ import errno
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from belljar.backends.bubblewrap import kernel
+from belljar.policy.records import dataclass
 
 _SETTLE_SECONDS = 1.0
 _NAMESPACES = ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup")

@@ -6,13 +6,13 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import lru_cache
 
 from belljar.backends.runtimes import LANGUAGES, Runtime, find_runtime
 from belljar.errors import PrerequisiteError
 from belljar.limits.detect import CgroupSupport, Mechanism, detect
 from belljar.policy.models import Policy
+from belljar.policy.records import dataclass, field
 
 INSTALL = "apt install bubblewrap (Debian, Ubuntu), dnf install bubblewrap (Fedora), pacman -S bubblewrap (Arch)"
 

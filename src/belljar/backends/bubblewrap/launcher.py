@@ -14,8 +14,7 @@ import signal
 import socket
 import sys
 import time
-from dataclasses import dataclass
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from belljar.backends.bubblewrap import kernel, stage, wire
 from belljar.backends.bubblewrap.kernel_uid import spare_uid
@@ -32,8 +31,7 @@ from belljar.limits.systemd import prepare_delegated
 _GRACE_SECONDS = 5.0
 
 
-@dataclass(slots=True)
-class _Child:
+class _Child(NamedTuple):
     """A stage, and what has to be removed after it."""
 
     pid: int

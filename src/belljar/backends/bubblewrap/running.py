@@ -25,7 +25,6 @@ import signal
 import socket
 import struct
 import time
-from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from belljar.backends.bubblewrap import kernel, layout
@@ -37,6 +36,7 @@ from belljar.backends.seccomp.notify import Listener
 from belljar.limits import monitor, rlimits
 from belljar.limits.groups import RunGroup
 from belljar.limits.values import Limits
+from belljar.policy.records import dataclass
 
 GATE = f'echo ready >&4;read -r g <&4&&[ "$g" = go ]&&exec 4>&-&&. {layout.JAR_CODE}/{layout.COMMAND};exit 125'
 """The gate inside the jar: only the word opens it, end of file ends it. It starts with no environment at all, so that
@@ -70,40 +70,36 @@ class JarSpec:
         return cls(**{**data, "limits": Limits.from_json(data["limits"])})
 
 
-@dataclass(slots=True)
 class Run:
     """A jar, waiting or in use."""
 
-    name: str
-    spec: JarSpec
-    group: RunGroup | None
-    absent: list[str] = field(default_factory=list)
-    """Further canary paths, for this jar only."""
-    timeout_seconds: float = 0.0
-    """Set when there is something to run; until then the jar waits."""
-    prepares: bool = False
-    """Whether another jar is to wait for the next run when this one has ended."""
-    pid: int = 0
-    pidfd: int = -1
-    gate: socket.socket | None = None
-    errors: int = -1
-    outputs: tuple[int, int] = (-1, -1)
-    """The ends of its output and errors that the host is to have."""
-    observer: Observer | None = None
-    init_pid: int = 0
-    init_fd: int = -1
-    code_fd: int = -1
-    proc_fd: int = -1
-    io_fd: int = -1
-    ready: bool = False
-    """At the gate, with every canary satisfied."""
-    started: float = 0.0
-    deadline: float = 0.0
-    ended_by: str = ""
-    problems: list[str] = field(default_factory=list)
-    peak_processes: int = 0
-    peak_memory: int = 0
-    cpu_seconds: float = 0.0
+    def __init__(self, name: str, spec: JarSpec, group: RunGroup | None, absent: list[str]) -> None:
+        self.name = name
+        self.spec = spec
+        self.group = group
+        self.absent = absent
+        """Further canary paths, for this jar only."""
+        self.timeout_seconds = 0.0
+        """Set when there is something to run; until then the jar waits."""
+        self.prepares = False
+        """Whether another jar is to wait for the next run when this one has ended."""
+        self.ready = False
+        """At the gate, with every canary satisfied."""
+        self.started = 0.0
+        self.deadline = 0.0
+        self.ended_by = ""
+        self.problems: list[str] = []
+
+        self.pid = self.init_pid = 0
+        self.pidfd = self.init_fd = self.code_fd = self.proc_fd = self.io_fd = self.errors = -1
+        self.gate: socket.socket | None = None
+        self.outputs = (-1, -1)
+        """The ends of its output and errors that the host is to have."""
+        self.observer: Observer | None = None
+
+        self.peak_processes = 0
+        self.peak_memory = 0
+        self.cpu_seconds = 0.0
 
     # --- start ---
 

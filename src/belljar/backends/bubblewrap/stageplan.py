@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
+
+from belljar.policy.records import dataclass, field
 
 
 class ViewKind(StrEnum):
@@ -69,7 +70,11 @@ class StagePlan:
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
-        return asdict(self)
+        return {
+            "sources": [_plain(source) for source in self.sources],
+            "views": [_plain(view) for view in self.views],
+            **{name: value for name, value in _plain(self).items() if name not in ("sources", "views")},
+        }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> StagePlan:
@@ -86,3 +91,7 @@ class StagePlan:
             links=tuple((path, target) for path, target in data["links"]),
             runtimes=tuple((index, path) for index, path in data["runtimes"]),
         )
+
+
+def _plain(record: Source | View | StagePlan) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in record.__match_args__}

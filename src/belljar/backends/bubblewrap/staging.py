@@ -12,7 +12,6 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 from belljar.backends.bubblewrap import kernel, layout
 from belljar.backends.bubblewrap.stageplan import Source, StagePlan, View, ViewKind
@@ -30,15 +29,15 @@ _OWN_INODES = 10
 """Directories of ours on the guest's tmpfs, which the policy's number does not count."""
 
 
-@dataclass(slots=True)
 class Staged:
     """What came of it, for the report and for the host."""
 
-    kernel_uid: int
-    shortfalls: list[tuple[str, str]] = field(default_factory=list)
-    """(clause, what is lost): found out only here, on the real directories."""
-    copied: list[int] = field(default_factory=list)
-    """Views that are copies, because overlayfs can't do copy-on-write here."""
+    def __init__(self, kernel_uid: int) -> None:
+        self.kernel_uid = kernel_uid
+        self.shortfalls: list[tuple[str, str]] = []
+        """(clause, what is lost): found out only here, on the real directories."""
+        self.copied: list[int] = []
+        """Views that are copies, because overlayfs can't do copy-on-write here."""
 
 
 def build(plan: StagePlan, kernel_uid: int) -> Staged:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 from belljar.policy.globs import DenyGlobs
 
@@ -17,13 +16,13 @@ MAX_COVERED_DIRECTORIES = 4000
 """Directories that get whiteouts for names that do not exist yet."""
 
 
-@dataclass(slots=True)
 class Denied:
-    """What a walk found: relative paths that are denied, and how far it could look ahead."""
+    """What a walk found, as paths relative to where it began."""
 
-    paths: list[str] = field(default_factory=list)
-    directories: list[str] = field(default_factory=list)
-    """Every directory that stays visible, the nearest to the top first."""
+    def __init__(self) -> None:
+        self.paths: list[str] = []
+        self.directories: list[str] = []
+        """Every directory that stays visible, the nearest to the top first."""
 
 
 def find_denied(root: str, host_root: str, jar_root: str, globs: DenyGlobs) -> Denied:

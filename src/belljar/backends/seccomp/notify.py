@@ -13,10 +13,10 @@ import fcntl
 import functools
 import os
 import struct
-from dataclasses import dataclass
 
 from belljar.backends.seccomp.install import seccomp_call
 from belljar.errors import PrerequisiteError
+from belljar.policy.records import dataclass
 
 _GET_NOTIF_SIZES = 3
 _RECEIVE = 0xC0502100

@@ -7,6 +7,7 @@ promises. Time limits are far longer than anything takes on a slow machine: the 
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,6 +20,8 @@ from belljar import Policy, Sandbox
 
 BACKENDS = ("bubblewrap",)
 
+_SECONDS = float(os.environ.get("BELLJAR_TEST_SECONDS", "200"))
+
 
 
 @pytest.fixture(params=BACKENDS, scope="session")
@@ -26,6 +29,20 @@ def backend(request: pytest.FixtureRequest, need_backend: Callable[[str], None])
     """The backend under test."""
     need_backend(request.param)
     return str(request.param)
+
+
+@pytest.fixture(autouse=True)
+def no_test_waits_for_ever() -> Iterator[None]:
+    """What hangs is a failure that says where, and the rest of the suite runs."""
+
+    def give_up(_number: int, _frame: object) -> None:
+        raise AssertionError(f"still not done after {_SECONDS:.0f} s")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, _SECONDS)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture

@@ -61,6 +61,7 @@ def make_sandbox(parsed: Parsed) -> Sandbox:
         live=parsed.flag("--live"),
         overrides=parsed.texts("--set"),
         timeout=parsed.text("--timeout"),
+        one_shot=True,
     )
 
 

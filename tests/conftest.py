@@ -94,10 +94,14 @@ def an_end_to_every_test(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def nothing_left_by_the_test() -> Iterator[None]:
-    """No process and no mount that was not there before, but belljar's one launcher."""
+    """No process and no mount that was not there before, but belljar's one launcher.
+
+    A Sandbox that tests share is known by its stage: its fixture has to run something, so that the stage is there before.
+    """
     before = Leftovers.here()
+    shared = frozenset(pid for pid in descendants(os.getpid()) if _name(pid) == _STAGE)
     yield
-    left = _wait_until_empty(lambda: Leftovers.here().beyond(before))
+    left = _wait_until_empty(lambda: Leftovers.here(shared=shared).beyond(before))
     assert not left, f"the test left behind: {left}"
 
 
@@ -136,9 +140,12 @@ class Leftovers:
     groups: frozenset[str] = frozenset()
 
     @classmethod
-    def here(cls, *, groups: bool = False, launcher: bool = False) -> Leftovers:
-        """What is here now; `launcher` counts belljar's launcher too, `groups` control groups and orphans."""
-        own = [pid for pid in descendants(os.getpid()) if launcher or _name(pid) != _LAUNCHER]
+    def here(cls, *, groups: bool = False, launcher: bool = False, shared: frozenset[int] = frozenset()) -> Leftovers:
+        """What is here now; `launcher` counts belljar's launcher too, `groups` control groups and orphans.
+
+        What is beneath the stages `shared` is theirs: a stage keeps a jar ready for its next run.
+        """
+        own = [pid for pid in descendants(os.getpid(), but=shared) if launcher or _name(pid) != _LAUNCHER]
         lost = orphans() if groups else []
         return cls(
             frozenset(text for pid in {*own, *lost} if (text := _describe(pid))),
@@ -156,13 +163,15 @@ class Leftovers:
         return "; ".join(f"{kind}: {', '.join(sorted(found))}" for kind, found in kinds if found)
 
 
-def descendants(pid: int) -> list[int]:
-    """Every living process below `pid`; the dead that nobody waited for do not count."""
+def descendants(pid: int, but: frozenset[int] = frozenset()) -> list[int]:
+    """Every living process below `pid`, `but` not these and those below them; unburied dead do not count."""
     found = []
     for child in _children(pid):
+        if child in but:
+            continue
         if _state(child) not in ("Z", "X", ""):
             found.append(child)
-        found += descendants(child)
+        found += descendants(child, but)
     return found
 
 

@@ -107,7 +107,7 @@ class Changes:
         try:
             for name in os.listdir(host):
                 path = f"{directory}/{name}"
-                if self._status(self._changed, path) is None:
+                if self._denied(path) is None and self._status(self._changed, path) is None:
                     yield self._judge(Change(path, "deleted", self._host_kind(path)))
         finally:
             os.close(host)
@@ -182,7 +182,8 @@ class Changes:
             os.close(parent)
 
     def _host_status(self, path: str) -> os.stat_result | None:
-        return self._status(self._source, path)
+        """What the host has there. To whoever reads the changes, what is denied is not there."""
+        return None if self._denied(path) is not None else self._status(self._source, path)
 
     def _host_kind(self, path: str) -> str:
         status = self._host_status(path)

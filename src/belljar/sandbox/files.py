@@ -35,9 +35,10 @@ class Entry:
 class Files:
     """Reads and writes files of a Sandbox's workspace. Paths are relative to it, or absolute inside the jar."""
 
-    def __init__(self, jar: Jar, policy: Policy) -> None:
+    def __init__(self, jar: Jar, policy: Policy, written: dict[tuple[int, str], int]) -> None:
         self._jar = jar
         self._policy = policy
+        self._written = written
 
     def read(self, path: str, *, limit: int = MAX_READ_BYTES) -> bytes:
         """The content of a file. Raises UsageError if it is larger than `limit`, OSError as `open` would."""
@@ -61,6 +62,8 @@ class Files:
         descriptor = self._jar.open(mount, relative, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
+            file.flush()
+            self._written[mount, relative] = os.fstat(descriptor).st_ctime_ns
 
     def list(self, path: str = ".", *, recursive: bool = False) -> list[Entry]:
         """The entries of a directory, sorted by path; at most 100,000."""

@@ -91,7 +91,7 @@ def make_result(
         run_id=run_id,
         outcome=outcome,
         exit_code=end.exit_code if end.started else None,
-        signal=signal.Signals(end.signal).name if end.signal in set(signal.Signals) else None,
+        signal=signal.Signals(end.signal).name if end.started and end.signal in set(signal.Signals) else None,
         stdout=watch.captured["stdout"].decode(errors="replace"),
         stderr=watch.captured["stderr"].decode(errors="replace"),
         truncated=watch.truncated,

@@ -68,6 +68,8 @@ class Sandbox:
         self._one_shot = one_shot
         self._opened_ns = time.time_ns()
         self._last_end_ns = 0
+        self._written: dict[tuple[int, str], int] = {}
+        """What the host wrote, and when: those are no artifacts."""
         self._backend, self.fallback_from = open_best(self.policy, state=state_directory())
 
     @property
@@ -156,8 +158,10 @@ class Sandbox:
     ) -> RunRequest:
         if (code is None) == (argv is None):
             raise UsageError("give either code or argv")
-        if isinstance(argv, str):
-            raise UsageError("argv is a list of words, not one string", hint="use ['sh', '-c', '…'] for a shell")
+        if isinstance(argv, str) or isinstance(args, str):
+            raise UsageError("arguments are a list of words, not one string", hint="use ['sh', '-c', '…'] for a shell")
+        if not all(isinstance(word, str) for word in (*(argv or ()), *args)):
+            raise UsageError("every argument is a string", hint="write str(…) around the others")
         if any("\0" in word for word in (*(argv or ()), *args)):
             raise UsageError("an argument can't hold a NUL character")
         return RunRequest(
@@ -221,7 +225,7 @@ class Sandbox:
     @property
     def files(self) -> Files:
         """The files of the workspace."""
-        return Files(self._open(), self.policy)
+        return Files(self._open(), self.policy, self._written)
 
     def changes(self) -> Changes:
         """What the runs so far changed in the copy-on-write workspace.
@@ -273,7 +277,9 @@ class Sandbox:
             made = [
                 Artifact(entry.path, entry.size)
                 for entry in walk(changed, own=True)
-                if entry.kind == "file" and entry.changed_ns >= since_ns
+                if entry.kind == "file"
+                and entry.changed_ns >= since_ns
+                and self._written.get((index, entry.path)) != entry.changed_ns
             ]
         finally:
             os.close(changed)

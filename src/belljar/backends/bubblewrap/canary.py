@@ -99,7 +99,7 @@ def _mounts(jar: Jar) -> Iterator[str]:
             seen.add(point)
             if "nosuid" not in options:
                 yield f"{point} honours setuid programs"
-            if point in writable or _is_device(point):
+            if (point in writable and point not in readonly) or _is_device(point):
                 continue
             if not any(point == known or point.startswith(f"{known}/") for known in (*readonly, "/etc")):
                 yield f"{point} is mounted and is not in the plan"

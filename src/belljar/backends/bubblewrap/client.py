@@ -66,9 +66,14 @@ class LauncherClient:
             except OSError as error:
                 self._socket.close()
                 self._socket = None
+                control.close()
                 raise SandboxUnavailableError("belljar's launcher process has died", hint="try again") from error
         control.settimeout(_START_SECONDS)
-        answer = expect_answer(control)
+        try:
+            answer = expect_answer(control)
+        except BaseException:
+            control.close()
+            raise
         control.settimeout(None)
         return control, answer
 

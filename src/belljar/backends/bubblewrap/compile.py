@@ -79,7 +79,7 @@ def _stage(policy: Policy, host: Host) -> StagePlan:
             sources.append(Source(mount.source, idmap=host.root, recursive=kind is ViewKind.LIVE))
         views.append(View(kind, mount.path, mount.rw, index))
     runtimes = tuple(enumerate(host.runtime_mounts(), start=len(sources)))
-    sources.extend(Source(path, idmap=False, recursive=True) for _index, path in runtimes)
+    sources.extend(Source(path, idmap=host.root, recursive=True) for _index, path in runtimes)
     return StagePlan(
         sources=tuple(sources),
         views=tuple(views),

@@ -6,7 +6,7 @@ from belljar.backends.bubblewrap.host import Host
 from belljar.backends.contract import Clause, EnforcementReport, Status
 from belljar.limits.detect import Mechanism
 from belljar.policy.globs import DenyGlobs
-from belljar.policy.models import Mount, Policy
+from belljar.policy.models import Policy
 
 _GROUPS = {
     Mechanism.V1: "cgroup v1",
@@ -56,14 +56,10 @@ def _deny_globs(policy: Policy) -> Clause:
     with_source = [mount for mount in policy.fs.mounts if mount.source]
     if not with_source:
         return _enforced(key, "nothing of the host is mounted but its system directories")
-    return _enforced(key, "overlayfs whiteouts" + _lookahead(policy, with_source))
-
-
-def _lookahead(policy: Policy, mounts: list[Mount]) -> str:
-    """Wildcards are matched when the jar is staged; names without one are denied for good."""
-    if any(DenyGlobs(policy.fs.deny_globs).within(mount.source, mount.path).has_wildcards() for mount in mounts):
-        return "; patterns with wildcards as of the jar's start"
-    return ""
+    lost = "directories that the host makes while the jar is open are not covered"
+    if any(DenyGlobs(policy.fs.deny_globs).within(mount.source, mount.path).has_wildcards() for mount in with_source):
+        lost += ", and a pattern with a wildcard covers what there is when the jar is opened"
+    return Clause(key, Status.ENFORCED, "overlayfs whiteouts", lost)
 
 
 def _size(policy: Policy) -> tuple[Clause, ...]:

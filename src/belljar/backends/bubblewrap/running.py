@@ -73,12 +73,14 @@ class JarSpec:
 class Run:
     """A jar, waiting or in use."""
 
-    def __init__(self, name: str, spec: JarSpec, group: RunGroup | None, absent: list[str]) -> None:
+    def __init__(self, name: str, spec: JarSpec, group: RunGroup | None, absent: list[str], covered: list[str]) -> None:
         self.name = name
         self.spec = spec
         self.group = group
         self.absent = absent
         """Further canary paths, for this jar only."""
+        self.covered = covered
+        """Further mount points: denied files in a live mount."""
         self.timeout_seconds = 0.0
         """Set when there is something to run; until then the jar waits."""
         self.prepares = False
@@ -174,9 +176,7 @@ class Run:
             self.problems = [self._why_not_ready()]
             return False
         pid = next(struct.unpack("3i", data)[0] for _level, kind, data in ancillary if kind == socket.SCM_CREDENTIALS)
-        absent = self.spec.expect["absent"] + self.absent
-        expect = {**self.spec.expect, "absent": absent, "kernel_uid": os.geteuid()}  # the stage's user is the jar's
-        jar = Jar.of(pid, expect)
+        jar = Jar.of(pid, self._expectations())
         self.code_fd, self.init_fd, self.proc_fd = jar.code_fd, jar.init_fd, jar.proc_fd
         self.init_pid = jar.init_pid
         if self.observer:
@@ -189,6 +189,15 @@ class Run:
         self.deadline = float("inf")
         self.ready = not self.problems
         return self.ready
+
+    def _expectations(self) -> dict[str, Any]:
+        expect = self.spec.expect
+        return {
+            **expect,
+            "absent": expect["absent"] + self.absent,
+            "readonly": expect["readonly"] + self.covered,
+            "kernel_uid": os.geteuid(),  # the stage's user is the jar's
+        }
 
     def go(self) -> None:
         """Open the gate: the command is in its place, and the clock starts."""

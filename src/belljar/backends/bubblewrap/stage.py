@@ -81,12 +81,13 @@ class Stage:
         self._count = 0
         self._views: list[int] = []
         self._copied: list[int] = []
+        self._covered: list[str] = []
         self._runs_fd = self._code_fd = -1
 
     def serve(self) -> None:
         """Build, say so, and answer until the host's end closes."""
         staged = staging.build(self._plan, self._kernel_uid)
-        self._copied = staged.copied
+        self._copied, self._covered = staged.copied, staged.covered
         self._views = [staging.open_inside(view.jar_path) for view in self._plan.views]
         self._runs_fd = os.open(layout.RUNS, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._code_fd = os.open(layout.CODE, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -264,7 +265,7 @@ class Stage:
         self._count += 1
         name = f"run-{self._count}"
         self._make_directories(name)
-        run = Run(name, spec, self._group.run_group(name, spec.limits) if self._group else None, absent)
+        run = Run(name, spec, self._group.run_group(name, spec.limits) if self._group else None, absent, self._covered)
         run.launch(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) if standard_input < 0 else standard_input)
         self._runs[name] = run
         assert run.gate is not None

@@ -38,6 +38,8 @@ class Staged:
         """(clause, what is lost): found out only here, on the real directories."""
         self.copied: list[int] = []
         """Views that are copies, because overlayfs can't do copy-on-write here."""
+        self.covered: list[str] = []
+        """Paths in the jar over which something is mounted because they are denied."""
 
 
 def build(plan: StagePlan, kernel_uid: int) -> Staged:
@@ -149,9 +151,9 @@ def _map_owner(tree: int, path: str, staged: Staged) -> None:
     try:
         kernel.idmap(tree, namespace)
     except OSError as error:
-        staged.shortfalls.append(
-            ("fs.mounts", f"{path}: its file system can't map owners ({error.strerror}); closed files stay closed")
-        )
+        if status.st_mode & 0o005 != 0o005:  # else the jar's user can read it as anyone can
+            lost = f"{path}: its file system can't map owners ({error.strerror}); closed files stay closed"
+            staged.shortfalls.append(("fs.mounts", lost))
     finally:
         os.close(namespace)
 
@@ -327,7 +329,15 @@ def _make_directory_view(index: int, view: View, target: str, plan: StagePlan, s
     assert view.source is not None
     root, host_path = layout.source(view.source), plan.sources[view.source].path
     globs = DenyGlobs(plan.deny_globs).within(host_path, view.jar_path)
-    found = find_denied(root, host_path, view.jar_path, globs)
+    try:
+        found = find_denied(root, host_path, view.jar_path, globs)
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        raise SandboxUnavailableError(
+            f"{host_path} has directories so deep that their paths are longer than the kernel takes",
+            hint="remove them: what can't be named can't be looked through for denied files",
+        ) from error
     if view.kind is ViewKind.LIVE:
         kernel.mount(root, target, None, kernel.MS_BIND | kernel.MS_REC)
         _mask_live(view.jar_path, found, staged)
@@ -431,6 +441,10 @@ def _mask_live(jar_path: str, found: Denied, staged: Staged) -> None:
             kernel.mount(cover, f"/proc/self/fd/{covered}", None, kernel.MS_BIND)
         finally:
             os.close(covered)
+        cover_fd = open_inside(f"{jar_path}/{path}")
+        kernel.restrict(f"/proc/self/fd/{cover_fd}", _CLOSED, recursive=False)
+        os.close(cover_fd)
+        staged.covered.append(f"{jar_path}/{path}")
 
 
 def _copy(index: int, root: str, found: Denied, target: str, staged: Staged) -> None:

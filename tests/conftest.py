@@ -96,7 +96,7 @@ def an_end_to_every_test(request: pytest.FixtureRequest) -> Iterator[None]:
 def nothing_left_by_the_test() -> Iterator[None]:
     """No process and no mount that was not there before, but belljar's one launcher.
 
-    A Sandbox that tests share is known by its stage: its fixture has to run something, so that the stage is there before.
+    A Sandbox that tests share is known by its stage: its fixture has to run something first, so that there is one.
     """
     before = Leftovers.here()
     shared = frozenset(pid for pid in descendants(os.getpid()) if _name(pid) == _STAGE)

@@ -148,6 +148,8 @@ def refused_result(
         + "\n  ".join(lines)
         + f"\nto accept it, add to the policy: on_degraded: [{keys}], or: --set 'on_degraded=[{keys}]'"
     )
+    if plan.backend == "unconfined":
+        reason = "the backend `unconfined` enforces next to nothing\nto accept that: --policy unrestricted"
     record_refusal(run_id, reason, backend=plan.backend, policy_digest=plan.policy_digest)
     return RunResult(
         run_id=run_id,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -161,7 +162,7 @@ class Sandbox:
         if isinstance(argv, str) or isinstance(args, str):
             raise UsageError("arguments are a list of words, not one string", hint="use ['sh', '-c', '…'] for a shell")
         if not all(isinstance(word, str) for word in (*(argv or ()), *args)):
-            raise UsageError("every argument is a string", hint="write str(…) around the others")
+            raise UsageError("an argument is not text", hint="write str(…) around it")
         if any("\0" in word for word in (*(argv or ()), *args)):
             raise UsageError("an argument can't hold a NUL character")
         return RunRequest(
@@ -350,9 +351,17 @@ def _last(stream: Stream) -> RunResult:
 
 @contextlib.contextmanager
 def _input(stdin: Input) -> Iterator[int | None]:
-    """A descriptor that the code can read: bytes go through a memory file, so that nobody has to feed a pipe."""
-    if stdin is None or isinstance(stdin, int):
-        yield stdin
+    """A descriptor that the code can read.
+
+    Bytes go through a memory file, so that nobody has to feed a pipe. A file or a terminal of the host's goes through a
+    pipe: the code could open the descriptor itself anew, for writing, by its name in /proc.
+    """
+    if stdin is None:
+        yield None
+        return
+    if isinstance(stdin, int):
+        with _piped(stdin) as descriptor:
+            yield descriptor
         return
     descriptor = os.memfd_create("belljar-input", os.MFD_CLOEXEC)
     try:
@@ -362,6 +371,27 @@ def _input(stdin: Input) -> Iterator[int | None]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _piped(stdin: int) -> Iterator[int]:
+    if stat.S_ISFIFO(os.fstat(stdin).st_mode):
+        yield stdin
+        return
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    own = os.dup(stdin)
+
+    def pump() -> None:
+        with contextlib.suppress(OSError), os.fdopen(own, "rb", buffering=0) as source:
+            with os.fdopen(writer, "wb", buffering=0) as target:
+                while chunk := source.read(1 << 16):
+                    target.write(chunk)
+
+    threading.Thread(target=pump, daemon=True, name="belljar-stdin").start()
+    try:
+        yield reader
+    finally:
+        os.close(reader)
 
 
 __all__ = ["Sandbox", "run"]

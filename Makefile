@@ -23,8 +23,8 @@ demo: ## install belljar here and show what it does: four runs, what happened to
 test: ## install what the tests need and run them all: as you, and if you are root, as an ordinary user too
 	@scripts/install-prerequisites.sh test "$(PYTHON)"
 	@$(MAKE) dev
-	@$(MAKE) test-here
-	@if [ "$$(id -u)" = 0 ]; then $(MAKE) test-user; fi
+	@status=0; $(MAKE) test-here || status=1; \
+	if [ "$$(id -u)" = 0 ]; then $(MAKE) test-user || status=1; fi; exit $$status
 
 test-here:
 	@echo "== tests as $$(id -un), Python $$($(BIN)/python -c 'import platform; print(platform.python_version())')"

@@ -13,7 +13,7 @@ from typing import Literal, Self
 
 from belljar.policy.globs import DenyGlobs
 from belljar.policy.records import dataclass
-from belljar.sandbox.files import MAX_DEPTH, open_beneath, walk
+from belljar.sandbox.files import MAX_DEPTH, MAX_ENTRIES, open_beneath, walk
 from belljar.sandbox.trusted_names import acted_upon
 
 MAX_DIFF_BYTES = 1 << 20
@@ -50,8 +50,18 @@ class Changes:
     """The difference between a workspace and the host's directory it was made from."""
 
     def __init__(
-        self, changed: int, source: str, jar_path: str, globs: tuple[str, ...], *, layered: bool, since_ns: int
+        self,
+        changed: int,
+        source: str,
+        jar_path: str,
+        globs: tuple[str, ...],
+        *,
+        layered: bool,
+        since_ns: int,
+        applied: dict[str, int],
     ) -> None:
+        self._applied = applied
+        """What an earlier `apply` wrote, and when: that is no change of someone else's."""
         self._changed = changed
         self._source_path = source
         self._source = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -84,6 +94,10 @@ class Changes:
         kept = set()
         for entry in walk(self._changed, own=True):
             kept.add(entry.path)
+            if len(kept) == MAX_ENTRIES:
+                yield Change(
+                    ".", "modified", "directory", refusal=f"more than {MAX_ENTRIES} files: not all were looked at"
+                )
             if entry.kind == "other" and self._is_whiteout(entry.path):
                 if self._host_status(entry.path) is not None:
                     yield self._judge(Change(entry.path, "deleted", self._host_kind(entry.path)))
@@ -149,7 +163,8 @@ class Changes:
         if change.what == "directory" and change.path.count("/") + 1 >= MAX_DEPTH:
             return f"it is {MAX_DEPTH} directories deep: what is in it was not looked at"
         before = self._host_status(change.path)
-        if before is not None and stat.S_ISREG(before.st_mode) and before.st_ctime_ns > self._since_ns:
+        since_ns = self._applied.get(change.path, self._since_ns)
+        if before is not None and stat.S_ISREG(before.st_mode) and before.st_ctime_ns > since_ns:
             return "it was changed on the host meanwhile"
         return ""
 
@@ -292,8 +307,10 @@ class Changes:
             why = change.refusal or apply_change(change, self._changed, self._source, self._denied)
             if why:
                 refused.append((change.path, why))
-            else:
-                applied.append(change.path)
+                continue
+            applied.append(change.path)
+            if (now := self._host_status(change.path)) is not None:
+                self._applied[change.path] = now.st_ctime_ns
         return Applied(tuple(sorted(applied)), tuple(sorted(refused)))
 
 

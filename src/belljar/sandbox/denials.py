@@ -78,7 +78,7 @@ def _hidden(policy: Policy, seen: Observation, path: str) -> Iterator[Denial]:
             host_path = mount.source + path[len(mount.path) :]
             rule = DenyGlobs(policy.fs.deny_globs).within(mount.source, mount.path).denies(host_path, path)
             if rule is not None and os.path.lexists(host_path):
-                yield _denied_by_glob(policy, seen, rule)
+                yield _denied_by_glob(policy, seen, rule, mounted=True)
             elif os.path.lexists(host_path) and seen.result == "EACCES":
                 key = f"fs.mounts[{index}]"
                 yield Denial(
@@ -89,7 +89,7 @@ def _hidden(policy: Policy, seen: Observation, path: str) -> Iterator[Denial]:
         return
     rule = DenyGlobs(policy.fs.deny_globs).match(path)
     if rule is not None:
-        yield _denied_by_glob(policy, seen, rule)
+        yield _denied_by_glob(policy, seen, rule, mounted=False)
         return
     top = path if os.path.isdir(path) else os.path.dirname(path)
     allow = f"add to fs.mounts: {{path: {top}, source: {top}}}"
@@ -98,10 +98,12 @@ def _hidden(policy: Policy, seen: Observation, path: str) -> Iterator[Denial]:
     yield Denial("file", seen.target, "fs.mounts", _where(policy, "fs.mounts"), allow, seen.count)
 
 
-def _denied_by_glob(policy: Policy, seen: Observation, index: int) -> Denial:
+def _denied_by_glob(policy: Policy, seen: Observation, index: int, *, mounted: bool) -> Denial:
     key = f"fs.deny_globs[{index}]"
     pattern = policy.fs.deny_globs[index]
-    allow = f"take the pattern back: fs.deny_globs: ['!{pattern}'], and mount the file's directory"
+    allow = f"take the pattern back: fs.deny_globs: ['!{pattern}']"
+    if not mounted:
+        allow += ", and mount the file's directory"
     return Denial("file", seen.target, f"{key} {pattern}", _where(policy, key), allow, seen.count)
 
 

@@ -71,6 +71,7 @@ class Sandbox:
         self._last_end_ns = 0
         self._written: dict[tuple[int, str], int] = {}
         """What the host wrote, and when: those are no artifacts."""
+        self._applied: dict[str, int] = {}
         self._backend, self.fallback_from = open_best(self.policy, state=state_directory())
 
     @property
@@ -244,6 +245,7 @@ class Sandbox:
                     self.policy.fs.deny_globs,
                     layered=layered,
                     since_ns=self._opened_ns,
+                    applied=self._applied,
                 )
         raise UsageError(
             "there is no copy-on-write workspace", hint="pass workspace=DIR (--workspace DIR), without live"
@@ -382,10 +384,10 @@ def _piped(stdin: int) -> Iterator[int]:
     own = os.dup(stdin)
 
     def pump() -> None:
-        with contextlib.suppress(OSError), os.fdopen(own, "rb", buffering=0) as source:
-            with os.fdopen(writer, "wb", buffering=0) as target:
-                while chunk := source.read(1 << 16):
-                    target.write(chunk)
+        ends = os.fdopen(own, "rb", buffering=0), os.fdopen(writer, "wb", buffering=0)
+        with contextlib.suppress(OSError), ends[0] as source, ends[1] as target:
+            while chunk := source.read(1 << 16):
+                target.write(chunk)
 
     threading.Thread(target=pump, daemon=True, name="belljar-stdin").start()
     try:

@@ -258,13 +258,19 @@ class Run:
             "seconds": time.monotonic() - self.started if self.started else 0.0,
             "cpu_seconds": max(counted.get("cpu_seconds", 0.0), usage.ru_utime + usage.ru_stime, self.cpu_seconds),
             "peak_memory_bytes": counted.get("memory_peak_bytes") or max(self.peak_memory, usage.ru_maxrss * 1024),
-            "processes": counted.get("pids_peak") or self.peak_processes or None,
+            "processes": self._most_processes(counted.get("pids_peak")),
             "bytes_read": io.get("rchar"),
             "bytes_written": io.get("wchar"),
             "oom_kills": counted.get("oom_kills", 0),
             "pids_refused": counted.get("pids_refused", 0),
             "observations": self.observer.report() if self.observer else [],
         }
+
+    def _most_processes(self, in_group: float | None) -> float | None:
+        """The code's own processes, at most at once: in the group there are also bubblewrap and the jar's pid 1."""
+        if in_group:
+            return max(1, in_group - self.spec.limits.helper_pids)
+        return self.peak_processes or None
 
     def close(self) -> None:
         """Let go of every descriptor."""

@@ -29,6 +29,7 @@ from belljar.backends.runtimes import find_runtime
 from belljar.errors import UsageError
 from belljar.policy.models import Mount, Policy
 
+_PREFIX = "belljar-unconfined-"
 _NOTHING = "the code runs as you, with your files and your network"
 
 
@@ -96,13 +97,26 @@ def _report() -> EnforcementReport:
     )
 
 
+def _sweep() -> None:
+    """Remove the workspaces of processes that were killed and could not do it themselves."""
+    top = tempfile.gettempdir()
+    for name in os.listdir(top):
+        owner = name.removeprefix(_PREFIX).partition("-")[0]
+        path = os.path.join(top, name)
+        if name.startswith(_PREFIX) and owner.isdigit() and not os.path.exists(f"/proc/{owner}"):
+            with contextlib.suppress(OSError):
+                if os.lstat(path).st_uid == os.geteuid():
+                    shutil.rmtree(path, ignore_errors=True)
+
+
 class UnconfinedJar:
     """The workspace directory, and the processes in it."""
 
     def __init__(self, policy: Policy) -> None:
         self.shortfalls: tuple[Clause, ...] = ()
         self._policy = policy
-        self._directory = tempfile.mkdtemp(prefix="belljar-unconfined-")
+        _sweep()
+        self._directory = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-")
         self._processes: list[UnconfinedProcess] = []
 
     def _root(self, mount: Mount) -> str:

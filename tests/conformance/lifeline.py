@@ -6,7 +6,7 @@ import os
 import select
 from types import TracebackType
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 30.0
 
 
 class Lifeline:

@@ -77,8 +77,8 @@ clean: ## remove caches and built files; the virtual environment stays (rm -rf .
 
 # --- the virtual environment ------------------------------------------------------------------------------------------
 
-install: $(VENV)/.installed
-dev: $(VENV)/.installed-dev
+install: $(VENV)/.installed ; @:
+dev: $(VENV)/.installed-dev ; @:
 
 $(VENV)/.installed: pyproject.toml
 	@echo "== installing belljar into $(VENV)"

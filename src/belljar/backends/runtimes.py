@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 
 from belljar.errors import PolicyError, PrerequisiteError, UsageError
@@ -58,11 +57,20 @@ def find_runtime(language: str, policy: Policy) -> Runtime:
 
 
 def _on_path(language: str, program: str, install: str) -> Runtime:
-    found = shutil.which(program, path="/usr/local/bin:/usr/bin:/bin") or shutil.which(program)
+    found = find_program(program, f"/usr/local/bin:/usr/bin:/bin:{os.environ.get('PATH', '')}")
     if found is None:
         raise PrerequisiteError(f"{program} is not installed on this host", hint=install)
     real = os.path.realpath(found)
     return Runtime(language, found if _in_system(found) else real, _needed(os.path.dirname(os.path.dirname(real))))
+
+
+def find_program(name: str, path: str) -> str | None:
+    """The first program called `name` in the directories of `path`. (shutil's takes 4 ms to import.)"""
+    for directory in path.split(":"):
+        candidate = os.path.join(directory, name)
+        if directory.startswith("/") and os.path.isfile(candidate) and os.access(candidate, os.X_OK):
+            return candidate
+    return None
 
 
 def _find_python(policy: Policy) -> Runtime:

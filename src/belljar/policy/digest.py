@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
+from belljar.errors import InternalError
 from belljar.policy.models import Policy
 
 
 def digest(policy: Policy) -> str:
     """`sha256:…` of the canonical JSON of the policy's mapping."""
     import json
-    from hashlib import sha256
 
     from belljar.policy.mapping import to_mapping
 
     mapping: dict[str, Any] = to_mapping(policy)
     text = json.dumps(mapping, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return "sha256:" + sha256(text.encode("ascii")).hexdigest()
+    return "sha256:" + str(_sha256()(text.encode("ascii")).hexdigest())
+
+
+def _sha256() -> Any:
+    """The interpreter's own: hashlib would load OpenSSL first. `_sha256` up to Python 3.11, `_sha2` since."""
+    for module in ("_sha2", "_sha256", "hashlib"):
+        try:
+            return __import__(module).sha256
+        except ImportError:
+            continue
+    raise InternalError("this Python has no SHA-256")

@@ -13,10 +13,8 @@ from belljar.audit.journal import record_refusal
 from belljar.backends.contract import Clause, End, EnforcementReport, LaunchPlan, Process
 from belljar.errors import SandboxUnavailableError
 from belljar.policy.models import Policy
-from belljar.policy.units import show_size
-from belljar.sandbox.denials import explain
 from belljar.sandbox.events import Finished, Output
-from belljar.sandbox.result import Artifact, Outcome, RunResult, Usage
+from belljar.sandbox.result import Artifact, Denial, Outcome, RunResult, Usage
 
 _CHUNK = 1 << 16
 
@@ -97,7 +95,7 @@ def make_result(
         truncated=watch.truncated,
         duration=time.monotonic() - started,
         usage=Usage(end.cpu_seconds, end.peak_memory_bytes, end.processes, end.bytes_read, end.bytes_written),
-        denials=explain(policy, end),
+        denials=_denials(policy, end),
         artifacts=artifacts,
         policy_digest=plan.policy_digest,
         enforcement=report,
@@ -105,6 +103,14 @@ def make_result(
         reason=reason,
         fallback_from=fallback_from,
     )
+
+
+def _denials(policy: Policy, end: End) -> tuple[Denial, ...]:
+    if not (end.observations or end.ended_by or end.pids_refused or end.oom_kills):
+        return ()
+    from belljar.sandbox.denials import explain
+
+    return explain(policy, end)
 
 
 def _outcome(end: End) -> Outcome:
@@ -117,6 +123,10 @@ def _outcome(end: End) -> Outcome:
 
 
 def _reason(policy: Policy, outcome: Outcome, end: End) -> str:
+    if outcome in (Outcome.OK, Outcome.FAILED):
+        return ""
+    from belljar.policy.units import show_size
+
     if outcome is Outcome.TIMEOUT:
         return f"it ran longer than {policy.proc.timeout_seconds:g} s ({_where(policy, 'proc.timeout_ms')})"
     if outcome is Outcome.OOM:
@@ -127,9 +137,7 @@ def _reason(policy: Policy, outcome: Outcome, end: End) -> str:
         return (
             f"it wrote more than {show_size(policy.proc.output_bytes)} of output ({_where(policy, 'proc.output_mb')})"
         )
-    if outcome is Outcome.KILLED:
-        return "it was killed by the caller" if end.ended_by == "killed" else f"it was ended: {end.ended_by}"
-    return ""
+    return "it was killed by the caller" if end.ended_by == "killed" else f"it was ended: {end.ended_by}"
 
 
 def _where(policy: Policy, key: str) -> str:

@@ -8,20 +8,22 @@ import stat
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from belljar.audit.state import state_directory
 from belljar.backends.contract import EnforcementReport, Jar, LaunchPlan, RunRequest
 from belljar.backends.runtimes import language_named
 from belljar.errors import UsageError
 from belljar.policy.models import Policy
-from belljar.sandbox.changes import Changes
 from belljar.sandbox.detect import open_best
 from belljar.sandbox.events import Finished, Output
 from belljar.sandbox.files import Files, walk
 from belljar.sandbox.result import Artifact, RunResult
 from belljar.sandbox.running import Watch, make_result, new_run_id, refused_result
 from belljar.sandbox.stream import Stream
+
+if TYPE_CHECKING:
+    from belljar.sandbox.changes import Changes
 
 PolicyLike = Policy | str | os.PathLike[str] | Mapping[str, Any] | None
 Input = bytes | str | int | None
@@ -235,6 +237,8 @@ class Sandbox:
         Raises:
             UsageError: the workspace is not a copy-on-write view of a directory.
         """
+        from belljar.sandbox.changes import Changes
+
         for index, mount in enumerate(self.policy.fs.mounts):
             if mount.source is not None and mount.cow:
                 changed, layered = self._open().changes(index)

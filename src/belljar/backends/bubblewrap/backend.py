@@ -14,6 +14,7 @@ from belljar.backends.bubblewrap.client import LAUNCHER, expect_answer, expect_a
 from belljar.backends.bubblewrap.compile import compile_plan
 from belljar.backends.bubblewrap.host import Host, gather
 from belljar.backends.contract import Availability, Clause, End, LaunchPlan, Observation, RunRequest, Status
+from belljar.backends.runtimes import find_program
 from belljar.errors import BelljarError, PrerequisiteError, SandboxUnavailableError
 from belljar.limits.detect import CgroupSupport, Mechanism
 from belljar.policy.models import Policy
@@ -55,11 +56,9 @@ class BubblewrapBackend:
 def _scope(support: CgroupSupport) -> list[str] | None:
     if support.mechanism is not Mechanism.V2_SYSTEMD:
         return None
-    import shutil
-
     from belljar.limits.systemd import scope_command
 
-    program = shutil.which("systemd-run", path="/usr/bin:/bin")
+    program = find_program("systemd-run", "/usr/bin:/bin")
     if program is None:
         raise PrerequisiteError("systemd-run is missing", hint="apt install systemd")
     return [program, *scope_command([], manager=support.manager)[1:]]

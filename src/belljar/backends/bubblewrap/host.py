@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
 
-from belljar.backends.runtimes import LANGUAGES, Runtime, find_runtime
+from belljar.backends.runtimes import LANGUAGES, Runtime, find_program, find_runtime
 from belljar.errors import PrerequisiteError
 from belljar.limits.detect import CgroupSupport, Mechanism, detect
 from belljar.policy.models import Policy
@@ -97,7 +96,7 @@ def _runtimes(policy: Policy) -> Iterator[Runtime]:
 
 def find_bwrap() -> str | None:
     """The system's bubblewrap, never one that a workspace or the caller's PATH brought along."""
-    return shutil.which("bwrap", path="/usr/bin:/usr/local/bin:/bin:/run/current-system/sw/bin")
+    return find_program("bwrap", "/usr/bin:/usr/local/bin:/bin:/run/current-system/sw/bin")
 
 
 @lru_cache(maxsize=1)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import platform
 
 _PR_SET_NO_NEW_PRIVS = 38
 _SET_MODE_FILTER = 1
@@ -31,7 +30,7 @@ _prctl = _libc.prctl
 _prctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong)
 _syscall = _libc.syscall
 _syscall.restype = ctypes.c_long
-_NUMBER = _SECCOMP_NUMBERS.get(platform.machine(), -1)
+_NUMBER = _SECCOMP_NUMBERS.get(os.uname().machine, -1)
 
 
 def seccomp_call(operation: int, flags: int, argument: object) -> int:

@@ -164,7 +164,7 @@ class Changes:
             return f"it is {MAX_DEPTH} directories deep: what is in it was not looked at"
         before = self._host_status(change.path)
         since_ns = self._applied.get(change.path, self._since_ns)
-        if before is not None and stat.S_ISREG(before.st_mode) and before.st_ctime_ns > since_ns:
+        if before is not None and not stat.S_ISDIR(before.st_mode) and before.st_ctime_ns > since_ns:
             return "it was changed on the host meanwhile"
         return ""
 

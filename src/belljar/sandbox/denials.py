@@ -11,7 +11,7 @@ from belljar.policy.models import Policy
 from belljar.sandbox.result import Denial
 
 _MOST = 100
-_SYSTEM = ("/usr/", "/lib", "/bin/", "/sbin/", "/etc/", "/proc/", "/sys/", "/dev/", "/run/", "/var/", "/tmp/", "/boot/")
+_SYSTEM = ("/usr/", "/lib", "/bin/", "/sbin/", "/etc/", "/proc/", "/sys/", "/dev/", "/run/", "/var/", "/boot/")
 _SHOWN = ("/usr/", "/lib", "/bin/", "/sbin/")
 
 
@@ -45,9 +45,10 @@ def _where(policy: Policy, key: str) -> str:
 def _network(policy: Policy, seen: Observation) -> Denial:
     host, _, port = seen.target.rpartition(":")
     target = f"connect {seen.target}" if seen.kind == "network" else "look up a host name"
-    allow = "set net.enabled: true and list the host in net.allowlist"
+    allow = "net.enabled: true, with the host in net.allowlist"
     if seen.kind == "network":
-        allow = f"set net.enabled: true and net.allowlist: [{{host: {host.strip('[]')!r}, ports: [{port}]}}]"
+        allow = f"net.enabled: true, net.allowlist: [{{host: {host.strip('[]')!r}, ports: [{port}]}}]"
+    allow += " (this version can't hold an allowlist yet, and refuses to open the network without)"
     return Denial("network", target, "net.enabled", _where(policy, "net.enabled"), allow, seen.count)
 
 
@@ -92,7 +93,8 @@ def _hidden(policy: Policy, seen: Observation, path: str) -> Iterator[Denial]:
         yield _denied_by_glob(policy, seen, rule, mounted=False)
         return
     top = path if os.path.isdir(path) else os.path.dirname(path)
-    allow = f"add to fs.mounts: {{path: {top}, source: {top}}}"
+    inside = f"/data/{os.path.basename(top)}" if top.startswith("/tmp") else top  # /tmp is each run's own
+    allow = f"add to fs.mounts: {{path: {inside}, source: {top}}}"
     if path.startswith(_SYSTEM):
         allow = "no policy shows this part of the host's system"
     yield Denial("file", seen.target, "fs.mounts", _where(policy, "fs.mounts"), allow, seen.count)

@@ -137,7 +137,11 @@ def _reason(policy: Policy, outcome: Outcome, end: End) -> str:
         return (
             f"it wrote more than {show_size(policy.proc.output_bytes)} of output ({_where(policy, 'proc.output_mb')})"
         )
-    return "it was killed by the caller" if end.ended_by == "killed" else f"it was ended: {end.ended_by}"
+    words = {
+        "killed": "it was killed by the caller",
+        "abandoned": "nobody waited for it any more, or its Sandbox closed",
+    }
+    return words.get(end.ended_by, f"it was ended: {end.ended_by}")
 
 
 def _where(policy: Policy, key: str) -> str:

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Self
 from belljar.audit.state import state_directory
 from belljar.backends.contract import EnforcementReport, Jar, LaunchPlan, RunRequest
 from belljar.backends.runtimes import language_named
-from belljar.errors import UsageError
+from belljar.errors import BelljarError, UsageError
 from belljar.policy.models import Policy
 from belljar.sandbox.detect import open_best
 from belljar.sandbox.events import Finished, Output
 from belljar.sandbox.files import Files, walk
 from belljar.sandbox.result import Artifact, RunResult
 from belljar.sandbox.running import Watch, make_result, new_run_id, refused_result
-from belljar.sandbox.stream import Stream
+from belljar.sandbox.stream import Handle, Stream
 
 if TYPE_CHECKING:
     from belljar.sandbox.changes import Changes
@@ -66,7 +66,7 @@ class Sandbox:
         )
         self._lock = threading.RLock()
         self._jar: Jar | None = None
-        self._running: set[Stream] = set()
+        self._running: set[Handle] = set()
         self._closed = False
         self._one_shot = one_shot
         self._opened_ns = time.time_ns()
@@ -133,8 +133,9 @@ class Sandbox:
         run_id = new_run_id()
         if refused := plan.report.refused_by(self.policy):
             result = refused_result(self.policy, plan, run_id, plan.report, refused)
-            return Stream(lambda _stream: iter((Finished(result),)))
-        return Stream(lambda stream: self._events(stream, plan, request, run_id, stdin))
+            return Stream(Handle(), iter((Finished(result),)))
+        handle = Handle()
+        return Stream(handle, self._events(handle, plan, request, run_id, stdin))
 
     def plan(
         self,
@@ -179,7 +180,7 @@ class Sandbox:
         )
 
     def _events(
-        self, stream: Stream, plan: LaunchPlan, request: RunRequest, run_id: str, stdin: Input
+        self, handle: Handle, plan: LaunchPlan, request: RunRequest, run_id: str, stdin: Input
     ) -> Iterator[Output | Finished]:
         started = time.monotonic()
         jar = self._open(plan)
@@ -191,9 +192,9 @@ class Sandbox:
         with _input(stdin) as descriptor:
             process = jar.launch(plan, request, stdin=descriptor, prepare=not self._one_shot)
         with self._lock:
-            self._running.add(stream)
+            self._running.add(handle)
         try:
-            stream.started(process)
+            handle.started(process)
             watch = Watch(process, self.policy.proc.output_bytes)
             yield from watch.events()
             end = process.end()
@@ -213,16 +214,16 @@ class Sandbox:
                 )
             )
         finally:
-            stream.ended()
+            handle.ended()
             with self._lock:
-                self._running.discard(stream)
+                self._running.discard(handle)
             process.close()
 
     def kill(self, reason: str = "killed") -> None:
         """End every run of this Sandbox, from any thread. The workspace stays."""
         with self._lock:
-            for stream in self._running:
-                stream.kill(reason)
+            for handle in self._running:
+                handle.kill(reason)
 
     # --- files ---
 
@@ -279,7 +280,12 @@ class Sandbox:
         index = self._workspace_index()
         if index is None:
             return ()
-        changed, _layered = jar.changes(index)
+        try:
+            changed, _layered = jar.changes(index)
+        except (BelljarError, OSError):
+            if self._closed:  # by another thread, meanwhile: the workspace is gone, the result is not
+                return ()
+            raise
         try:
             made = [
                 Artifact(entry.path, entry.size)

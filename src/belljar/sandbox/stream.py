@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Self
 
 from belljar.backends.contract import Process
@@ -12,18 +12,12 @@ from belljar.sandbox.events import Finished, Output
 Event = Output | Finished
 
 
-class Stream(Iterator[Event]):
-    """What `Sandbox.stream` returns. Leaving it, closing it or losing it ends the run."""
+class Handle:
+    """What can be done to a run from outside, before it has started, while it runs, and after it has ended."""
 
-    def __init__(self, events: Callable[[Stream], Iterator[Event]]) -> None:
-        self._events = events(self)
-        self._turn = threading.Lock()
+    def __init__(self) -> None:
         self._process: Process | None = None
         self._killed = ""
-
-    def __next__(self) -> Event:
-        with self._turn:
-            return next(self._events)
 
     def started(self, process: Process) -> None:
         """The run's process exists now; a kill that came earlier takes effect."""
@@ -35,11 +29,31 @@ class Stream(Iterator[Event]):
         """The run is over: there is nothing left to kill."""
         self._process = None
 
-    def kill(self, reason: str = "killed") -> None:
-        """End the run. The events that are still to come tell of it."""
+    def kill(self, reason: str) -> None:
+        """End the run, now or as soon as it starts."""
         self._killed = reason
         if (process := self._process) is not None:
             process.kill(reason)
+
+
+class Stream(Iterator[Event]):
+    """What `Sandbox.stream` returns. Leaving it, closing it or losing it ends the run.
+
+    Nothing but its user holds it (the events and the Sandbox know the handle only), so that losing it is noticed.
+    """
+
+    def __init__(self, handle: Handle, events: Iterator[Event]) -> None:
+        self._handle = handle
+        self._events = events
+        self._turn = threading.Lock()
+
+    def __next__(self) -> Event:
+        with self._turn:
+            return next(self._events)
+
+    def kill(self, reason: str = "killed") -> None:
+        """End the run. The events that are still to come tell of it."""
+        self._handle.kill(reason)
 
     def close(self) -> None:
         """End the run and let go of it; waits for a thread that is inside `next`."""

@@ -15,7 +15,7 @@ from belljar.backends.bubblewrap.compile import compile_plan
 from belljar.backends.bubblewrap.host import Host, gather
 from belljar.backends.contract import Availability, Clause, End, LaunchPlan, Observation, RunRequest, Status
 from belljar.backends.runtimes import find_program
-from belljar.errors import BelljarError, PrerequisiteError, SandboxUnavailableError
+from belljar.errors import BelljarError, PrerequisiteError, SandboxUnavailableError, UsageError
 from belljar.limits.detect import CgroupSupport, Mechanism
 from belljar.policy.models import Policy
 
@@ -151,6 +151,8 @@ class BubblewrapJar:
 
     def _ask(self, message: wire.Message) -> tuple[wire.Message, list[int]]:
         with self._lock:
+            if self._control.fileno() < 0:
+                raise UsageError("this Sandbox is closed")
             wire.send(self._control, message)
             return expect_answer_with_descriptors(self._control)
 

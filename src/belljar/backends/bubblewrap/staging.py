@@ -24,7 +24,7 @@ _QUIET = kernel.MS_NOSUID | kernel.MS_NODEV
 _READONLY = kernel.MOUNT_ATTR_RDONLY | kernel.MOUNT_ATTR_NOSUID
 _CLOSED = _READONLY | kernel.MOUNT_ATTR_NODEV
 _MAX_LIVE_MASKS = 500
-_NAMESPACE_LIMITS = {"max_user_namespaces": 128, "max_inotify_instances": 128, "max_inotify_watches": 65536}
+_NAMESPACE_LIMITS = {"max_user_namespaces": 128, "max_inotify_instances": 32, "max_inotify_watches": 8192}
 _OWN_INODES = 10
 """Directories of ours on the guest's tmpfs, which the policy's number does not count."""
 

@@ -91,9 +91,11 @@ class Changes:
     # --- finding ---
 
     def _find(self) -> Iterator[Change]:
-        kept = set()
+        kept, directories = set(), {""}
         for entry in walk(self._changed, own=True):
             kept.add(entry.path)
+            if entry.kind == "directory":
+                directories.add(entry.path)
             if len(kept) == MAX_ENTRIES:
                 yield Change(
                     ".", "modified", "directory", refusal=f"more than {MAX_ENTRIES} files: not all were looked at"
@@ -105,11 +107,13 @@ class Changes:
                 yield self._judge(change)
             if entry.kind == "directory" and self._layered and self._is_opaque(entry.path):
                 yield from self._emptied(entry.path)
-        if not self._layered:
+        if not self._layered:  # one deletion tells of a whole directory
             yield from (
                 self._judge(Change(entry.path, "deleted", entry.kind))
                 for entry in walk(self._source)
-                if entry.path not in kept and self._denied(entry.path) is None and _stands_alone(entry.path, kept)
+                if entry.path not in kept
+                and self._denied(entry.path) is None
+                and os.path.dirname(entry.path) in directories
             )
 
     def _emptied(self, directory: str) -> Iterator[Change]:
@@ -312,12 +316,6 @@ class Changes:
             if (now := self._host_status(change.path)) is not None:
                 self._applied[change.path] = now.st_ctime_ns
         return Applied(tuple(sorted(applied)), tuple(sorted(refused)))
-
-
-def _stands_alone(path: str, kept: set[str]) -> bool:
-    """Whether a deletion has to be told: not when the directory above is missing already."""
-    parent = os.path.dirname(path)
-    return not parent or parent in kept
 
 
 def leaves(path: str, target: str) -> bool:

@@ -116,13 +116,13 @@ class TestDenied:
     def test_made_on_the_host_later_in_a_new_directory(
         self, open_jar: OpenJar, tree: Path, how: dict[str, bool]
     ) -> None:
-        """A denied name in a directory that is new too, or that was moved."""
+        """A denied name in a directory that is new too, or that was moved: held, or the report says that it is not."""
         jar = open_jar(policy(tree, how))
         assert sh(jar, "true").ok
         plant(tree, {"new/.env": SECRET, "new/deep/.env": SECRET})
         (tree / "sub").rename(tree / "moved")
         result = sh(jar, "cat /data/new/.env /data/new/deep/.env /data/moved/.env; true")
-        assert SECRET not in result.stdout
+        assert SECRET not in result.stdout or "not covered" in result.enforcement.clause("fs.deny_globs").lost
 
     def test_through_the_files_api(self, open_jar: OpenJar, tree: Path, how: dict[str, bool]) -> None:
         """The host's own door shows what the code sees, and no more."""

@@ -1,0 +1,254 @@
+"""The bubblewrap backend's pure parts: a plan and a report for any host, made on this one."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from belljar.backends.bubblewrap.compile import compile_plan
+from belljar.backends.bubblewrap.host import Host
+from belljar.backends.bubblewrap.report import report
+from belljar.backends.bubblewrap.stageplan import StagePlan
+from belljar.backends.bubblewrap.whiteout import build_layer, find_denied
+from belljar.backends.contract import LaunchPlan, RunRequest
+from belljar.backends.runtimes import Runtime
+from belljar.errors import UsageError
+from belljar.limits.detect import CgroupSupport, Mechanism
+from belljar.policy.globs import DenyGlobs
+from belljar.policy.keys import CLAUSES
+from belljar.policy.models import Policy
+from belljar.policy.resolve import resolve
+
+HOST = Host(
+    bwrap="/usr/bin/bwrap",
+    root=True,
+    home="/root",
+    state="/root/.local/state/belljar",
+    directories=("/usr",),
+    links=(("/bin", "usr/bin"), ("/lib", "usr/lib")),
+    etc=("ld.so.cache",),
+    cgroup=CgroupSupport(Mechanism.V1, ("memory", "cpu", "pids")),
+    runtimes=(
+        Runtime("python", "/opt/python/bin/python3", ("/opt/python",)),
+        Runtime("bash", "/usr/bin/bash"),
+    ),
+    secrets=("/etc/shadow", "/root/.ssh", "/root/.local/state/belljar"),
+)
+NO_GROUPS = CgroupSupport(Mechanism.NONE, missing={"memory": "no delegation", "cpu": "no delegation"})
+
+
+def plan(layer: dict[str, Any] | None = None, host: Host = HOST, **request: Any) -> LaunchPlan:
+    policy = resolve(layers=[layer or {}], managed=None)
+    return compile_plan(policy, RunRequest(**(request or {"argv": ("true",)})), host)
+
+
+def after(arguments: list[str], option: str) -> list[str]:
+    """The word after each occurrence of an option."""
+    return [arguments[at + 1] for at, word in enumerate(arguments[:-1]) if word == option]
+
+
+class TestPlan:
+    """What would be done."""
+
+    def test_it_is_plain_data_and_always_the_same(self) -> None:
+        """Two plans of the same policy, request and host are equal, and go through JSON."""
+        one, two = plan(), plan()
+        assert one == two
+        assert json.loads(json.dumps(one.stage)) == json.loads(json.dumps(two.stage))
+        stage = StagePlan.from_json(json.loads(json.dumps(one.stage["plan"])))
+        assert stage.to_json() == one.stage["plan"]
+
+    def test_every_namespace_is_its_own(self) -> None:
+        """All that bubblewrap can unshare, a session of its own, and no outliving."""
+        arguments = plan().stage["arguments"]
+        wanted = {"user", "ipc", "pid", "net", "uts", "cgroup"}
+        assert {word.removeprefix("--unshare-") for word in arguments if word.startswith("--unshare-")} == wanted
+        assert {"--die-with-parent", "--new-session", "--seccomp"} <= set(arguments)
+        assert not {word for word in arguments if word in ("--share-net", "--cap-add", "--unshare-user-try")}
+
+    def test_the_user_is_the_policys(self) -> None:
+        """Inside the jar; never 0."""
+        arguments = plan({"proc": {"uid": 4321}}).stage["arguments"]
+        assert after(arguments, "--uid") == after(arguments, "--gid") == ["4321"]
+
+    def test_only_the_writable_is_expected_to_be(self) -> None:
+        """The canary's list: mounts of the policy as it says, and nothing of the system."""
+        layer = {"fs": {"mounts": [{"path": "/scratch", "rw": True}, {"path": "/fixed"}]}}
+        expect = plan(layer).stage["expect"]
+        assert sorted(expect["writable"]) == ["/dev/shm", "/proc", "/scratch", "/tmp", "/workspace"]
+        assert {"/", "/dev", "/usr", "/opt/python", "/fixed", "/proc/1", "/proc/keys"} <= set(expect["readonly"])
+
+    def test_secrets_are_canaries(self) -> None:
+        """What the host has and no jar may show."""
+        assert set(plan().stage["expect"]["absent"]) == set(HOST.secrets)
+
+    def test_limits_are_the_policys(self) -> None:
+        """In bytes and seconds, whatever the file's unit was."""
+        layer = {"proc": {"mem_mb": "1g", "cpu_quota": 0.5, "timeout_ms": "2s", "pids": 9, "open_files": 99}}
+        limits = plan(layer).limits
+        assert {key: limits[key] for key in ("mem_bytes", "cpu_quota", "timeout_seconds", "pids", "open_files")} == {
+            "mem_bytes": 1 << 30, "cpu_quota": 0.5, "timeout_seconds": 2.0, "pids": 9, "open_files": 99,
+        }  # fmt: skip
+
+    KINDS = [
+        ({"rw": False}, "readonly"),
+        ({"rw": True}, "live"),
+        ({"rw": True, "cow": True}, "copy-on-write"),
+    ]
+
+    @pytest.mark.parametrize(("how", "kind"), KINDS)
+    def test_how_a_mount_is_made(self, tmp_path: Path, how: dict[str, bool], kind: str) -> None:
+        """From its two words; owners are mapped only when root started it."""
+        layer = {"fs": {"mounts": [{"path": "/data", "source": str(tmp_path), **how}]}}
+        for root in (True, False):
+            stage = plan(layer, replace(HOST, root=root)).stage["plan"]
+            view = next(view for view in stage["views"] if view["jar_path"] == "/data")
+            assert view["kind"] == kind
+            source = stage["sources"][view["source"]]
+            assert (source["path"], source["idmap"]) == (str(tmp_path), root)
+
+
+class TestCommand:
+    """What is executed in the jar."""
+
+    def test_a_command_is_itself(self) -> None:
+        """Word for word."""
+        assert plan(argv=("ls", "-l", "a b")).argv == ("ls", "-l", "a b")
+
+    def test_code_is_a_file(self) -> None:
+        """With its interpreter before it and its arguments after."""
+        made = plan(code=b"1", arguments=("--x", "y"))
+        assert made.argv == ("/opt/python/bin/python3", "/run/jar/main.py", "--x", "y")
+        assert plan(code=b":", language="bash").argv == ("/usr/bin/bash", "/run/jar/main.sh")
+
+    NAMES = [
+        ("tool.py", "tool.py"),
+        ("/a/b/tool.py", "tool.py"),
+        ("../../x", "x"),
+        ("", "main.py"),
+        ("..", "main.py"),
+        ("a\nb", "main.py"),
+        ("x" * 300, "main.py"),
+        ("é" * 150, "main.py"),
+        ("dir/", "main.py"),
+    ]
+
+    @pytest.mark.parametrize(("given", "name"), NAMES)
+    def test_its_name(self, given: str, name: str) -> None:
+        """The caller's if it can be a name, else the language's."""
+        assert plan(code=b"1", script_name=given).stage["code_name"] == name
+
+    def test_nothing_is_a_mistake(self) -> None:
+        """Neither code nor a word."""
+        with pytest.raises(UsageError, match="empty"):
+            plan(argv=())
+
+    def test_the_environment(self) -> None:
+        """From nothing: a fixed few, what is passed, what is set; in that order of strength."""
+        layer = {"env": {"set": {"LANG": "C", "BOTH": "set"}, "pass": ["BOTH", "PASSED", "NOT_THERE"]}}
+        caller = {"BOTH": "passed", "PASSED": "passed", "SECRET": "secret", "PATH": "/evil"}
+        assert plan(layer, argv=("true",), env=caller).env == {
+            "PATH": "/opt/python/bin:/usr/bin:/usr/local/bin:/bin", "HOME": "/tmp/home", "USER": "jar", "LOGNAME": "jar",
+            "TMPDIR": "/tmp", "PWD": "/workspace", "LANG": "C", "BOTH": "set", "PASSED": "passed",
+        }  # fmt: skip
+
+
+class TestReport:
+    """How far each clause holds, host by host."""
+
+    def test_every_clause_is_there(self) -> None:
+        """Whatever the host has."""
+        policy = resolve(managed=None)
+        for cgroup in (HOST.cgroup, NO_GROUPS):
+            keys = [clause.key for clause in report(policy, replace(HOST, cgroup=cgroup)).clauses]
+            assert set(keys) >= set(CLAUSES)
+            assert len(keys) == len(set(keys))
+
+    GROUPS = [
+        (CgroupSupport(Mechanism.V1, ("memory", "cpu", "pids")), {"proc.mem_mb": "cgroup v1", "proc.cpu_quota": "cgroup v1"}),
+        (CgroupSupport(Mechanism.V2_DELEGATED, ("memory", "cpu", "pids")), {"proc.mem_mb": "cgroup v2"}),
+        (CgroupSupport(Mechanism.V2_SYSTEMD, ("memory", "cpu", "pids")), {"proc.pids": "systemd scope"}),
+        (NO_GROUPS, {"proc.mem_mb": "monitor", "proc.cpu_quota": "timeout", "proc.pids": "RLIMIT_NPROC"}),
+    ]
+
+    @pytest.mark.parametrize(("cgroup", "words"), GROUPS, ids=[row[0].mechanism for row in GROUPS])
+    def test_who_holds_the_limits(self, cgroup: CgroupSupport, words: dict[str, str]) -> None:
+        """Named, so that a reader knows what to rely on."""
+        found = report(resolve(managed=None), replace(HOST, cgroup=cgroup))
+        for key, word in words.items():
+            assert word in found.clause(key).by
+
+    def shortfalls(self, layer: dict[str, Any], cgroup: CgroupSupport = HOST.cgroup, **options: Any) -> set[str]:
+        policy: Policy = resolve(layers=[layer], managed=None, **options)
+        return {clause.key for clause in report(policy, replace(HOST, cgroup=cgroup)).shortfalls()}
+
+    def test_what_falls_short(self, tmp_path: Path) -> None:
+        """A table: the policy or the host, and the clauses that are not fully held."""
+        memory_only = CgroupSupport(Mechanism.V1, ("memory",), missing={"cpu": "why"})
+        live = {"fs": {"mounts": [{"path": "/data", "source": str(tmp_path), "rw": True}]}}
+        assert self.shortfalls({}) == set()
+        assert self.shortfalls({}, NO_GROUPS) == {"proc.mem_mb", "proc.cpu_quota"}
+        assert self.shortfalls({}, memory_only) == {"proc.cpu_quota"}
+        assert self.shortfalls({"net": {"enabled": True}}) == {"net.enabled", "net.allowlist"}
+        assert self.shortfalls(live) == {"fs.deny_globs", "fs.size_mb", "fs.inodes"}
+        assert self.shortfalls({}, workspace=str(tmp_path)) == set()
+
+    def test_what_the_policy_accepts(self) -> None:
+        """`refused_by`: all, none, or the clauses that are not listed."""
+        for accept, refused in (
+            ("refuse", {"proc.mem_mb", "proc.cpu_quota"}),
+            ("allow", set()),
+            (["proc.mem_mb"], {"proc.cpu_quota"}),
+        ):
+            policy = resolve(layers=[{"on_degraded": accept}], managed=None)
+            found = report(policy, replace(HOST, cgroup=NO_GROUPS)).refused_by(policy)
+            assert {clause.key for clause in found} == refused
+
+
+class TestWhiteouts:
+    """Denied names as a layer."""
+
+    @pytest.fixture
+    def root(self, tmp_path: Path) -> Path:
+        """A project with secrets."""
+        root = tmp_path / "root"
+        for name in (".env", "plain", "sub/.env", "sub/plain", "sub/deep/x.key", ".ssh/id", ".ssh/deep/id", "a b/.env"):
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(name)
+        (root / "link").symlink_to("sub")
+        os.link(root / ".env", root / "sub" / "other-name")
+        return root
+
+    GLOBS = DenyGlobs(("**/.env", "**/.ssh/**", "**/*.key"))
+
+    def test_what_is_found(self, root: Path) -> None:
+        """Files, whole directories once, other names of the same file; links are not followed."""
+        found = find_denied(str(root), "/host", "/jar", self.GLOBS)
+        assert sorted(found.paths) == [".env", ".ssh", "a b/.env", "sub/.env", "sub/deep/x.key", "sub/other-name"]
+        assert found.directories[0] == ""
+        assert sorted(found.directories) == ["", "a b", "sub", "sub/deep"]
+
+    def test_by_either_name(self, root: Path) -> None:
+        """An absolute pattern means the host's path or the jar's."""
+        for pattern in ("/host/sub/**", "/jar/sub/**"):
+            assert find_denied(str(root), "/host", "/jar", DenyGlobs((pattern,))).paths == ["sub"]
+
+    def test_the_layer(self, root: Path, tmp_path: Path) -> None:
+        """A 0/0 device for every denied name, also where it does not exist yet; directories with their modes."""
+        (root / "sub").chmod(0o750)
+        layer = tmp_path / "layer"
+        layer.mkdir()
+        found = find_denied(str(root), "/host", "/jar", self.GLOBS)
+        assert build_layer(str(layer), str(root), found, self.GLOBS)
+        devices = {str(path.relative_to(layer)) for path in layer.rglob("*") if stat.S_ISCHR(path.lstat().st_mode)}
+        expected = {f"{prefix}{name}" for prefix in ("", "sub/", "sub/deep/", "a b/") for name in (".env", ".ssh")}
+        assert devices == expected | {"sub/deep/x.key", "sub/other-name"}
+        assert {path.lstat().st_rdev for path in layer.rglob("*") if stat.S_ISCHR(path.lstat().st_mode)} == {0}
+        assert stat.S_IMODE((layer / "sub").stat().st_mode) == 0o750
+        assert not (layer / ".whiteout").exists()

@@ -1,0 +1,233 @@
+"""Changes, on plain directories: what the backend hands over is either an upper layer or a whole copy."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from belljar.sandbox.changes import Changes, leaves
+from belljar.sandbox.trusted_names import acted_upon
+
+Compare = Callable[..., Changes]
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Path:
+    """The host's directory."""
+    path = tmp_path / "host"
+    (path / "sub").mkdir(parents=True)
+    for name, text in {"kept": "kept", "edited": "old", "gone": "gone", "sub/a": "a", "sub/b": "b"}.items():
+        (path / name).write_text(text)
+    return path
+
+
+@pytest.fixture
+def jar(tmp_path: Path) -> Path:
+    """What the code left."""
+    path = tmp_path / "jar"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def compare(host: Path, jar: Path) -> Iterator[Compare]:
+    """Compares the two, and closes."""
+    opened: list[Changes] = []
+
+    def make(*globs: str, layered: bool = False, since_ns: int = 0) -> Changes:
+        descriptor = os.open(jar, os.O_RDONLY | os.O_DIRECTORY)
+        since_ns = since_ns or time.time_ns() + 10**12
+        opened.append(
+            Changes(descriptor, str(host), "/workspace", globs, layered=layered, since_ns=since_ns, applied={})
+        )
+        return opened[-1]
+
+    yield make
+    for changes in opened:
+        changes.close()
+
+
+def copy(host: Path, jar: Path) -> None:
+    """As a backend without overlayfs does it."""
+    for path in host.rglob("*"):
+        target = jar / path.relative_to(host)
+        if path.is_dir():
+            target.mkdir()
+        else:
+            target.write_bytes(path.read_bytes())
+            target.chmod(stat.S_IMODE(path.stat().st_mode))
+
+
+def kinds(changes: Changes) -> dict[str, str]:
+    return {change.path: change.kind for change in changes}
+
+
+class TestCopied:
+    """The workspace was copied: both trees are whole."""
+
+    def test_the_same_is_the_same(self, host: Path, jar: Path, compare: Compare) -> None:
+        """Nothing was done."""
+        copy(host, jar)
+        assert kinds(compare()) == {}
+
+    def test_every_kind(self, host: Path, jar: Path, compare: Compare) -> None:
+        """Added, modified, deleted, mode."""
+        copy(host, jar)
+        (jar / "edited").write_text("new")
+        (jar / "gone").unlink()
+        (jar / "made").write_text("new")
+        (jar / "kept").chmod(0o755)
+        (jar / "sub" / "a").unlink()
+        found = {"edited": "modified", "gone": "deleted", "made": "added", "kept": "mode", "sub/a": "deleted"}
+        assert kinds(compare()) == found
+
+    def test_a_directory_that_is_gone_is_one_deletion(self, host: Path, jar: Path, compare: Compare) -> None:
+        """What was in it goes without saying."""
+        copy(host, jar)
+        for name in ("a", "b"):
+            (jar / "sub" / name).unlink()
+        (jar / "sub").rmdir()
+        assert kinds(compare()) == {"sub": "deleted"}
+
+    def test_a_directory_that_became_a_file_is_one_change(self, host: Path, jar: Path, compare: Compare) -> None:
+        """As with an upper layer."""
+        copy(host, jar)
+        for name in ("a", "b"):
+            (jar / "sub" / name).unlink()
+        (jar / "sub").rmdir()
+        (jar / "sub").write_text("file")
+        assert kinds(compare()) == {"sub": "modified"}
+        assert compare().apply().refused == ()
+        assert (host / "sub").read_text() == "file"
+
+    def test_denied_files_were_not_copied_and_are_not_deleted(self, host: Path, jar: Path, compare: Compare) -> None:
+        """They are missing in the copy because the code may not see them."""
+        copy(host, jar)
+        (host / ".env").write_text("secret")
+        changes = compare("**/.env")
+        assert kinds(changes) == {}
+        changes.apply()
+        assert (host / ".env").read_text() == "secret"
+
+
+class TestLayered:
+    """An upper layer: only what differs is in it."""
+
+    def test_only_what_is_there_counts(self, jar: Path, compare: Compare) -> None:
+        """What the layer lacks is unchanged."""
+        (jar / "edited").write_text("new")
+        (jar / "kept").write_text("kept")
+        assert kinds(compare(layered=True)) == {"edited": "modified"}
+
+    def test_a_pipe_is_no_whiteout(self, jar: Path, compare: Compare) -> None:
+        """Anything that is no file is named and refused."""
+        os.mkfifo(jar / "gone")
+        (change,) = compare(layered=True)
+        assert (change.path, change.kind, change.what) == ("gone", "modified", "other")
+        assert "pipe" in change.refusal
+
+
+class TestRefusals:
+    """What must not come back."""
+
+    @pytest.mark.parametrize("mode", [0o4755, 0o2755, 0o6755, 0o4644])
+    def test_setuid_and_setgid(self, host: Path, jar: Path, compare: Compare, mode: int) -> None:
+        """Whether the file is new or only its mode is."""
+        (jar / "made").write_text("x")
+        (jar / "kept").write_text("kept")
+        for name in ("made", "kept"):
+            (jar / name).chmod(mode)
+        applied = compare(layered=True).apply()
+        assert {path for path, why in applied.refused if "setuid" in why} == {"made", "kept"}
+        assert not (host / "made").exists()
+        assert stat.S_IMODE((host / "kept").stat().st_mode) & 0o6000 == 0
+
+    def test_changed_meanwhile(self, host: Path, jar: Path, compare: Compare) -> None:
+        """A file whose change time is after the start."""
+        (jar / "edited").write_text("jar")
+        applied = compare(layered=True, since_ns=(host / "edited").stat().st_ctime_ns - 1).apply()
+        assert applied.refused == (("edited", "it was changed on the host meanwhile"),)
+        assert (host / "edited").read_text() == "old"
+
+    def test_a_link_on_the_hosts_side_is_not_written_through(
+        self, host: Path, jar: Path, compare: Compare, tmp_path: Path
+    ) -> None:
+        """Neither as a directory on the way nor as the file itself."""
+        outside = tmp_path / "outside"
+        outside.mkdir()
+        (outside / "file").write_text("precious")
+        (host / "out").symlink_to(outside)
+        (host / "link").symlink_to(outside / "file")
+        (jar / "out").mkdir()
+        (jar / "out" / "file").write_text("evil")
+        (jar / "out" / "new").write_text("evil")
+        (jar / "link").write_text("evil")
+        compare(layered=True).apply()
+        assert sorted(path.name for path in outside.iterdir()) == ["file"]
+        assert (outside / "file").read_text() == "precious"
+
+    def test_nothing_half_written_is_left(self, host: Path, jar: Path, compare: Compare) -> None:
+        """No temporary name stays, whether a file is new or replaced."""
+        (jar / "edited").write_text("new")
+        (jar / "made").write_text("new")
+        compare(layered=True).apply()
+        assert sorted(path.name for path in host.iterdir()) == ["edited", "gone", "kept", "made", "sub"]
+
+
+LINKS = [
+    # the link, its target, whether it leaves
+    ("link", "file", False),
+    ("link", "./sub/./file", False),
+    ("link", "sub/../file", True),  # `sub` may be a link itself by then
+    ("sub/link", "../file", False),
+    ("a/b/c/link", "../../../file", False),
+    ("link", "..", True),
+    ("link", "../project/file", True),
+    ("sub/link", "../../file", True),
+    ("link", "sub/../../x", True),
+    ("link", "/etc/passwd", True),
+    ("link", "/", True),
+    ("link", "//etc", True),
+    ("link", "..x/file", False),
+    ("link", "...", False),
+]
+
+
+@pytest.mark.parametrize(("path", "target", "out"), LINKS)
+def test_links_that_leave(path: str, target: str, out: bool) -> None:
+    """By their text alone."""
+    assert leaves(path, target) is out
+
+
+ACTED_UPON = [
+    # path, directory, refused
+    ("src/main.py", False, False),
+    (".git", True, False),
+    (".git", False, True),
+    (".git/objects/ab/cdef", False, False),
+    (".git/refs/heads/main", False, False),
+    (".git/HEAD", False, False),
+    (".git/index", False, False),
+    (".git/config", False, True),
+    (".git/hooks", True, True),
+    (".git/hooks/pre-commit", False, True),
+    (".git/info/attributes", False, True),
+    (".git/modules/x/config", False, True),
+    ("vendor/x/.git/hooks/post-checkout", False, True),
+    ("hooks/pre-commit", False, False),
+    (".vscode/tasks.json", False, True),
+    (".claude/settings.json", False, True),
+    (".mcp.json", False, True),
+    ("docs/.mcp.json.md", False, False),
+]
+
+
+@pytest.mark.parametrize(("path", "directory", "refused"), ACTED_UPON)
+def test_what_tools_of_the_host_act_upon(path: str, directory: bool, refused: bool) -> None:
+    """Data of a repository comes back, what makes someone do something does not."""
+    assert bool(acted_upon(path, is_directory=directory)) is refused

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from belljar.backends.bubblewrap import kernel, layout, staging, wire
+from belljar.backends.bubblewrap.lookout import Lookout
 from belljar.backends.bubblewrap.orphans import end_orphans
 from belljar.backends.bubblewrap.running import JarSpec, Run
 from belljar.backends.bubblewrap.stageplan import StagePlan
@@ -78,6 +79,7 @@ class Stage:
         self._hosts: dict[str, socket.socket] = {}
         """For a run in use, the socket on which the host hears of it."""
         self._spare: Run | None = None
+        self._lookout: Lookout | None = None
         self._count = 0
         self._views: list[int] = []
         self._copied: list[int] = []
@@ -89,6 +91,13 @@ class Stage:
         staged = staging.build(self._plan, self._kernel_uid)
         self._copied, self._covered = staged.copied, staged.covered
         self._views = [staging.open_inside(view.jar_path) for view in self._plan.views]
+        if staged.whiteouts:
+            self._lookout = Lookout(staged.whiteouts)
+            if not self._lookout.complete:
+                lost = (
+                    "not every directory of the host can be watched: a denied name that appears in a new one would show"
+                )
+                staged.shortfalls.append(("fs.deny_globs", lost))
         self._runs_fd = os.open(layout.RUNS, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._code_fd = os.open(layout.CODE, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         wire.send(
@@ -96,6 +105,8 @@ class Stage:
             {"kernel_uid": staged.kernel_uid, "shortfalls": staged.shortfalls, "copied": staged.copied},
         )
         self._loop.register(self._control, selectors.EVENT_READ, self._on_control)
+        if self._lookout:
+            self._watch(self._lookout, self._lookout.look)
         while self._control.fileno() >= 0 or self._runs:
             for key, _events in self._loop.select(self._patience()):
                 if key.fd in self._loop.get_map():  # an earlier event of this round may have ended it
@@ -208,6 +219,8 @@ class Stage:
         host = socket.socket(fileno=descriptors.pop(0))
         standard_input = descriptors.pop(0) if message["stdin"] else -1
         code = descriptors.pop(0) if descriptors else -1
+        if self._lookout:
+            self._lookout.look()  # so that what the host made before it asked is covered for certain
         try:
             run = self._choose_jar(message, standard_input)
             self._start(run, message, host, code)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from belljar.backends.bubblewrap import kernel, layout
 from belljar.backends.bubblewrap.stageplan import Source, StagePlan, View, ViewKind
-from belljar.backends.bubblewrap.whiteout import Denied, build_layer, find_denied, names_to_deny
+from belljar.backends.bubblewrap.whiteout import Denied, Whiteouts, find_denied, names_to_deny
 from belljar.errors import PrerequisiteError, SandboxUnavailableError
 from belljar.policy.globs import DenyGlobs
 
@@ -40,6 +40,8 @@ class Staged:
         """Views that are copies, because overlayfs can't do copy-on-write here."""
         self.covered: list[str] = []
         """Paths in the jar over which something is mounted because they are denied."""
+        self.whiteouts: list[tuple[Whiteouts, str]] = []
+        """Layers of whiteouts, each with the staged directory that it covers."""
 
 
 def build(plan: StagePlan, kernel_uid: int) -> Staged:
@@ -342,7 +344,7 @@ def _make_directory_view(index: int, view: View, target: str, plan: StagePlan, s
         kernel.mount(root, target, None, kernel.MS_BIND | kernel.MS_REC)
         _mask_live(view.jar_path, found, staged)
         return
-    layers = _lower_layers(index, root, found, globs, staged)
+    layers = _lower_layers(index, view, plan, found, staged)
     if view.kind is ViewKind.READONLY:
         _mount_readonly(layers, root, target)
     elif not _copy_on_write_works() or not _mount_cow(index, layers, target):
@@ -355,16 +357,21 @@ def _plain_directory(index: int) -> str:
     return path
 
 
-def _lower_layers(index: int, root: str, found: Denied, globs: DenyGlobs, staged: Staged) -> list[str]:
-    if not found.paths and not names_to_deny(globs):
+def _lower_layers(index: int, view: View, plan: StagePlan, found: Denied, staged: Staged) -> list[str]:
+    assert view.source is not None
+    root, host_path = layout.source(view.source), plan.sources[view.source].path
+    globs = DenyGlobs(plan.deny_globs).within(host_path, view.jar_path)
+    if not found.paths and not globs.has_wildcards() and not names_to_deny(globs):
         return [root]
     layer = f"{layout.MASKS}/{index}"
     os.mkdir(layer)
     os.chmod(layer, stat.S_IMODE(os.stat(root).st_mode) & 0o777 | 0o500)
-    if not build_layer(layer, root, found, globs):
-        staged.shortfalls.append(
-            ("fs.deny_globs", "the directory is too large: a denied name that appears later deep in it would show")
-        )
+    whiteouts = Whiteouts(layer, root, host_path, view.jar_path, globs)
+    whiteouts.build(found)
+    if not whiteouts.complete:
+        lost = f"{host_path} has too many directories: a denied name that appears later deep in it would show"
+        staged.shortfalls.append(("fs.deny_globs", lost))
+    staged.whiteouts.append((whiteouts, root))
     return [layer, root]
 
 

@@ -6,6 +6,7 @@ the layer below, now or later, is not there. Runs in the stage, on directories t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Iterator
@@ -25,10 +26,10 @@ class Denied:
         """Every directory that stays visible, the nearest to the top first."""
 
 
-def find_denied(root: str, host_root: str, jar_root: str, globs: DenyGlobs) -> Denied:
-    """Walk `root` (which is `host_root` on the host and `jar_root` in the jar) and list what is denied in it."""
+def find_denied(root: str, host_root: str, jar_root: str, globs: DenyGlobs, start: str = "") -> Denied:
+    """Walk `root` (`host_root` on the host, `jar_root` in the jar) from `start` on, and list what is denied in it."""
     found = Denied()
-    queue = [""]
+    queue = [start]
     for relative in queue:  # grows while it is walked: breadth first, with no recursion to exhaust
         found.directories.append(relative)
         try:
@@ -63,21 +64,68 @@ def _other_names(root: str, found: Denied) -> Iterator[str]:
                 yield below
 
 
-def build_layer(layer: str, root: str, found: Denied, globs: DenyGlobs) -> bool:
-    """Make the whiteouts beneath `layer`, an empty directory. False if they don't look ahead in all directories."""
-    names = names_to_deny(globs)
-    covered = found.directories[:MAX_COVERED_DIRECTORIES] if names else []
-    whiteout = os.path.join(layer, ".whiteout")
-    os.mknod(whiteout, stat.S_IFCHR, 0)
-    for directory in covered:
-        _merge_directory(layer, root, directory)
-        for name in names:
-            _link(whiteout, os.path.join(layer, directory, name))
-    for path in found.paths:
-        _merge_directory(layer, root, os.path.dirname(path))
-        _link(whiteout, os.path.join(layer, path))
-    os.unlink(whiteout)
-    return len(covered) == len(found.directories) or not names
+class Whiteouts:
+    """The layer for one host directory. It lives as long as the stage, and follows what the host does meanwhile."""
+
+    def __init__(self, layer: str, root: str, host_root: str, jar_root: str, globs: DenyGlobs) -> None:
+        self._layer = layer
+        self._root = root
+        self._roots = (host_root, jar_root)
+        self._globs = globs
+        self._names = names_to_deny(globs)
+        self._whiteout = f"{layer}.whiteout"
+        self.directories: list[str] = []
+        """Those that are covered: in each, the denied names are taken."""
+        self._covered: set[str] = set()
+        self.complete = True
+        """Whether every directory is covered."""
+
+    def build(self, found: Denied) -> None:
+        """Make the layer, an empty directory so far, say what was found."""
+        os.mknod(self._whiteout, stat.S_IFCHR, 0)
+        self._cover(found)
+
+    def _cover(self, found: Denied) -> None:
+        room = MAX_COVERED_DIRECTORIES - len(self.directories)
+        self.complete = self.complete and len(found.directories) <= room
+        for directory in found.directories[:room]:
+            self.directories.append(directory)
+            self._covered.add(directory)
+            self._merge(directory)
+            for name in self._names:
+                self._deny(f"{directory}/{name}" if directory else name)
+        for path in found.paths:
+            self._merge(os.path.dirname(path))
+            self._deny(path)
+
+    def appeared(self, path: str) -> list[str]:
+        """Something new on the host: deny it, or what is in it. The directories that are covered from now on."""
+        if path in self._covered:
+            return []
+        covered = len(self.directories)
+        host_root, jar_root = self._roots
+        if self._globs.denies(f"{host_root}/{path}", f"{jar_root}/{path}") is not None:
+            self._merge(os.path.dirname(path))
+            self._deny(path)
+        elif os.path.isdir(os.path.join(self._root, path)) and not os.path.islink(os.path.join(self._root, path)):
+            self._cover(find_denied(self._root, host_root, jar_root, self._globs, path))
+        return self.directories[covered:]
+
+    def _deny(self, path: str) -> None:
+        """Take a name. One inode serves them all: only directory entries are spent."""
+        with contextlib.suppress(FileExistsError):
+            os.link(self._whiteout, os.path.join(self._layer, path))
+
+    def _merge(self, relative: str) -> None:
+        """A directory of the layer that shows the one below it, with its mode (overlayfs shows the upper one's)."""
+        missing = []
+        while relative and not os.path.lexists(os.path.join(self._layer, relative)):
+            missing.append(relative)
+            relative = os.path.dirname(relative)
+        for directory in reversed(missing):
+            mode = stat.S_IMODE(os.lstat(os.path.join(self._root, directory)).st_mode) & 0o777
+            os.mkdir(os.path.join(self._layer, directory))
+            os.chmod(os.path.join(self._layer, directory), mode | 0o300)
 
 
 def names_to_deny(globs: DenyGlobs) -> list[str]:
@@ -89,23 +137,3 @@ def names_to_deny(globs: DenyGlobs) -> list[str]:
     stems = [pattern.removeprefix("**/") for pattern in globs.patterns if not pattern.startswith("/")]
     stems = [stem[:-1] for stem in stems if stem.endswith("*") and not set(stem[:-1]) & set("*?[]{}/\\")]
     return list(dict.fromkeys([*globs.literal_names(), *stems, *(f"{stem}.pub" for stem in stems)]))
-
-
-def _link(whiteout: str, path: str) -> None:
-    """One inode serves every name: only directory entries are spent."""
-    try:
-        os.link(whiteout, path)
-    except FileExistsError:
-        return
-
-
-def _merge_directory(layer: str, root: str, relative: str) -> None:
-    """A directory of the layer that shows the one below it, with its mode (overlayfs shows the upper one's)."""
-    missing = []
-    while relative and not os.path.lexists(os.path.join(layer, relative)):
-        missing.append(relative)
-        relative = os.path.dirname(relative)
-    for directory in reversed(missing):
-        mode = stat.S_IMODE(os.lstat(os.path.join(root, directory)).st_mode) & 0o777
-        os.mkdir(os.path.join(layer, directory))
-        os.chmod(os.path.join(layer, directory), mode | 0o300)

@@ -65,6 +65,12 @@ class DenyGlobs:
         covering = {index for index in self._absolute if any(self._only(index).match(root) for root in roots)}
         return self._keeping(lambda index: index not in covering)
 
+    def may_end_at(self, name: str) -> bool:
+        """Whether a pattern can match a path whose last name is this one: a quick no for most files of a walk."""
+        if name in self._names:
+            return True
+        return self._ends.match(name) is not None
+
     def literal_names(self) -> list[str]:
         """The names that are denied at every depth (`**/NAME`, `**/NAME/**`), which a walk can look up."""
         return list(self._names)
@@ -97,6 +103,11 @@ class DenyGlobs:
     @cached_property
     def _absolute(self) -> tuple[int, ...]:
         return tuple(index for index in range(len(self.patterns)) if self.is_absolute(index))
+
+    @cached_property
+    def _ends(self) -> re.Pattern[str]:
+        last = {parts[-1] for alternatives in self._parsed for parts in alternatives if _literal_name(parts) is None}
+        return re.compile("|".join(_path_regex((name,)).removeprefix("/") for name in sorted(last)) or "(?!)")
 
     @cached_property
     def _names(self) -> dict[str, int]:

@@ -6,7 +6,7 @@ import os
 import stat
 from collections.abc import Sequence
 
-from belljar.sandbox.files import copy_content, open_beneath
+from belljar.sandbox.files import copy_content, open_beneath, parts
 
 
 def save(changed: int, paths: Sequence[str], directory: str) -> list[str]:
@@ -23,7 +23,7 @@ def _copy(changed: int, target: int, path: str) -> bool:
     """False if the file is gone or is no plain file any more."""
     try:
         source = open_beneath(changed, path, os.O_RDONLY, own=True)
-    except OSError:
+    except OSError:  # gone, or a path that leads elsewhere
         return False
     try:
         if not stat.S_ISREG(os.fstat(source).st_mode):
@@ -46,7 +46,7 @@ def _copy(changed: int, target: int, path: str) -> bool:
 
 def _directories(target: int, path: str) -> int:
     current = os.dup(target)
-    for name in filter(None, path.split("/")):
+    for name in parts(path):
         try:
             os.mkdir(name, dir_fd=current)
         except FileExistsError:

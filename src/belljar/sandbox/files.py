@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -147,11 +148,19 @@ def _entries(directory: int, prefix: str) -> Iterator[Entry]:
         yield _entry(f"{prefix}{name}", status)
 
 
+def parts(path: str) -> list[str]:
+    """The names of a relative path. Raises OSError for one that climbs."""
+    names = [name for name in path.split("/") if name not in ("", ".")]
+    if ".." in names or path.startswith("/"):
+        raise OSError(errno.EINVAL, "not a path beneath the workspace", path)
+    return names
+
+
 def open_beneath(root: int, path: str, flags: int = os.O_RDONLY | os.O_DIRECTORY, *, own: bool = False) -> int:
     """Open `path` beneath `root` one name at a time, through no link."""
     flags |= os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    names = parts(path)
     current = os.dup(root)
-    names = [name for name in path.split("/") if name]
     try:
         for position, name in enumerate(names):
             last = position == len(names) - 1

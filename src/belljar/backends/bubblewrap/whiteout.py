@@ -38,7 +38,7 @@ def find_denied(root: str, host_root: str, jar_root: str, globs: DenyGlobs, star
             continue
         for entry in entries:
             below = f"{relative}/{entry.name}" if relative else entry.name
-            if globs.denies(f"{host_root}/{below}", f"{jar_root}/{below}") is not None:
+            if globs.may_end_at(entry.name) and globs.denies(f"{host_root}/{below}", f"{jar_root}/{below}") is not None:
                 found.paths.append(below)
             elif entry.is_dir(follow_symlinks=False):
                 queue.append(below)
@@ -92,8 +92,7 @@ class Whiteouts:
             self.directories.append(directory)
             self._covered.add(directory)
             self._merge(directory)
-            for name in self._names:
-                self._deny(f"{directory}/{name}" if directory else name)
+            self._deny_names(directory)
         for path in found.paths:
             self._merge(os.path.dirname(path))
             self._deny(path)
@@ -104,12 +103,26 @@ class Whiteouts:
             return []
         covered = len(self.directories)
         host_root, jar_root = self._roots
-        if self._globs.denies(f"{host_root}/{path}", f"{jar_root}/{path}") is not None:
+        if (
+            self._globs.may_end_at(os.path.basename(path))
+            and self._globs.denies(f"{host_root}/{path}", f"{jar_root}/{path}") is not None
+        ):
             self._merge(os.path.dirname(path))
             self._deny(path)
         elif os.path.isdir(os.path.join(self._root, path)) and not os.path.islink(os.path.join(self._root, path)):
             self._cover(find_denied(self._root, host_root, jar_root, self._globs, path))
         return self.directories[covered:]
+
+    def _deny_names(self, directory: str) -> None:
+        target = os.open(os.path.join(self._layer, directory), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for name in self._names:
+                try:
+                    os.link(self._whiteout, name, dst_dir_fd=target)
+                except FileExistsError:
+                    continue
+        finally:
+            os.close(target)
 
     def _deny(self, path: str) -> None:
         """Take a name. One inode serves them all: only directory entries are spent."""

@@ -1,7 +1,7 @@
 """One suite for every backend. A backend joins by adding its name to BACKENDS; nothing here imports one.
 
-What a host can't enforce, the backend's report says; a test of such a clause reads the report, and asks only for what it
-promises. Time limits are far longer than anything takes on a slow machine: the suite also runs under emulation.
+What a host can't enforce, the backend's report says; a test of such a clause reads the report, and asks only for what
+it promises. Time limits are far longer than anything takes on a slow machine: the suite also runs under emulation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from belljar import Policy, Sandbox
 BACKENDS = ("bubblewrap",)
 
 _SECONDS = float(os.environ.get("BELLJAR_TEST_SECONDS", "200"))
-
 
 
 @pytest.fixture(params=BACKENDS, scope="session")

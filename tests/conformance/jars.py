@@ -22,7 +22,9 @@ def sh(jar: Sandbox, script: str, *args: str) -> RunResult:
 
 def told(result: RunResult) -> str:
     """What the code printed, if it ran to its end."""
-    assert result.ok, f"{result.outcome} {result.exit_code}: {result.reason}\n{result.stdout[-2000:]}{result.stderr[-2000:]}"
+    assert result.ok, (
+        f"{result.outcome} {result.exit_code}: {result.reason}\n{result.stdout[-2000:]}{result.stderr[-2000:]}"
+    )
     return result.stdout
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 from types import TracebackType
+from typing import Self
 
 PATIENCE_SECONDS = 30.0
 
@@ -31,9 +32,11 @@ class Lifeline:
         poll.register(self._writer, 0)  # errors are always reported, and nothing else is wanted
         return bool(poll.poll(seconds * 1000))
 
-    def __enter__(self) -> Lifeline:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.handed_over()
         os.close(self._writer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -170,12 +171,16 @@ class TestCancelled:
         async def main() -> None:
             with Lifeline() as line:
                 with pytest.raises(ZeroDivisionError):
-                    async with AsyncSandbox(backend=backend, timeout="20m") as jar:
-                        events = jar.stream(argv=LONG, stdin=line.stdin)
-                        await anext(events)
-                        raise ZeroDivisionError
+                    await fail(line)
                 assert line.is_cut()
-                await events.aclose()
+
+        async def fail(line: Lifeline) -> None:
+            async with (
+                AsyncSandbox(backend=backend, timeout="20m") as jar,
+                aclosing(jar.stream(argv=LONG, stdin=line.stdin)) as events,
+            ):
+                await anext(events)
+                raise ZeroDivisionError
 
         loop(main)
 

@@ -24,7 +24,11 @@ LANGUAGES = [
     pytest.param("bash", 'echo "bash $# $1 $2" "${BASH_VERSION:+yes}"', "bash 2 a b --c yes\n", id="bash"),
     pytest.param("sh", 'echo "$#"', "2\n", id="sh"),
     pytest.param(
-        "javascript", "console.log('js', process.argv.slice(2))", "js [ 'a b', '--c' ]\n", id="javascript", marks=needs_node
+        "javascript",
+        "console.log('js', process.argv.slice(2))",
+        "js [ 'a b', '--c' ]\n",
+        id="javascript",
+        marks=needs_node,
     ),
 ]
 
@@ -83,7 +87,7 @@ class TestLanguages:
         "another encoding": ("# -*- coding: latin-1 -*-\nprint('\xe9')".encode("latin-1"), "ok"),
         "a byte order mark": (b"\xef\xbb\xbfprint(1)", "ok"),
         "windows lines": (b"if 1:\r\n    print(1)\r\n", "ok"),
-        "a NUL": ("print(1)\0", "failed"),
+        "a NUL": ("print(1)\0)", "failed"),
         "no syntax": ("def", "failed"),
         "one megabyte": ("# " + "x" * (1 << 20) + "\nprint(1)", "ok"),
     }
@@ -95,7 +99,9 @@ class TestLanguages:
 
     def test_the_code_does_not_lie_in_the_workspace(self, jar: Sandbox) -> None:
         """The workspace holds what was put there, and __main__ can be read all the same."""
-        assert told(jar.run("import os, inspect, __main__; print(os.listdir('.'), len(inspect.getsource(__main__)) > 9)"))
+        assert told(
+            jar.run("import os, inspect, __main__; print(os.listdir('.'), len(inspect.getsource(__main__)) > 9)")
+        )
         assert jar.files.list() == []
 
     def test_multiprocessing_and_threads_work(self, jar: Sandbox) -> None:
@@ -111,7 +117,25 @@ if __name__ == "__main__":
         assert told(jar.run(code)) == "[0, 1, 4, 9]\n[0, 1, 4]\n[0, 1, 4, 9]\n"
 
 
-ARGUMENTS = ["", " ", "a b", "$(id)", "`id`", "*", "'", '"', "\\", "\n", "--", "-c", "é€😀", "=", "{run}", "%s", "x" * 100_000]
+ARGUMENTS = [
+    "",
+    " ",
+    "a b",
+    "$(id)",
+    "`id`",
+    "*",
+    "'",
+    '"',
+    "\\",
+    "\n",
+    "--",
+    "-c",
+    "é€😀",
+    "=",
+    "{run}",
+    "%s",
+    "x" * 100_000,
+]
 
 
 def test_arguments_arrive_as_they_are(jar: Sandbox) -> None:
@@ -157,17 +181,31 @@ class TestEnvironment:
 
     def test_nothing_of_the_callers_gets_in(self, jar: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
         """Neither a secret nor what would change how programs start."""
-        for name in ("AWS_SECRET_ACCESS_KEY", "LD_LIBRARY_PATH", "PYTHONSTARTUP", "BASH_ENV", "NODE_OPTIONS", "X_SECRET"):
+        for name in (
+            "AWS_SECRET_ACCESS_KEY",
+            "LD_LIBRARY_PATH",
+            "PYTHONSTARTUP",
+            "BASH_ENV",
+            "NODE_OPTIONS",
+            "X_SECRET",
+        ):
             monkeypatch.setenv(name, "sentinel-of-the-host")
         assert "sentinel-of-the-host" not in told(sh(jar, "env"))
         assert "sentinel-of-the-host" not in told(jar.run("import os; print(dict(os.environ))"))
 
     def test_what_programs_rely_on_is_there(self, jar: Sandbox) -> None:
         """A home that can be written, a path that finds programs, a user that has a name."""
-        script = 'cd "$HOME" && touch file && cd "$TMPDIR" && touch file && command -v ls >/dev/null && id -un && echo "$LANG"'
+        script = 'set -e; touch "$HOME/file" "$TMPDIR/file"; command -v ls > /dev/null; id -un; echo "$LANG"'
         assert told(sh(jar, script)) == "jar\nC.UTF-8\n"
 
-    VALUES = {"PLAIN": "v", "EMPTY": "", "SPACES": " a b ", "LINES": "a\nb", "SIGNS": "a=b;$(id) 'x' \"y\" {run}", "LETTERS": "é€"}
+    VALUES = {
+        "PLAIN": "v",
+        "EMPTY": "",
+        "SPACES": " a b ",
+        "LINES": "a\nb",
+        "SIGNS": "a=b;$(id) 'x' \"y\" {run}",
+        "LETTERS": "é€",
+    }
 
     def test_set_is_what_the_code_sees(self, open_jar: OpenJar) -> None:
         """Values as written."""
@@ -246,7 +284,10 @@ class TestImports:
     def test_it_cannot_be_changed(self, open_jar: OpenJar, tmp_path: Path) -> None:
         """The mount is read-only: the host runs what lies there."""
         path = self._environment(tmp_path / "environment")
-        result = sh(open_jar({"python": {"venv": str(path)}}), f"echo evil > {path}/bin/evil || echo evil >> {path}/bin/activate")
+        result = sh(
+            open_jar({"python": {"venv": str(path)}}),
+            f"echo evil > {path}/bin/evil || echo evil >> {path}/bin/activate",
+        )
         assert result.outcome == "failed"
         assert not (path / "bin" / "evil").exists()
 

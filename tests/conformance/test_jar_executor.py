@@ -19,7 +19,12 @@ class TestSequence:
 
     def test_in_order_and_sharing_files(self, jar: Sandbox) -> None:
         """Words, a line for the shell, and code: whatever a command is."""
-        commands = [["sh", "-c", "echo 1 >> log"], "echo 2 >> log", Command(code="open('log', 'a').write('3')"), ["cat", "log"]]
+        commands = [
+            ["sh", "-c", "echo 1 >> log"],
+            "echo 2 >> log",
+            Command(code="open('log', 'a').write('3')"),
+            ["cat", "log"],
+        ]
         results = Executor(jar).sequence(commands)
         assert outcomes(results) == [("ok", 0)] * 4
         assert results[-1].stdout == "1\n2\n3"
@@ -52,7 +57,9 @@ class TestParallel:
     @pytest.mark.parametrize("limit", [1, 2, 3])
     def test_no_more_than_the_limit_at_once(self, jar: Sandbox, limit: int) -> None:
         """Each counts those that run beside it; at most `limit` are ever seen."""
-        script = ": > /workspace/r$$-$1; ls /workspace/r* | wc -l; sleep 0.1; ls /workspace/r* | wc -l; rm /workspace/r$$-$1"
+        script = (
+            ": > /workspace/r$$-$1; ls /workspace/r* | wc -l; sleep 0.1; ls /workspace/r* | wc -l; rm /workspace/r$$-$1"
+        )
         results = Executor(jar).parallel([["sh", "-c", script, "sh", str(number)] for number in range(6)], limit=limit)
         counts = [int(word) for result in results for word in result.stdout.split()]
         assert max(counts) <= limit
@@ -65,7 +72,11 @@ class TestParallel:
 
     def test_a_failure_does_not_stop_the_others(self, jar: Sandbox) -> None:
         """Each has its own result."""
-        assert outcomes(Executor(jar).parallel(["exit 1", "exit 0", "exit 2"])) == [("failed", 1), ("ok", 0), ("failed", 2)]
+        assert outcomes(Executor(jar).parallel(["exit 1", "exit 0", "exit 2"])) == [
+            ("failed", 1),
+            ("ok", 0),
+            ("failed", 2),
+        ]
 
     def test_a_limit_of_nothing_is_a_mistake(self, jar: Sandbox) -> None:
         """It would never end."""

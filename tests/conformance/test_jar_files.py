@@ -49,7 +49,12 @@ class TestPlain:
 
     def test_removing(self, jar: Sandbox) -> None:
         """Files, links themselves, and whole directories, closed ones too."""
-        told(sh(jar, "echo x > file; echo x > target; ln -s target link; mkdir -p d/e/f; echo x > d/e/f/g; chmod 0 d/e/f d/e d"))
+        told(
+            sh(
+                jar,
+                "echo x > file; echo x > target; ln -s target link; mkdir -p d/e; echo x > d/e/f; chmod 0 d/e d",
+            )
+        )
         for name in ("file", "link", "d"):
             jar.files.remove(name)
         assert [entry.path for entry in jar.files.list()] == ["target"]
@@ -77,7 +82,9 @@ class TestPlain:
     def test_other_mounts(self, open_jar: OpenJar, project: Path) -> None:
         """Every mount of the policy can be reached, as the policy allows it."""
         plant(project, {"file": "x"})
-        jar = open_jar({"fs": {"mounts": [{"path": "/data", "source": str(project)}, {"path": "/scratch", "rw": True}]}})
+        jar = open_jar(
+            {"fs": {"mounts": [{"path": "/data", "source": str(project)}, {"path": "/scratch", "rw": True}]}}
+        )
         assert jar.files.read("/data/file") == b"x"
         jar.files.write("/scratch/a", "y")
         assert told(sh(jar, "cat /scratch/a")) == "y"
@@ -104,7 +111,17 @@ class TestPlain:
             jar.files.read("giant", limit=1 << 20)
 
 
-OUTSIDE = ["../x", "/etc/passwd", "../../etc/passwd", "a/../../x", "/", "/tmp/x", "..", "/workspace/../etc/passwd", "/workspaces"]
+OUTSIDE = [
+    "../x",
+    "/etc/passwd",
+    "../../etc/passwd",
+    "a/../../x",
+    "/",
+    "/tmp/x",
+    "..",
+    "/workspace/../etc/passwd",
+    "/workspaces",
+]
 
 
 @pytest.mark.parametrize("path", OUTSIDE)
@@ -167,11 +184,11 @@ class TestTraps:
         """Neither for reading nor for writing; removing one removes the link."""
         victim = plant(tmp_path, {"victim": "precious"}) / "victim"
         told(sh(jar, script.format(victim=victim, parent=tmp_path)))
-        with pytest.raises(OSError):  # noqa: PT011
+        with pytest.raises(OSError):
             jar.files.read("link")
-        with pytest.raises(OSError):  # noqa: PT011
+        with pytest.raises(OSError):
             jar.files.write("link", "evil")
-        with pytest.raises(OSError):  # noqa: PT011
+        with pytest.raises(OSError):
             jar.files.list("link")
         jar.files.remove("link")
         assert victim.read_text() == "precious"
@@ -188,7 +205,7 @@ class TestTraps:
             lambda: jar.files.remove("d/victim"),
             lambda: jar.files.list("d"),
         ):
-            with pytest.raises(OSError):  # noqa: PT011
+            with pytest.raises(OSError):
                 call()
         assert contents(tmp_path)["victim"] == "precious"
         assert victim.parent.joinpath("new").exists() is False
@@ -196,22 +213,22 @@ class TestTraps:
     def test_pipes_do_not_hold_us(self, jar: Sandbox) -> None:
         """Reading or writing one fails at once."""
         told(sh(jar, "mkfifo pipe"))
-        with pytest.raises(OSError):  # noqa: PT011
+        with pytest.raises(OSError):
             jar.files.read("pipe")
-        with pytest.raises(OSError):  # noqa: PT011
+        with pytest.raises(OSError):
             jar.files.write("pipe", "x")
         jar.files.remove("pipe")
 
     def test_sockets_are_no_files(self, jar: Sandbox) -> None:
         """Nor anything else that is not regular."""
         told(jar.run("import socket; socket.socket(socket.AF_UNIX).bind('socket')"))
-        with pytest.raises(OSError):  # noqa: PT011
+        with pytest.raises(OSError):
             jar.files.read("socket")
         assert [(entry.path, entry.kind) for entry in jar.files.list()] == [("socket", "other")]
 
     def test_a_deep_tree(self, jar: Sandbox) -> None:
         """1,000 levels: the list is bounded, and it can be removed."""
-        told(sh(jar, "i=0; while [ $i -lt 1000 ]; do mkdir d && cd d; i=$((i+1)); done; echo x > bottom"))
+        told(sh(jar, "mkdir -p $(printf 'd/%.0s' $(seq 1000))"))
         assert len(jar.files.list(recursive=True)) >= 200
         jar.files.remove("d")
         assert jar.files.list() == []
@@ -219,7 +236,9 @@ class TestTraps:
     def test_swapped_while_we_look(self, jar: Sandbox, tmp_path: Path) -> None:
         """The code swaps a file and a link as fast as it can: we read its own file or nothing, never the host's."""
         victim = plant(tmp_path, {"victim": "precious"}) / "victim"
-        script = f"echo own > own; ln -s {victim} evil; echo up; while :; do ln -f own x; mv x f; cp -P evil y; mv y f; done"
+        script = (
+            f"echo own > own; ln -s {victim} evil; echo up; while :; do ln -f own x; mv x f; cp -P evil y; mv y f; done"
+        )
         events = jar.stream(argv=["sh", "-c", script])
         next(events)
         seen = set()

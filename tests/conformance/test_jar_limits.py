@@ -23,7 +23,9 @@ class TestSpace:
     def test_what_is_used_in_one_place_is_gone_in_the_other(self, open_jar: OpenJar, first: str, second: str) -> None:
         """6 MB fit, and 6 more do not."""
         jar = open_jar(self.POLICY)
-        result = sh(jar, f"head -c 6291456 /dev/zero > {first}/one && echo fits && head -c 6291456 /dev/zero > {second}/two")
+        result = sh(
+            jar, f"head -c 6291456 /dev/zero > {first}/one && echo fits && head -c 6291456 /dev/zero > {second}/two"
+        )
         assert result.outcome == "failed"
         assert result.stdout == "fits\n"
         assert "No space left" in result.stderr
@@ -66,8 +68,8 @@ class TestSpace:
     def test_files_of_all_places_are_counted_together(self, open_jar: OpenJar) -> None:
         """Directories and links count as well."""
         jar = open_jar({"fs": {"inodes": 200}})
-        script = "i=0; while : > /tmp/f$i && mkdir /workspace/d$i && ln -s x /dev/shm/l$i; do i=$((i+1)); echo; done 2>/dev/null"
-        assert 55 <= sh(jar, script).stdout.count("\n") <= 67
+        loop = "while : > /tmp/f$i && mkdir /workspace/d$i && ln -s x /dev/shm/l$i; do i=$((i+1)); echo; done"
+        assert 55 <= sh(jar, f"i=0; {loop} 2>/dev/null").stdout.count("\n") <= 67
 
     def test_a_copy_on_write_workspace_is_held_too(self, open_jar: OpenJar, project) -> None:  # type: ignore[no-untyped-def]
         """What the code writes over the host's files counts."""
@@ -95,7 +97,10 @@ except OSError as error: print(highest, error.strerror)
     def test_it_cannot_be_raised(self, open_jar: OpenJar) -> None:
         """The hard limit is the policy's too."""
         jar = open_jar({"proc": {"open_files": 40, "file_size_mb": 1}})
-        assert told(sh(jar, "ulimit -Hn; ulimit -n 41 2>/dev/null || echo no; ulimit -f 4096 2>/dev/null || echo no")) == "40\nno\nno\n"
+        assert (
+            told(sh(jar, "ulimit -Hn; ulimit -n 41 2>/dev/null || echo no; ulimit -f 4096 2>/dev/null || echo no"))
+            == "40\nno\nno\n"
+        )
 
     def test_only_three_descriptors_are_inherited(self, open_jar: OpenJar) -> None:
         """Nothing of the host's is open in the jar."""
@@ -195,7 +200,9 @@ class TestMemory:
 
     def test_what_fits_fits(self, open_jar: OpenJar) -> None:
         """100 MB under a limit of 256."""
-        assert told(open_jar({"proc": {"mem_mb": 256}}).run("x = bytearray(100 << 20); print(len(x))")) == f"{100 << 20}\n"
+        assert (
+            told(open_jar({"proc": {"mem_mb": 256}}).run("x = bytearray(100 << 20); print(len(x))")) == f"{100 << 20}\n"
+        )
 
     def test_what_does_not_fit_ends_the_run(self, open_jar: OpenJar) -> None:
         """Touched memory, in steps."""
@@ -232,13 +239,17 @@ class TestUsage:
 
     def test_processor_time(self, open_jar: OpenJar) -> None:
         """Burned time is counted, also that of children."""
-        code = "import os, time\nif os.fork() == 0:\n    while time.process_time() < 0.3: pass\n    os._exit(0)\nos.wait()"
+        code = (
+            "import os, time\nif os.fork() == 0:\n    while time.process_time() < 0.3: pass\n    os._exit(0)\nos.wait()"
+        )
         usage = open_jar().run(code).usage
         assert 0.3 <= usage.cpu_seconds < 30
 
     def test_memory(self, open_jar: OpenJar) -> None:
         """The peak, not what was left at the end."""
-        result = open_jar({"proc": {"mem_mb": 512}}).run("x = bytearray(os.urandom(1) * (80 << 20)) if (os := __import__('os')) else 0; del x; input()", stdin="\n")
+        result = open_jar({"proc": {"mem_mb": 512}}).run(
+            "x = bytearray(os.urandom(1) * (80 << 20)) if (os := __import__('os')) else 0; del x; input()", stdin="\n"
+        )
         assert result.ok
         peak = result.usage.peak_memory_bytes
         assert peak is not None
@@ -248,7 +259,10 @@ class TestUsage:
         """The code's own, without belljar's."""
         jar = open_jar()
         assert sh(jar, "exec true").usage.processes in (None, 1)
-        many = jar.run("import os, time\nfor _ in range(5):\n    if os.fork() == 0: time.sleep(0.2); os._exit(0)\nfor _ in range(5): os.wait()")
+        many = jar.run(
+            "import os, time\nfor _ in range(5):\n    if os.fork() == 0: time.sleep(0.2); os._exit(0)\n"
+            "for _ in range(5): os.wait()"
+        )
         assert many.usage.processes in (None, 6)
 
     def test_bytes(self, open_jar: OpenJar) -> None:

@@ -33,8 +33,10 @@ class TestKinds:
         before = fingerprint(project)
         jar = open_jar(mounted(project))
         assert told(sh(jar, "cat /data/file /data/link /data/directory/inner")) == "oldoldx"
-        attempts = ["echo x > file", "echo x > new", "mkdir new", "rm file", "mv file other", "chmod 777 file", "ln file hard",
-                    "ln -s x new", "rmdir directory", "touch file", "truncate -s 0 file", "touch .", "mkfifo new"]  # fmt: skip
+        attempts = [
+            "echo x > file", "echo x > new", "mkdir new", "rm file", "mv file other", "chmod 777 file", "ln file hard",
+            "ln -s x new", "rmdir directory", "touch file", "truncate -s 0 file", "touch .", "mkfifo new",
+        ]  # fmt: skip
         script = "cd /data\n" + "\n".join(f"({attempt}) 2>/dev/null && echo '{attempt}'" for attempt in attempts)
         assert told(sh(jar, script + "\ntrue")) == ""
         assert fingerprint(project) == before
@@ -144,10 +146,13 @@ class TestNames:
         """Also names that are no text at all."""
         raw = os.fsencode(project) + b"/\xff\xfe"
         Path(os.fsdecode(raw)).write_text("x")
-        plant(project, {name: "x" for name in NAMES.values()})
+        plant(project, dict.fromkeys(NAMES.values(), "x"))
         jar = open_jar(workspace=project)
         count = len(NAMES) + 1
-        assert told(sh(jar, "ls -A | wc -l; for f in * .[!.]* ..?*; do [ -e \"./$f\" ] && echo y > \"./$f\"; done; true")) == f"{count}\n"
+        assert (
+            told(sh(jar, 'ls -A | wc -l; for f in * .[!.]* ..?*; do [ -e "./$f" ] && echo y > "./$f"; done; true'))
+            == f"{count}\n"
+        )
         with jar.changes() as changes:
             assert len(changes) == count
             assert {change.kind for change in changes} == {"modified"}
@@ -168,7 +173,10 @@ class TestPlaces:
         """Dependencies shown read-only in a workspace that can be written."""
         plant(project, {"file": "x"})
         jar = open_jar(mounted(project, "/workspace/deps"))
-        assert told(sh(jar, "cat deps/file; echo y > deps/file 2>/dev/null; cat deps/file; echo z > own; cat own")) == "xxz\n"
+        assert (
+            told(sh(jar, "cat deps/file; echo y > deps/file 2>/dev/null; cat deps/file; echo z > own; cat own"))
+            == "xxz\n"
+        )
 
     @pytest.mark.parametrize("how", [{}, {"rw": True, "cow": True}], ids=["read-only", "copy-on-write"])
     def test_a_mount_inside_a_source(self, open_jar: OpenJar, tmp_path: Path, how: dict[str, bool]) -> None:
@@ -259,7 +267,9 @@ class TestNothingOfTheHost:
 
     def test_only_the_writable_can_be_written(self, jar: Sandbox) -> None:
         """Every directory that can be written is one of the four."""
-        script = "find / -xdev -type d -writable -not -path '/proc/*' 2>/dev/null; find / -maxdepth 2 -type d -writable 2>/dev/null"
+        script = (
+            "(find / -xdev -type d -writable -not -path '/proc/*'; find / -maxdepth 2 -type d -writable) 2>/dev/null"
+        )
         seen = {line for line in sh(jar, script).stdout.splitlines() if not line.startswith(("/proc", "/tmp/"))}
         assert seen <= {"/workspace", "/tmp", "/dev/shm", "/dev/pts"}
 
@@ -287,7 +297,9 @@ class TestFresh:
 
     def test_runs_at_the_same_time_have_their_own(self, jar: Sandbox) -> None:
         """/tmp is not shared, the workspace is."""
-        first = jar.stream(argv=["sh", "-c", "echo x > /tmp/mine; echo x > ours; echo up; until [ -e go ]; do sleep 0.01; done"])
+        first = jar.stream(
+            argv=["sh", "-c", "echo x > /tmp/mine; echo x > ours; echo up; until [ -e go ]; do sleep 0.01; done"]
+        )
         next(first)
         assert told(sh(jar, "ls /tmp/mine 2>/dev/null; ls ours; touch go")) == "ours\n"
         assert finish(first).ok

@@ -15,7 +15,7 @@ from belljar.backends.bubblewrap.compile import compile_plan
 from belljar.backends.bubblewrap.host import Host
 from belljar.backends.bubblewrap.report import report
 from belljar.backends.bubblewrap.stageplan import StagePlan
-from belljar.backends.bubblewrap.whiteout import build_layer, find_denied
+from belljar.backends.bubblewrap.whiteout import Whiteouts, find_denied, names_to_deny
 from belljar.backends.contract import LaunchPlan, RunRequest
 from belljar.backends.runtimes import Runtime
 from belljar.errors import UsageError
@@ -154,8 +154,8 @@ class TestCommand:
         layer = {"env": {"set": {"LANG": "C", "BOTH": "set"}, "pass": ["BOTH", "PASSED", "NOT_THERE"]}}
         caller = {"BOTH": "passed", "PASSED": "passed", "SECRET": "secret", "PATH": "/evil"}
         assert plan(layer, argv=("true",), env=caller).env == {
-            "PATH": "/opt/python/bin:/usr/bin:/usr/local/bin:/bin", "HOME": "/tmp/home", "USER": "jar", "LOGNAME": "jar",
-            "TMPDIR": "/tmp", "PWD": "/workspace", "LANG": "C", "BOTH": "set", "PASSED": "passed",
+            "PATH": "/opt/python/bin:/usr/bin:/usr/local/bin:/bin", "HOME": "/tmp/home", "USER": "jar",
+            "LOGNAME": "jar", "TMPDIR": "/tmp", "PWD": "/workspace", "LANG": "C", "BOTH": "set", "PASSED": "passed",
         }  # fmt: skip
 
 
@@ -171,7 +171,10 @@ class TestReport:
             assert len(keys) == len(set(keys))
 
     GROUPS = [
-        (CgroupSupport(Mechanism.V1, ("memory", "cpu", "pids")), {"proc.mem_mb": "cgroup v1", "proc.cpu_quota": "cgroup v1"}),
+        (
+            CgroupSupport(Mechanism.V1, ("memory", "cpu", "pids")),
+            {"proc.mem_mb": "cgroup v1", "proc.cpu_quota": "cgroup v1"},
+        ),
         (CgroupSupport(Mechanism.V2_DELEGATED, ("memory", "cpu", "pids")), {"proc.mem_mb": "cgroup v2"}),
         (CgroupSupport(Mechanism.V2_SYSTEMD, ("memory", "cpu", "pids")), {"proc.pids": "systemd scope"}),
         (NO_GROUPS, {"proc.mem_mb": "monitor", "proc.cpu_quota": "timeout", "proc.pids": "RLIMIT_NPROC"}),
@@ -239,16 +242,48 @@ class TestWhiteouts:
         for pattern in ("/host/sub/**", "/jar/sub/**"):
             assert find_denied(str(root), "/host", "/jar", DenyGlobs((pattern,))).paths == ["sub"]
 
+    @staticmethod
+    def devices(layer: Path) -> set[str]:
+        found = {path: path.lstat() for path in layer.rglob("*")}
+        assert {status.st_rdev for status in found.values() if stat.S_ISCHR(status.st_mode)} <= {0}
+        return {str(path.relative_to(layer)) for path, status in found.items() if stat.S_ISCHR(status.st_mode)}
+
     def test_the_layer(self, root: Path, tmp_path: Path) -> None:
         """A 0/0 device for every denied name, also where it does not exist yet; directories with their modes."""
         (root / "sub").chmod(0o750)
         layer = tmp_path / "layer"
         layer.mkdir()
-        found = find_denied(str(root), "/host", "/jar", self.GLOBS)
-        assert build_layer(str(layer), str(root), found, self.GLOBS)
-        devices = {str(path.relative_to(layer)) for path in layer.rglob("*") if stat.S_ISCHR(path.lstat().st_mode)}
+        made = Whiteouts(str(layer), str(root), "/host", "/jar", self.GLOBS)
+        made.build(find_denied(str(root), "/host", "/jar", self.GLOBS))
+        assert made.complete
         expected = {f"{prefix}{name}" for prefix in ("", "sub/", "sub/deep/", "a b/") for name in (".env", ".ssh")}
-        assert devices == expected | {"sub/deep/x.key", "sub/other-name"}
-        assert {path.lstat().st_rdev for path in layer.rglob("*") if stat.S_ISCHR(path.lstat().st_mode)} == {0}
+        assert self.devices(layer) == expected | {"sub/deep/x.key", "sub/other-name"}
         assert stat.S_IMODE((layer / "sub").stat().st_mode) == 0o750
-        assert not (layer / ".whiteout").exists()
+
+    def test_it_follows_what_the_host_does(self, root: Path, tmp_path: Path) -> None:
+        """A new directory, a new file that a wildcard denies, a link; and nothing twice."""
+        layer = tmp_path / "layer"
+        layer.mkdir()
+        made = Whiteouts(str(layer), str(root), "/host", "/jar", self.GLOBS)
+        made.build(find_denied(str(root), "/host", "/jar", self.GLOBS))
+        (root / "new" / "deep").mkdir(parents=True)
+        (root / "new" / "deep" / "y.key").write_text("x")
+        (root / "sub" / "z.key").write_text("x")
+        (root / "shortcut").symlink_to("new")
+        assert made.appeared("new") == ["new", "new/deep"]
+        assert made.appeared("sub/z.key") == made.appeared("shortcut") == made.appeared("new") == []
+        assert {"new/.env", "new/deep/.env", "new/deep/y.key", "sub/z.key"} <= self.devices(layer)
+        assert not (layer / "shortcut").exists()
+
+    NAMES = [
+        (("**/.env",), [".env"]),
+        (("**/.ssh/**",), [".ssh"]),
+        (("**/id_rsa*",), ["id_rsa", "id_rsa.pub"]),
+        (("**/*.key", "**/a?b"), []),
+        (("/home/**",), []),
+    ]
+
+    @pytest.mark.parametrize(("patterns", "names"), NAMES)
+    def test_names_that_are_taken_everywhere(self, patterns: tuple[str, ...], names: list[str]) -> None:
+        """What can be said of a pattern before any file has such a name."""
+        assert names_to_deny(DenyGlobs(patterns)) == names

@@ -112,7 +112,13 @@ LIMITS = [
 def test_limits(policy: Policy, end: dict[str, object], target: str, rule: str, allow: str, count: int) -> None:
     """Twice as much, in words that the command line takes."""
     (denial,) = explain(policy, replace(PLAIN, **end))  # type: ignore[arg-type]
-    assert (denial.kind, denial.target, denial.rule, denial.allow, denial.count) == ("limit", target, rule, allow, count)
+    assert (denial.kind, denial.target, denial.rule, denial.allow, denial.count) == (
+        "limit",
+        target,
+        rule,
+        allow,
+        count,
+    )
     resolve(overrides=[allow.removeprefix("--set ")])
 
 

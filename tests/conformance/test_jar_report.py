@@ -250,7 +250,8 @@ class TestDenials:
 
     def test_many_are_bounded(self, jar: Sandbox) -> None:
         """The code can't fill the host's memory with refusals."""
-        code = "import socket\nfor i in range(2000):\n    socket.socket(type=socket.SOCK_DGRAM).connect_ex(('192.0.2.7', 1000 + i))"
+        connect = "socket.socket(type=socket.SOCK_DGRAM).connect_ex(('192.0.2.7', 1000 + i))"
+        code = f"import socket\nfor i in range(2000): {connect}"
         assert 0 < len(jar.run(code).denials) <= 200
 
     def test_looking_costs_nothing_in_truth(self, jar: Sandbox) -> None:

@@ -87,7 +87,6 @@ class TestLanguages:
         "another encoding": ("# -*- coding: latin-1 -*-\nprint('\xe9')".encode("latin-1"), "ok"),
         "a byte order mark": (b"\xef\xbb\xbfprint(1)", "ok"),
         "windows lines": (b"if 1:\r\n    print(1)\r\n", "ok"),
-        "a NUL": ("print(1)\0)", "failed"),
         "no syntax": ("def", "failed"),
         "one megabyte": ("# " + "x" * (1 << 20) + "\nprint(1)", "ok"),
     }

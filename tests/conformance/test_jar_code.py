@@ -103,6 +103,7 @@ class TestLanguages:
         )
         assert jar.files.list() == []
 
+    @pytest.mark.slow
     def test_multiprocessing_and_threads_work(self, jar: Sandbox) -> None:
         """Ordinary programs use more than one process."""
         code = """

@@ -54,6 +54,7 @@ class TestParallel:
         commands = [f"{WAIT_FOR_GO}; echo 0", "echo 1", "echo 2; : > go"]
         assert [result.stdout for result in Executor(jar).parallel(commands, limit=3)] == ["0\n", "1\n", "2\n"]
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("limit", [1, 2, 3])
     def test_no_more_than_the_limit_at_once(self, jar: Sandbox, limit: int) -> None:
         """Each counts those that run beside it; at most `limit` are ever seen."""

@@ -47,6 +47,7 @@ class TestAtOnce:
         with ThreadPoolExecutor(8) as threads:
             assert list(threads.map(work, range(8))) == [f"{number}\n" for number in range(8)]
 
+    @pytest.mark.slow
     def test_files_while_runs_go_on(self, jar: Sandbox) -> None:
         """The API and the runs do not wait for each other, and answers are not mixed up."""
 
@@ -64,6 +65,7 @@ class TestAtOnce:
             for done in [threads.submit(work, number) for number in range(4) for work in (files, runs)]:
                 done.result()
 
+    @pytest.mark.slow
     def test_different_ends_at_once(self, open_jar: OpenJar) -> None:
         """Each run's end is its own."""
         jar = open_jar({"proc": {"timeout_ms": "1s", "output_mb": "64k", "mem_mb": 64}})

@@ -1,0 +1,376 @@
+"""Attacks through what a process is born with: descriptors, environment, a controlling terminal, a gate."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import shutil
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from attack_control import ordinary_user, python
+from attack_probe import escaped, held, python_probe
+
+import belljar
+from belljar import PolicyError, Sandbox
+
+OpenJar = Callable[..., Sandbox]
+SECRET = "BEGIN-BELLJAR-SECRET"
+PACKAGE = str(Path(belljar.__file__).parent.parent)
+
+
+# --- descriptors (CVE-2024-21626) ------------------------------------------------------------------------------------
+
+DESCRIPTORS = python_probe(
+    """
+    def attack(secret):
+        for number in range(3, 1024):
+            try:
+                kind = os.fstat(number)
+            except OSError:
+                continue
+            try:
+                where = os.readlink(f"/proc/self/fd/{number}")
+            except OSError:
+                where = "?"
+            if where.startswith(("/proc/", "/run/jar", "/dev/null")) or where.endswith(".py"):
+                continue
+            return number, where
+        raise OSError(errno.EBADF, "nothing but stdin, stdout and stderr")
+    """
+)
+
+
+@pytest.mark.parametrize("number", [3, 4, 5, 6, 7, 9, 100, 200])
+def test_descriptor_of_the_caller_is_not_inherited(open_jar: OpenJar, arena: Path, number: int) -> None:
+    """An open file or directory of the program that uses belljar does not reach the code, whatever number it has."""
+    (arena / "secret").write_text(SECRET)
+    code = (
+        "import os, sys\n"
+        f"sys.path.insert(0, {PACKAGE!r})\n"
+        f"os.dup2(os.open({str(arena)!r}, os.O_RDONLY), {number}, inheritable=True)\n"
+        f"os.dup2(os.open({str(arena / 'secret')!r}, os.O_RDWR), {number + 1}, inheritable=True)\n"
+        "from belljar import Sandbox\n"
+        "with Sandbox(backend='bubblewrap') as jar:\n"
+        "    print(jar.run(sys.stdin.read(), args=['x']).stdout)\n"
+    )
+    said = subprocess.run(
+        [sys.executable, "-I", "-c", code],
+        input=DESCRIPTORS,
+        capture_output=True,
+        text=True,
+        check=True,
+        close_fds=False,
+    ).stdout
+    assert not escaped(said), said
+    outside = subprocess.run(
+        [*ordinary_user(), python(), "-I", "-c", DESCRIPTORS, "x"],
+        pass_fds=[descriptor := os.open(arena, os.O_RDONLY)],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    os.close(descriptor)
+    assert escaped(outside), outside
+
+
+def test_gate_is_shut_behind_the_code(jar: Sandbox) -> None:
+    """The descriptor of the gate, of the filter and of the arguments are gone when the code starts."""
+    seen = jar.exec(["/bin/sh", "-c", "ls /proc/self/fd"]).stdout.split()
+    assert seen == ["0", "1", "2", "3"]  # 3 is ls's own
+
+
+def test_standard_input_is_not_the_callers(jar: Sandbox) -> None:
+    """Without input, stdin is empty and not the terminal of whoever called."""
+    assert jar.run("import os, sys; print(os.isatty(0), repr(sys.stdin.read()))").stdout == "False ''\n"
+
+
+# --- environment (CVE-2026-22708) ------------------------------------------------------------------------------------
+
+MARKER_SOURCE = r"""
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+__attribute__((constructor)) static void loaded(void) {
+    int out = open(MARKER, O_CREAT | O_WRONLY | O_APPEND, 0666);
+    if (out >= 0) dprintf(out, "loaded by %d\n", getpid());
+}
+"""
+
+
+@pytest.fixture
+def library(arena: Path) -> Path:
+    """A shared library that leaves a mark wherever it is loaded."""
+    if shutil.which("gcc") is None:
+        pytest.skip("gcc is not installed")
+    source = arena / "marker.c"
+    source.write_text(f'#define MARKER "{arena}/marker"\n{MARKER_SOURCE}')
+    built = arena / "marker.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", built, source], check=True)
+    built.chmod(0o755)
+    return built
+
+
+def _hostile_environment(arena: Path, library: Path | None) -> dict[str, str]:
+    """Variables that make a helper run someone's code, each with a mark to leave."""
+    mark = f"open({str(arena / 'marker')!r}, 'a').write('python')"
+    for name in ("sitecustomize.py", "usercustomize.py", "json.py", "socket.py", "belljar.py", "startup.py"):
+        (arena / name).write_text(mark)
+    (arena / "require.js").write_text(f"require('fs').appendFileSync({str(arena / 'marker')!r}, 'node')")
+    (arena / "env.sh").write_text(f"echo shell >> {arena / 'marker'}\n")
+    return {
+        **({"LD_PRELOAD": str(library), "LD_AUDIT": str(library)} if library else {}),
+        "LD_LIBRARY_PATH": str(arena),
+        "PYTHONPATH": str(arena),
+        "PYTHONSTARTUP": str(arena / "startup.py"),
+        "PYTHONHOME": str(arena),
+        "NODE_OPTIONS": f"--require {arena / 'require.js'}",
+        "BASH_ENV": str(arena / "env.sh"),
+        "ENV": str(arena / "env.sh"),
+        "BASH_FUNC_echo%%": f"() {{ . {arena / 'env.sh'}; }}",
+        "GIT_SSH_COMMAND": f"sh {arena / 'env.sh'}",
+        "GIT_EXTERNAL_DIFF": f"sh {arena / 'env.sh'}",
+        "PAGER": f"sh {arena / 'env.sh'}",
+        "EDITOR": f"sh {arena / 'env.sh'}",
+        "TMPDIR": str(arena),
+    }
+
+
+USE = f"""
+import os, sys
+sys.path.insert(0, {PACKAGE!r})
+os.environ.update(dict(line.split("=", 1) for line in sys.stdin.read().splitlines()))
+from belljar import Sandbox
+with Sandbox(backend="bubblewrap", workspace=sys.argv[1]) as jar:
+    print(jar.run("import os; print(sorted(os.environ)); open('f', 'w')").stdout)
+    print(jar.run("env", language="bash").stdout)
+    with jar.changes() as changes:
+        print(changes.diff())
+"""
+
+
+def test_environment_reaches_no_helper(arena: Path, project: Path, library: Path) -> None:
+    """Variables of the caller reach neither the launcher, nor bubblewrap, nor the gate, nor the code."""
+    hostile = _hostile_environment(arena, library)
+    lines = "\n".join(f"{name}={value}" for name, value in hostile.items())
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", USE, project], input=lines, capture_output=True, text=True, cwd=arena, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert not (arena / "marker").exists(), (arena / "marker").read_text()
+    assert not any(name in done.stdout for name in hostile if name not in ("PYTHONPATH", "TMPDIR", "ENV"))
+    assert str(arena) not in done.stdout.replace(str(project), "")
+    subprocess.run([*ordinary_user(), "bash", "-c", "true"], env={"PATH": "/usr/bin:/bin", **hostile}, check=False)
+    assert (arena / "marker").exists()
+
+
+EARLY_SOURCE = r"""
+#include <fcntl.h>
+#include <unistd.h>
+__attribute__((constructor)) static void loaded(void) {
+    int before_the_gate = fcntl(4, F_GETFD) >= 0 || getpid() == 1;
+    close(open(before_the_gate ? "/workspace/early" : "/workspace/late", O_CREAT | O_WRONLY, 0666));
+}
+"""
+POLICY_VARIABLES = ("LD_PRELOAD", "LD_AUDIT")
+
+
+@pytest.mark.parametrize("variable", POLICY_VARIABLES)
+def test_policy_environment_is_for_the_code_alone(open_jar: OpenJar, arena: Path, library: Path, variable: str) -> None:
+    """A variable that a policy sets is loaded by the code's process, and by nothing before the gate opens."""
+    (arena / "early.c").write_text(EARLY_SOURCE)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", arena / "early.so", arena / "early.c"], check=True)
+    jar = open_jar({"env": {"set": {variable: "/workspace/early.so"}}})
+    jar.files.write("early.so", (arena / "early.so").read_bytes())
+    for _ in range(3):
+        jar.exec(["/bin/true"])
+    names = {entry.path for entry in jar.files.list()}
+    assert "early" not in names
+    if variable == "LD_PRELOAD":
+        assert "late" in names  # the control: the library works, and is loaded by the code
+
+
+@pytest.mark.parametrize("value", ["x\0--bind\0/\0/host", "a\nb", "{run}", "$(id)", "\x1b[2J", "a" * 100_000])
+def test_odd_value_of_a_variable_is_only_text(open_jar: OpenJar, value: str) -> None:
+    """A value can't become an argument of bubblewrap or a word of the shell: it arrives as it is, or is refused."""
+    try:
+        jar = open_jar({"env": {"set": {"ODD": value}}})
+    except PolicyError:
+        return
+    result = jar.run("import os; print(ascii(os.environ['ODD'])); print(os.path.exists('/host'))")
+    assert result.stdout == f"{value!a}\nFalse\n"
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [["$(id)"], ["`id`", "'", '"'], ["-n", "--", ";id"], ["a\nexit 0\n"], ["{run}"], ["\\", "*", "~"], ["", " "]],
+)  # fmt: skip
+def test_odd_argument_is_only_text(jar: Sandbox, argv: list[str]) -> None:
+    """The gate's shell passes words on, and reads none of them."""
+    expected = subprocess.run(["/bin/echo", *argv], capture_output=True, text=True, check=True).stdout
+    assert jar.exec(["/bin/echo", *argv]).stdout == expected
+
+
+def test_command_that_looks_like_the_gates(jar: Sandbox) -> None:
+    """A program that is not there, or is named like an option, is a failure of the code and not of the jar."""
+    for argv in (["/nowhere/program"], ["-c", "id"], ["--", "id"], ["exec"], ["."]):
+        result = jar.exec(argv)
+        assert not result.ok
+        assert "uid=" not in result.stdout
+
+
+# --- exit codes ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [0, 1, 124, 125, 126, 127, 137, 255])
+def test_exit_code_can_not_be_forged(jar: Sandbox, code: int) -> None:
+    """The code's own exit code says only that: no code of its own looks like a timeout, a refusal or a kill."""
+    result = jar.run(f"import os; os._exit({code})")
+    assert result.outcome == ("ok" if code == 0 else "failed")
+    assert result.exit_code == code
+    assert result.signal is None or code > 128
+
+
+def test_child_can_not_answer_for_the_code(jar: Sandbox) -> None:
+    """A child that outlives the code, or ends with another code, changes nothing of the result."""
+    result = jar.run(
+        "import os, time\nif os.fork() == 0:\n    time.sleep(0.2); print('late'); os._exit(0)\nos._exit(3)"
+    )
+    assert result.exit_code == 3
+
+
+# --- the controlling terminal (CVE-2017-5226) ------------------------------------------------------------------------
+
+PUSH = python_probe(
+    """
+    def attack():
+        import fcntl
+        ends = [0, 1, 2]
+        try:
+            ends.append(os.open("/dev/tty", os.O_RDWR))
+        except OSError:
+            pass
+        refused = OSError(errno.ENOTTY, "no terminal")
+        for end in ends:
+            for request in (0x5412, 0x5412 | 1 << 32, 0x541C):
+                try:
+                    fcntl.ioctl(end, request & 0xFFFFFFFF, b"x") if request < 1 << 32 else call(16, end, request, b"x")
+                    return f"descriptor {end}, request {request:#x}"
+                except OSError as error:
+                    refused = error
+        raise refused
+    """
+)
+
+
+def _at_a_terminal(home: Path) -> dict[str, str]:
+    own = {"HOME": str(home), "BELLJAR_STATE_DIR": str(home / "state"), "PYTHONPATH": PACKAGE}
+    return {"PATH": "/usr/bin:/bin", "TERM": "xterm", **own}
+
+
+def _on_a_terminal(argv: list[str], env: dict[str, str]) -> tuple[str, bytes]:
+    """What a command prints on a terminal of its own, and what lies in that terminal's input when it has ended."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        try:
+            os.execvpe(argv[0], argv, env)
+        finally:
+            os._exit(127)
+    settings = termios.tcgetattr(terminal)
+    settings[3] &= ~termios.ECHO
+    termios.tcsetattr(terminal, termios.TCSANOW, settings)
+    output = b""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        if select.select([terminal], [], [], 0.1)[0]:
+            try:
+                data = os.read(terminal, 65536)
+            except OSError:
+                break
+            if not data:
+                break
+            output += data
+    waiting = bytearray(4)
+    try:
+        fcntl.ioctl(terminal, termios.FIONREAD, waiting)
+    except OSError:
+        pass
+    os.close(terminal)
+    os.waitpid(pid, 0)
+    return output.decode(errors="replace"), bytes(waiting)
+
+
+def test_nothing_is_typed_into_the_users_terminal(arena: Path) -> None:
+    """Code that `belljar run` started at a terminal can't push input into it; a program started there could."""
+    (arena / "push.py").write_text(PUSH)
+    env = _at_a_terminal(arena)
+    said, _waiting = _on_a_terminal([sys.executable, "-m", "belljar", "run", str(arena / "push.py")], env)
+    assert not escaped(said.replace("\r", "")), said
+    said, _waiting = _on_a_terminal([*ordinary_user(), python(), "-I", str(arena / "push.py")], env)
+    if "EIO" in said:
+        pytest.skip("this kernel has TIOCSTI turned off (dev.tty.legacy_tiocsti)")
+    assert escaped(said.replace("\r", "")), said
+
+
+ESCAPES = r"\033]0;owned\007\033[2J\033]52;c;ZXZpbA==\007\033[6n\033P$q\033\\\233 5n\r\b\033[?1049h"
+
+
+def test_escape_sequences_do_not_reach_the_terminal(arena: Path) -> None:
+    """Output at a terminal has no control sequence of the code's; written outright, the terminal gets every one."""
+    (arena / "escape.sh").write_text(f"printf '{ESCAPES}'; printf '{ESCAPES}' >&2; echo end\n")
+    env = _at_a_terminal(arena)
+    said, _waiting = _on_a_terminal([sys.executable, "-m", "belljar", "run", str(arena / "escape.sh")], env)
+    assert "end" in said
+    for forbidden in ("\x1b]", "\x1b[2J", "\x1b[6n", "\x1bP", "\x9b", "\x07", "\x08", "\x1b[?1049h"):
+        assert forbidden not in said, (forbidden, said)
+    said, _waiting = _on_a_terminal([*ordinary_user(), "sh", str(arena / "escape.sh")], env)
+    assert "\x1b[2J" in said
+
+
+def test_escape_sequences_in_names_do_not_reach_the_terminal(arena: Path, project: Path) -> None:
+    """The same for what the code chose in other ways: names of files in a diff, paths in denials, its own arguments."""
+    (arena / "names.py").write_text(
+        "import os\nopen('\\x1b[2Jname\\x07', 'w').write('\\x1b]0;x\\x07')\nos.mkdir('d\\x1b[6n')\n"
+        "try: open('/root/\\x1b[2J\\x07')\nexcept OSError as error: raise SystemExit('\\x1b[2J')\n"
+    )
+    env = _at_a_terminal(arena)
+    command = [
+        sys.executable,
+        "-m",
+        "belljar",
+        "run",
+        "--workspace",
+        str(project),
+        "--diff",
+        "--explain-denials",
+        str(arena / "names.py"),
+    ]
+    said, _waiting = _on_a_terminal(command, env)
+    assert "name" in said
+    for forbidden in ("\x1b[2J", "\x1b]", "\x1b[6n", "\x07"):
+        assert forbidden not in said, (forbidden, said)
+
+
+def test_terminal_of_another_run_is_out_of_reach(open_jar: OpenJar) -> None:
+    """A terminal that one jar opened is not in another jar's /dev/pts; in its own it is."""
+    first, second = open_jar(), open_jar()
+    code = (
+        "import os, pty, sys\nmain, other = pty.openpty()\nname = os.ttyname(other)\n"
+        "os.open(name, os.O_RDWR | os.O_NOCTTY)\nprint(name, flush=True)\nsys.stdin.read()"
+    )  # the control: in its own jar it can be opened by name
+    reader, writer = os.pipe()
+    events = iter(first.stream(code, stdin=reader))
+    name = next(events).data.decode().strip()  # type: ignore[union-attr]
+    look = python_probe("def attack(name): return os.open(name, os.O_RDWR | os.O_NOCTTY)")
+    assert held(second.run(look, args=[name]))
+    os.close(writer)
+    for _event in events:
+        pass
+    os.close(reader)

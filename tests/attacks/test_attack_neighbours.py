@@ -1,0 +1,227 @@
+"""Attacks of one run on another: one after the other and at once, in different Sandboxes, neither finds the other.
+
+Also: what lives on when a thread ends.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from attack_control import python_control
+from attack_probe import escaped, held, python_probe
+
+from belljar import Sandbox
+from belljar.sandbox.events import Finished
+
+OpenJar = Callable[..., Sandbox]
+
+LEAVE = """
+import ctypes, os, socket, sys, time
+word = sys.argv[1]
+libc = ctypes.CDLL(None)
+for place in ("/workspace", "/tmp", "/dev/shm", os.path.expanduser("~")):
+    try:
+        os.makedirs(place, exist_ok=True)
+        open(f"{place}/{word}", "w").write(word)
+    except OSError:
+        pass
+libc.shmget(int(word[:6], 16), 4096, 0o1666)
+libc.msgget(int(word[:6], 16), 0o1666)
+libc.semget(int(word[:6], 16), 1, 0o1666)
+end = socket.socket(socket.AF_UNIX)
+end.bind(f"\\0{word}")
+end.listen()
+server = socket.socket()
+server.bind(("127.0.0.1", 20000 + int(word[:3], 16)))
+server.listen()
+print("ready", flush=True)
+sys.stdin.read()
+"""
+FIND = python_probe(
+    """
+    def attack(word, seconds="0"):
+        found = []
+        for place in ("/workspace", "/tmp", "/dev/shm", os.path.expanduser("~")):
+            if os.path.exists(f"{place}/{word}"):
+                found.append(place)
+        key = int(word[:6], 16)
+        for name in ("shmget", "msgget", "semget"):
+            if getattr(libc, name)(key, *((0, 0) if name != "msgget" else (0,))) >= 0:
+                found.append(name)
+        port = 20000 + int(word[:3], 16)
+        for family, address in ((socket.AF_UNIX, f"\\0{word}"), (socket.AF_INET, ("127.0.0.1", port))):
+            try:
+                socket.socket(family).connect(address)
+                found.append(str(address))
+            except OSError:
+                pass
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                if word in open(f"/proc/{pid}/cmdline").read() and int(pid) != os.getpid():
+                    found.append(f"process {pid}")
+            except OSError:
+                pass
+        if word in open("/proc/self/mountinfo").read() or word in open("/proc/locks").read():
+            found.append("proc")
+        if not found:
+            raise OSError(errno.ENOENT, "no trace")
+        return found
+    """
+)
+
+
+def _leave(jar: Sandbox, word: str) -> tuple[int, object]:
+    """Start a run that leaves every kind of trace and waits."""
+    reader, writer = os.pipe()
+    events = iter(jar.stream(LEAVE, args=[word], stdin=reader))
+    assert b"ready" in next(events).data  # type: ignore[union-attr]
+    os.close(reader)
+    return writer, events
+
+
+def _end(writer: int, events: object) -> None:
+    os.close(writer)
+    last = list(events)[-1]  # type: ignore[call-overload]
+    assert isinstance(last, Finished)
+    assert last.result.ok, last.result
+
+
+def test_two_sandboxes_at_once_share_nothing(open_jar: OpenJar) -> None:
+    """While one jar has files, queues, sockets, a server and a process, another finds none of them."""
+    word = secrets.token_hex(8)
+    first, second = open_jar(), open_jar()
+    running = _leave(first, word)
+    assert held(second.run(FIND, args=[word]))
+    _end(*running)
+
+
+def test_one_sandbox_after_another_shares_nothing(open_jar: OpenJar) -> None:
+    """What a closed Sandbox left is not in the next one, nor on the host."""
+    word = secrets.token_hex(8)
+    first = open_jar()
+    _end(*_leave(first, word))
+    first.close()
+    assert held(open_jar().run(FIND, args=[word]))
+    assert not any(word in name for place in ("/tmp", "/dev/shm", "/run") for name in os.listdir(place))
+
+
+def test_two_runs_of_one_sandbox_share_the_workspace_only(open_jar: OpenJar) -> None:
+    """A second run sees the workspace of the first and nothing else: no process, queue, socket, temporary file."""
+    word = secrets.token_hex(8)
+    jar = open_jar()
+    running = _leave(jar, word)
+    said = jar.run(FIND, args=[word]).stdout
+    assert said.strip() == "ESCAPED: ['/workspace']", said
+    _end(*running)
+    jar.files.remove(word)
+    assert held(jar.run(FIND, args=[word]))
+
+
+def test_traces_of_those_tests_can_be_found() -> None:
+    """The control: in one place without a jar, the second program finds what the first one left."""
+    both = f"""
+import os, subprocess, sys, tempfile
+os.environ["HOME"] = tempfile.mkdtemp()
+command = [sys.executable, "-I", "-c", {LEAVE!r}, sys.argv[1]]
+first = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+first.stdout.read(1)
+subprocess.run([sys.executable, "-I", "-c", {FIND!r}, sys.argv[1]])
+word = sys.argv[1]
+for place in ("/tmp", "/dev/shm", os.environ["HOME"]):
+    if os.path.exists(f"{{place}}/{{word}}"): os.unlink(f"{{place}}/{{word}}")
+os.rmdir(os.environ["HOME"])
+first.kill()
+"""
+    word = secrets.token_hex(8)
+    said = python_control(
+        f"import fcntl, socket, struct\nfcntl.ioctl(socket.socket(), 0x8914, struct.pack('16sH22x', b'lo', 1))\n{both}",
+        word,
+        root=True,
+    )
+    assert escaped(said)
+    for trace in ("/tmp", "shmget", "msgget", "semget", "process", "127.0.0.1"):
+        assert trace in said
+
+
+RANDOM = """
+import os, random, tempfile, uuid
+print(random.random(), os.urandom(4).hex(), uuid.uuid4(), tempfile.mktemp(), hash("x"))
+"""
+
+
+def test_random_numbers_differ_between_runs(open_jar: OpenJar) -> None:
+    """Two runs of one Sandbox, one of them in a jar that was waiting, have no state in common that could be guessed."""
+    jar = open_jar()
+    values = [jar.run(RANDOM).stdout.split() for _ in range(4)]
+    for column in zip(*values, strict=True):
+        assert len(set(column)) == 4, column
+
+
+FRESH = """
+import os, signal
+print(sorted(os.listdir("/tmp")), os.listdir("/dev/shm"), sorted(filter(str.isdigit, os.listdir("/proc"))))
+open("/tmp/x", "w")
+open("/dev/shm/x", "w")
+for _ in range(3):
+    if os.fork() == 0: signal.pause()
+"""
+
+
+def test_waiting_jar_has_nothing_of_the_last_run(open_jar: OpenJar) -> None:
+    """A jar that was made ready while another run went on is as fresh as the first: no file, process, limit spent."""
+    jar = open_jar(overrides=["proc.pids=8"])
+    for _ in range(4):
+        assert jar.run(FRESH).stdout == "['home'] [] ['1', '2']\n"
+
+
+# --- threads ---------------------------------------------------------------------------------------------------------
+
+
+def test_run_goes_on_when_its_thread_ends(open_jar: OpenJar) -> None:
+    """PDEATHSIG follows the thread that launched: a run that a worker started lives on when the worker has ended."""
+    jar = open_jar()
+    reader, writer = os.pipe()
+    started: list[object] = []
+
+    def worker() -> None:
+        events = iter(jar.stream("import sys; print('started', flush=True); print(sys.stdin.read())", stdin=reader))
+        next(events)
+        started.append(events)
+
+    for _ in range(2):  # the second worker finds a launcher, and perhaps a jar, that another thread made
+        thread = threading.Thread(target=worker)
+        thread.start()
+        thread.join()
+        os.close(reader)
+        os.write(writer, b"still here")
+        os.close(writer)
+        last = list(started.pop())[-1]  # type: ignore[call-overload]
+        assert last.result.ok
+        assert "still here" in last.result.stdout
+        reader, writer = os.pipe()
+    os.close(reader)
+    os.close(writer)
+
+
+@pytest.mark.parametrize("count", [8])
+def test_many_at_once_do_not_mix(open_jar: OpenJar, project: Path, count: int) -> None:
+    """Runs in many threads and Sandboxes: each gets its own output, code and files."""
+    results: dict[int, str] = {}
+
+    def one(number: int) -> None:
+        with Sandbox(backend="bubblewrap", workspace=project) as jar:
+            jar.files.write("own", str(number))
+            results[number] = jar.run(f"print({number}, open('own').read())").stdout
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {number: f"{number} {number}\n" for number in range(count)}
+    assert list(project.iterdir()) == []

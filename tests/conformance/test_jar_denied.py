@@ -143,7 +143,7 @@ class TestDenied:
         look = "until [ -e /workspace/go ]; do cat /data/new*/.env; done"
         events = jar.stream(argv=["sh", "-c", f"echo up; ({look}) >/dev/null 2>&1; echo looked"])
         next(events)
-        for number in range(60):
+        for number in range(200):
             plant(tree, {f"new{number}/.env": SECRET, f"new{number}/plain": "visible"})
         jar.files.write("go", "")
         assert finish(events).ok

@@ -124,7 +124,7 @@ def _hostile_environment(arena: Path, library: Path | None) -> dict[str, str]:
     for name in ("sitecustomize.py", "usercustomize.py", "json.py", "socket.py", "belljar.py", "startup.py"):
         (arena / name).write_text(mark)
     (arena / "require.js").write_text(f"require('fs').appendFileSync({str(arena / 'marker')!r}, 'node')")
-    (arena / "env.sh").write_text(f"echo shell >> {arena / 'marker'}\n")
+    (arena / "env.sh").write_text(f"printf shell >> {arena / 'marker'}\n")
     return {
         **({"LD_PRELOAD": str(library), "LD_AUDIT": str(library)} if library else {}),
         "LD_LIBRARY_PATH": str(arena),

@@ -193,6 +193,7 @@ def test_killed_part_takes_the_rest_with_it(
         if marker in _command(pid) and pid != os.getpid()
     ]
     if who == "belljar-launch":  # its groups are swept by the next one
+        LAUNCHER.stop()
         with Sandbox(backend="bubblewrap") as jar:
             assert jar.run("pass").ok
         LAUNCHER.stop()

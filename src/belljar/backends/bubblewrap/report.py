@@ -55,7 +55,10 @@ def _deny_globs(policy: Policy) -> Clause:
     with_source = [mount for mount in policy.fs.mounts if mount.source]
     if not with_source:
         return _enforced(key, "nothing of the host is mounted but its system directories")
-    lost = "what the host makes in new directories while the code runs is covered within moments, not at once"
+    lost = (
+        "a directory that the host makes while the code runs is covered within moments, not at once: "
+        "what the code looks at in between stays visible to this Sandbox"
+    )
     return Clause(key, Status.ENFORCED, "overlayfs whiteouts, and a watch for what the host makes later", lost)
 
 

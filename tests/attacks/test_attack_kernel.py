@@ -79,9 +79,7 @@ CALLS = (
         "leave by chroot",
         """
         def attack():
-            os.makedirs("/tmp/belljar-attack-chroot", exist_ok=True)
-            call(161, b"/tmp/belljar-attack-chroot")
-            os.rmdir("/proc/self/cwd/tmp/belljar-attack-chroot") if os.path.isdir("/proc/self/cwd/tmp") else None
+            call(161, b"/usr")  # the working directory stays outside
             for _ in range(64):
                 os.chdir("..")
             return str(len(os.listdir(".")))

@@ -35,7 +35,7 @@ TOLD = {
             "1:27: proc.pids: wanted a whole number from 1 to 4194304, found 'many'",
             "1:44: proc.cpu_quota: wanted a number from 0.01 to 1024, found true",
             "2:16: net.enabled: wanted true or false, found 'yes' (did you mean 'true'?)",
-            "3:5: fs: wanted a mapping of mounts, deny_globs, size_mb, inodes, workdir, found 3",
+            "3:5: fs: wanted a mapping of mounts, deny_globs, size_mb, inodes, snapshot, workdir, found 3",
         ],
     ),
     "unknown keys": (

@@ -34,7 +34,7 @@ def test_the_default_is_aicode() -> None:
     assert (policy.proc.mem_bytes, policy.proc.timeout_seconds, policy.proc.pids) == (1024 * MB, 60.0, 64)
     assert policy.fs.mounts == (Mount("/workspace", rw=True),)
     assert not policy.net.enabled
-    assert policy.on_degraded == ("proc.mem_mb", "proc.cpu_quota")
+    assert policy.on_degraded == ("proc.mem_mb", "proc.cpu_quota", "fs.deny_globs")
 
 
 def test_the_eight_presets() -> None:

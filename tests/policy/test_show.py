@@ -86,11 +86,11 @@ DIFFERENCES = {
     "another sandbox": ({"backend": "gvisor"}, ("backend", "auto", "gvisor", "changed")),
     "nothing degraded": (
         {"on_degraded": "refuse"},
-        ("on_degraded", ["proc.mem_mb", "proc.cpu_quota"], "refuse", "tighter"),
+        ("on_degraded", ["proc.mem_mb", "proc.cpu_quota", "fs.deny_globs"], "refuse", "tighter"),
     ),
     "other clauses degraded": (
         {"on_degraded": ["fs.size_mb"]},
-        ("on_degraded", ["proc.mem_mb", "proc.cpu_quota"], ["fs.size_mb"], "changed"),
+        ("on_degraded", ["proc.mem_mb", "proc.cpu_quota", "fs.deny_globs"], ["fs.size_mb"], "changed"),
     ),
     "a variable": ({"env": {"set": {"A": "1"}}}, ("env.set.A", None, "1", "changed")),
     "a passed variable": ({"env": {"pass": ["A"]}}, ("env.pass", [], ["A"], "looser")),

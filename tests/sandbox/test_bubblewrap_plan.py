@@ -200,7 +200,8 @@ class TestReport:
         assert self.shortfalls({}, memory_only) == {"proc.cpu_quota"}
         assert self.shortfalls({"net": {"enabled": True}}) == {"net.enabled", "net.allowlist"}
         assert self.shortfalls(live) == {"fs.deny_globs", "fs.size_mb", "fs.inodes"}
-        assert self.shortfalls({}, workspace=str(tmp_path)) == set()
+        assert self.shortfalls({}, workspace=str(tmp_path)) == {"fs.deny_globs"}
+        assert self.shortfalls({"fs": {"snapshot": True}}, workspace=str(tmp_path)) == set()
 
     def test_what_the_policy_accepts(self) -> None:
         """`refused_by`: all, none, or the clauses that are not listed."""

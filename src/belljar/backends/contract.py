@@ -23,7 +23,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """One clause of the policy and what holds it; `lost` says what that can't hold, even if it is little."""
+    """One clause of the policy and what holds it; `lost` says what a degraded one can't hold."""
 
     key: str
     status: Status

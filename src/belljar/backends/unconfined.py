@@ -77,7 +77,16 @@ class UnconfinedBackend:
 
 
 def _report() -> EnforcementReport:
-    lost = ["fs.mounts", "fs.deny_globs", "fs.size_mb", "fs.inodes", "net.enabled", "net.allowlist", "proc.uid"]
+    lost = [
+        "fs.mounts",
+        "fs.deny_globs",
+        "fs.size_mb",
+        "fs.inodes",
+        "fs.snapshot",
+        "net.enabled",
+        "net.allowlist",
+        "proc.uid",
+    ]
     lost += ["proc.mem_mb", "proc.cpu_quota", "proc.pids", "syscalls"]
     held = {
         "proc.timeout_ms": "a timer, SIGKILL to the process group",

@@ -48,6 +48,7 @@ def _policy(values: Layer, digest: str) -> Policy:
             size_bytes=one("fs.size_mb"),
             inodes=one("fs.inodes"),
             workdir=one("fs.workdir", paths.WORKSPACE),
+            snapshot=one("fs.snapshot", False),  # noqa: FBT003
         ),
         net=NetPolicy(enabled=one("net.enabled", False), allowlist=many("net.allowlist")),  # noqa: FBT003
         proc=ProcPolicy(

@@ -166,6 +166,14 @@ _TABLE = (
         _TERABYTE,
     ),
     Key("fs.inodes", Kind.COUNT, "How many files it may make.", 50_000, Bound.MOST, 16, 100_000_000),
+    Key(
+        "fs.snapshot",
+        Kind.BOOLEAN,
+        "Whether mounted directories are copied when the jar is opened: what the host changes later is not seen, and "
+        "denied names hold whatever it does. Without, they are shown as they are, live.",
+        example=False,
+        bound=Bound.ON,
+    ),
     Key("fs.workdir", Kind.JAR_PATH, "The directory in which the code starts.", "/workspace", Bound.SAME),
     Key(
         "net.enabled",

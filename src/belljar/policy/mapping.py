@@ -22,6 +22,7 @@ def to_mapping(policy: Policy) -> dict[str, Any]:
             "size_mb": size_value(policy.fs.size_bytes),
             "inodes": policy.fs.inodes,
             "workdir": policy.fs.workdir,
+            "snapshot": policy.fs.snapshot,
         },
         "net": {"enabled": policy.net.enabled, "allowlist": [_host(rule) for rule in policy.net.allowlist]},
         "proc": {

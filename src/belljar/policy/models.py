@@ -47,6 +47,7 @@ class FsPolicy:
     size_bytes: int = 0
     inodes: int = 0
     workdir: str = "/workspace"
+    snapshot: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,7 @@ def _stage(policy: Policy, host: Host) -> StagePlan:
         deny_globs=policy.fs.deny_globs,
         size_bytes=policy.fs.size_bytes,
         inodes=policy.fs.inodes,
+        snapshot=policy.fs.snapshot,
         etc_files=_etc(policy),
         etc_host=host.etc,
         directories=host.directories,

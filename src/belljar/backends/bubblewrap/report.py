@@ -21,6 +21,7 @@ def report(policy: Policy, host: Host) -> EnforcementReport:
             _enforced("fs.mounts", "mount namespace (bubblewrap)"),
             _deny_globs(policy),
             *_size(policy),
+            _enforced("fs.snapshot", "a copy in the jar's own tmpfs" if policy.fs.snapshot else "not asked for"),
             *_net(policy),
             _enforced("proc.uid", "user namespace" + (", a kernel uid of the jar's own" if host.root else "")),
             _memory(host),
@@ -55,11 +56,13 @@ def _deny_globs(policy: Policy) -> Clause:
     with_source = [mount for mount in policy.fs.mounts if mount.source]
     if not with_source:
         return _enforced(key, "nothing of the host is mounted but its system directories")
+    if policy.fs.snapshot:
+        return _enforced(key, "what is denied is not copied")
     lost = (
         "a directory that the host makes while the code runs is covered within moments, not at once: "
-        "what the code looks at in between stays visible to this Sandbox"
+        "what the code looks at in between stays visible to this Sandbox (fs.snapshot: true closes that)"
     )
-    return Clause(key, Status.ENFORCED, "overlayfs whiteouts, and a watch for what the host makes later", lost)
+    return Clause(key, Status.DEGRADED, "overlayfs whiteouts, and a watch for what the host makes later", lost)
 
 
 def _size(policy: Policy) -> tuple[Clause, ...]:

@@ -53,6 +53,8 @@ class StagePlan:
     deny_globs: tuple[str, ...]
     size_bytes: int
     inodes: int
+    snapshot: bool = False
+    """Copy the sources instead of showing them."""
     etc_files: Mapping[str, str] = field(default_factory=dict)
     """Files of the jar's /etc, written by belljar."""
     etc_host: tuple[str, ...] = ()
@@ -85,6 +87,7 @@ class StagePlan:
             deny_globs=tuple(data["deny_globs"]),
             size_bytes=data["size_bytes"],
             inodes=data["inodes"],
+            snapshot=data["snapshot"],
             etc_files=data["etc_files"],
             etc_host=tuple(data["etc_host"]),
             directories=tuple(data["directories"]),

@@ -344,6 +344,9 @@ def _make_directory_view(index: int, view: View, target: str, plan: StagePlan, s
         kernel.mount(root, target, None, kernel.MS_BIND | kernel.MS_REC)
         _mask_live(view.jar_path, found, staged)
         return
+    if plan.snapshot:
+        _copy(index, root, found, target, staged)
+        return
     layers = _lower_layers(index, view, plan, found, staged)
     if view.kind is ViewKind.READONLY:
         _mount_readonly(layers, root, target)
@@ -455,7 +458,7 @@ def _mask_live(jar_path: str, found: Denied, staged: Staged) -> None:
 
 
 def _copy(index: int, root: str, found: Denied, target: str, staged: Staged) -> None:
-    """Copy-on-write without overlayfs: copy first. Bounded by the quota that the copy is written to."""
+    """For a snapshot, or copy-on-write without overlayfs. Bounded by the quota that the copy is written to."""
     destination = _plain_directory(index)
     denied = set(found.paths)
     try:
@@ -469,7 +472,7 @@ def _copy(index: int, root: str, found: Denied, target: str, staged: Staged) -> 
         if error.errno != errno.ENOSPC:
             raise
         raise SandboxUnavailableError(
-            "this kernel has to copy the workspace, which is larger than fs.size_mb or has more files than fs.inodes",
+            "the workspace has to be copied, and is larger than fs.size_mb or has more files than fs.inodes",
             hint="raise them (`--set fs.size_mb=4g --set fs.inodes=1000000`), or choose a smaller workspace",
         ) from error
     kernel.mount(destination, target, None, kernel.MS_BIND)

@@ -256,16 +256,10 @@ class Stage:
         wire.send(host, {"ok": True}, run.outputs)
         run.close_outputs()
         if run.ready:
-            self._go(run)
-
-    def _go(self, run: Run) -> None:
-        """Let the code run; beside it, on a processor that has nothing to do, the next jar is made."""
-        run.go()
-        if run.prepares and len(os.sched_getaffinity(0)) > 1:
-            self._prepare(run.spec)
+            run.go()
 
     def _prepare(self, spec: JarSpec) -> None:
-        """Have a jar at its gate for the next run: a fresh one, that has seen nothing of this run."""
+        """Have a jar at its gate for the next run: fresh, and made while nobody waits."""
         if self._spare is not None and self._spare.spec != spec:
             self._spare.kill("unused")
             self._spare = None
@@ -345,7 +339,7 @@ class Stage:
         if not holds:
             run.kill("canary" if run.init_pid else "gate")
         elif run.name in self._hosts:
-            self._go(run)
+            run.go()
 
     def _on_host(self, run: Run, host: socket.socket) -> None:
         received = wire.receive(host)

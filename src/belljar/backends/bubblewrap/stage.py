@@ -20,11 +20,13 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from belljar.backends.bubblewrap import kernel, layout, staging, wire
+from belljar.backends.bubblewrap.jar_root import write_all
 from belljar.backends.bubblewrap.lookout import Lookout
 from belljar.backends.bubblewrap.orphans import end_orphans
 from belljar.backends.bubblewrap.running import JarSpec, Run
 from belljar.backends.bubblewrap.stageplan import StagePlan
 from belljar.backends.bubblewrap.tree import remove_in_place, remove_tree
+from belljar.backends.bubblewrap.views import open_inside
 from belljar.errors import BelljarError, PolicyError, PrerequisiteError, SandboxUnavailableError
 from belljar.limits.groups import JarGroup
 
@@ -90,7 +92,7 @@ class Stage:
         """Build, say so, and answer until the host's end closes."""
         staged = staging.build(self._plan, self._kernel_uid)
         self._copied, self._covered = staged.copied, staged.covered
-        self._views = [staging.open_inside(view.jar_path) for view in self._plan.views]
+        self._views = [open_inside(view.jar_path) for view in self._plan.views]
         if staged.whiteouts:
             self._lookout = Lookout(staged.whiteouts)
             if not self._lookout.complete:
@@ -319,7 +321,7 @@ class Stage:
     def _write_file(self, path: str, content: bytes) -> None:
         target = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644, dir_fd=self._code_fd)
         try:
-            staging.write_all(target, content)
+            write_all(target, content)
         finally:
             os.close(target)
 

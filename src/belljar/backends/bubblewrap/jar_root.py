@@ -1,0 +1,91 @@
+"""The root of a jar, made once in the stage: system directories, /etc, /dev, interpreters. Bubblewrap takes it whole.
+
+Runs in the stage, as the jar's user. What is mounted here is read-only for good before the first jar is made.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from belljar.backends.bubblewrap import kernel, layout
+from belljar.backends.bubblewrap.stageplan import StagePlan
+
+CLOSED = kernel.MOUNT_ATTR_RDONLY | kernel.MOUNT_ATTR_NOSUID | kernel.MOUNT_ATTR_NODEV
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+
+
+def make_root(plan: StagePlan) -> None:
+    """The jar's root, whole: bubblewrap takes it as it is, for every run."""
+    kernel.mount(layout.ROOT, layout.ROOT, None, kernel.MS_BIND)  # a mount of its own, read-only in the end
+    for name in ("etc", "dev", "proc", "tmp", "run"):
+        os.mkdir(f"{layout.ROOT}/{name}", 0o755)
+    os.mkdir(layout.inside(layout.JAR_CODE), 0o755)
+    for path, target in plan.links:
+        os.symlink(target, layout.inside(path))
+    for path in plan.directories:
+        _show(path, path)
+    for name, text in plan.etc_files.items():
+        create(layout.inside(f"/etc/{name}"), text.encode())
+    for name in plan.etc_host:
+        _share(f"/etc/{name}", layout.inside(f"/etc/{name}"), CLOSED)
+    for index, path in plan.runtimes:
+        if not plan.is_late(path):
+            _show(layout.source(index), path)
+    _make_dev()
+
+
+def _show(source: str, path: str) -> None:
+    """Mount a directory of the host's read-only at the jar's `path`."""
+    os.makedirs(layout.inside(path))
+    kernel.mount(source, layout.inside(path), None, kernel.MS_BIND | kernel.MS_REC)
+    kernel.restrict(layout.inside(path), CLOSED, recursive=True)
+
+
+def create(path: str, content: bytes = b"") -> None:
+    """Make a file that is not there yet."""
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644)
+    try:
+        write_all(descriptor, content)
+    finally:
+        os.close(descriptor)
+
+
+def write_all(descriptor: int, content: bytes) -> None:
+    """write(2) until everything is written: a full tmpfs writes a part first and fails only then."""
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def _share(host_path: str, staged_path: str, attributes: int) -> None:
+    """Show a file or directory of the host's in the stage; a symbolic link is made anew."""
+    os.makedirs(os.path.dirname(staged_path), exist_ok=True)
+    status = os.lstat(host_path)
+    if stat.S_ISLNK(status.st_mode):
+        os.symlink(os.readlink(host_path), staged_path)
+        return
+    if stat.S_ISREG(status.st_mode):  # small, and a copy is one mount less in every jar
+        with open(host_path, "rb") as file:
+            create(staged_path, file.read(16 << 20))
+        return
+    if stat.S_ISDIR(status.st_mode):
+        os.mkdir(staged_path)
+    else:
+        create(staged_path)
+    kernel.mount(host_path, staged_path, None, kernel.MS_BIND | kernel.MS_REC)
+    kernel.restrict(staged_path, attributes, recursive=True)
+
+
+def _make_dev() -> None:
+    """A /dev of six devices and terminals of its own, made once: bubblewrap's --dev would make it for each run."""
+    for name in _DEVICES:
+        _share(f"/dev/{name}", f"{layout.DEV}/{name}", kernel.MOUNT_ATTR_NOSUID)
+    for name, target in (("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
+        os.symlink(target, f"{layout.DEV}/{name}")
+    os.mkdir(f"{layout.DEV}/shm")
+    os.mkdir(f"{layout.DEV}/pts")
+    kernel.mount("devpts", f"{layout.DEV}/pts", "devpts", kernel.MS_NOSUID, "newinstance,ptmxmode=0666,mode=620,max=64")
+    os.symlink("pts/ptmx", f"{layout.DEV}/ptmx")
+    kernel.mount(layout.DEV, layout.DEV, None, kernel.MS_BIND | kernel.MS_REC)
+    kernel.restrict(layout.DEV, CLOSED, recursive=False)

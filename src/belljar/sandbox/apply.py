@@ -9,20 +9,21 @@ import stat
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from belljar.sandbox.files import copy_content, open_beneath
+from belljar.sandbox.files import copy_content, leaves, open_beneath
 
 if TYPE_CHECKING:
     from belljar.sandbox.changes import Change
 
-Denied = Callable[[str], int | None]
+Spared = Callable[[str, os.stat_result], str]
+"""Why a file of the host's must stay, whatever the code did to the directory it is in; empty if it need not."""
 
 
-def apply_change(change: Change, changed: int, target: int, denied: Denied) -> str:
+def apply_change(change: Change, changed: int, target: int, spared: Spared) -> str:
     """Make the host's directory `target` have this change. Why not, if it could not be done."""
     try:
         if change.kind == "deleted":
-            return _delete(target, change.path, denied)
-        _make_room(target, change, denied)
+            return _delete(target, change.path, spared)
+        _make_room(target, change, spared)
         if change.what == "directory":
             _make_directories(target, change.path)
         elif change.what == "link":
@@ -62,7 +63,7 @@ def _give_to_owner(parent: int, name: str) -> None:
         os.chown(name, owner.st_uid, owner.st_gid, dir_fd=parent, follow_symlinks=False)
 
 
-def _make_room(target: int, change: Change, denied: Denied) -> None:
+def _make_room(target: int, change: Change, spared: Spared) -> None:
     """A file that became a directory, or the other way round: the old one goes first."""
     parent, name = _parent(target, change.path, make=True)
     try:
@@ -72,30 +73,31 @@ def _make_room(target: int, change: Change, denied: Denied) -> None:
     finally:
         os.close(parent)
     if stat.S_ISDIR(status.st_mode) != (change.what == "directory"):
-        why = _delete(target, change.path, denied)
+        why = _delete(target, change.path, spared)
         if why:
             raise OSError(errno.ENOTEMPTY, why)
 
 
-def _delete(target: int, path: str, denied: Denied) -> str:
-    """Delete a file or a tree, sparing what the code could not see: it can't have meant that."""
+def _delete(target: int, path: str, spared: Spared) -> str:
+    """Delete a file or a tree, sparing what the code could not see and what is newer: it can't have meant those."""
     parent, name = _parent(target, path)
     try:
-        if not stat.S_ISDIR(os.lstat(name, dir_fd=parent).st_mode):
-            os.unlink(name, dir_fd=parent)
-            return ""
+        status = os.lstat(name, dir_fd=parent)
+        if not stat.S_ISDIR(status.st_mode):
+            if not (why := spared(path, status)):
+                os.unlink(name, dir_fd=parent)
+            return why
     finally:
         os.close(parent)
-    spared = 0
+    if why := spared(path, status):
+        return why
     directory = open_beneath(target, path)
     try:
-        for entry in os.listdir(directory):
-            below = f"{path}/{entry}"
-            spared += 1 if denied(below) is not None or _delete(target, below, denied) else 0
+        reasons = [why for entry in os.listdir(directory) if (why := _delete(target, f"{path}/{entry}", spared))]
     finally:
         os.close(directory)
-    if spared:
-        return "it holds files that are denied to the code, and those stay"
+    if reasons:
+        return f"something in it stays: {reasons[0]}"
     parent, name = _parent(target, path)
     try:
         os.rmdir(name, dir_fd=parent)
@@ -109,6 +111,8 @@ def _copy_link(changed: int, target: int, path: str) -> None:
     destination, _name = _parent(target, path)
     try:
         text = os.readlink(name, dir_fd=source)
+        if leaves(path, text):  # it was another one when it was judged: code still runs
+            raise OSError(errno.EPERM, "it is a link that leads out of the workspace")
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=destination)
         os.symlink(text, name, dir_fd=destination)

@@ -13,7 +13,7 @@ from typing import Literal, Self
 
 from belljar.policy.globs import DenyGlobs
 from belljar.policy.records import dataclass
-from belljar.sandbox.files import MAX_DEPTH, MAX_ENTRIES, open_beneath, walk
+from belljar.sandbox.files import MAX_DEPTH, MAX_ENTRIES, leaves, open_beneath, walk
 from belljar.sandbox.trusted_names import acted_upon
 
 MAX_DIFF_BYTES = 1 << 20
@@ -167,10 +167,18 @@ class Changes:
         if change.what == "directory" and change.path.count("/") + 1 >= MAX_DEPTH:
             return f"it is {MAX_DEPTH} directories deep: what is in it was not looked at"
         before = self._host_status(change.path)
-        since_ns = self._applied.get(change.path, self._since_ns)
-        if before is not None and not stat.S_ISDIR(before.st_mode) and before.st_ctime_ns > since_ns:
-            return "it was changed on the host meanwhile"
-        return ""
+        return self._newer(change.path, before) if before is not None else ""
+
+    def _newer(self, path: str, status: os.stat_result) -> str:
+        since_ns = self._applied.get(path, self._since_ns)
+        changed = not stat.S_ISDIR(status.st_mode) and status.st_ctime_ns > since_ns
+        return "it was changed on the host meanwhile" if changed else ""
+
+    def _spared(self, path: str, status: os.stat_result) -> str:
+        """Why a file in a directory that goes has to stay."""
+        if self._denied(path) is not None:
+            return "it is denied to the code"
+        return self._newer(path, status)
 
     def _in_bare_repository(self, change: Change) -> bool:
         """A directory with HEAD, objects and refs is a repository to git, whatever it is called."""
@@ -308,7 +316,7 @@ class Changes:
         deletions = [change for change in reversed(self._entries) if change.kind == "deleted"]
         others = [change for change in self._entries if change.kind != "deleted"]
         for change in [*deletions, *others]:
-            why = change.refusal or apply_change(change, self._changed, self._source, self._denied)
+            why = change.refusal or apply_change(change, self._changed, self._source, self._spared)
             if why:
                 refused.append((change.path, why))
                 continue
@@ -316,21 +324,6 @@ class Changes:
             if (now := self._host_status(change.path)) is not None:
                 self._applied[change.path] = now.st_ctime_ns
         return Applied(tuple(sorted(applied)), tuple(sorted(refused)))
-
-
-def leaves(path: str, target: str) -> bool:
-    """Whether a link at `path` with this target may lead out of the workspace.
-
-    Its text alone can tell only while every `..` stands at its beginning: after a name, `..` is relative to wherever
-    that name leads, and the name may be a link.
-    """
-    if target.startswith("/"):
-        return True
-    names = [name for name in target.split("/") if name not in ("", ".")]
-    upward = 0
-    while upward < len(names) and names[upward] == "..":
-        upward += 1
-    return ".." in names[upward:] or upward > path.count("/")
 
 
 def _unified(before: str, after: str, name: str, kind: Kind) -> str:

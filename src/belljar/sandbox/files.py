@@ -200,12 +200,13 @@ def copy_content(source: int, target: int) -> None:
     while position < size:
         try:
             position = os.lseek(source, position, os.SEEK_DATA)
-        except OSError:  # nothing but a hole up to the end
-            break
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            break  # nothing but a hole up to the end
         hole = os.lseek(source, position, os.SEEK_HOLE)
         while position < hole and (chunk := os.pread(source, min(1 << 20, hole - position), position)):
-            os.pwrite(target, chunk, position)
-            position += len(chunk)
+            position += os.pwrite(target, chunk, position)
     os.ftruncate(target, size)
 
 
@@ -213,3 +214,18 @@ def _entry(path: str, status: os.stat_result) -> Entry:
     kinds = ((stat.S_ISREG, "file"), (stat.S_ISDIR, "directory"), (stat.S_ISLNK, "link"))
     kind = next((name for test, name in kinds if test(status.st_mode)), "other")
     return Entry(path, kind, status.st_size, stat.S_IMODE(status.st_mode), status.st_ctime_ns)
+
+
+def leaves(path: str, target: str) -> bool:
+    """Whether a link at `path` with this target may lead out of the workspace.
+
+    Its text alone can tell only while every `..` stands at its beginning: after a name, `..` is relative to wherever
+    that name leads, and the name may be a link.
+    """
+    if target.startswith("/"):
+        return True
+    names = [name for name in target.split("/") if name not in ("", ".")]
+    upward = 0
+    while upward < len(names) and names[upward] == "..":
+        upward += 1
+    return ".." in names[upward:] or upward > path.count("/")

@@ -40,6 +40,8 @@ class Watch:
             loop.register(self.process.stderr, selectors.EVENT_READ, "stderr")
             loop.register(self.process, selectors.EVENT_READ, "end")
             patience = None
+            for descriptor in (self.process.stdout, self.process.stderr):
+                os.set_blocking(descriptor, False)
             while ready := loop.select(patience):
                 for key, _events in ready:
                     if key.data == "end":
@@ -47,11 +49,13 @@ class Watch:
                         # code may have handed them to another run of the Sandbox.
                         loop.unregister(self.process)
                         patience = 0
-                    elif not (data := os.read(key.fd, _CHUNK)):
+                    elif (data := _read(key.fd)) is None:
+                        continue
+                    elif not data:
                         loop.unregister(key.fd)
                     elif kept := self._keep(key.data, data):
                         yield Output(key.data, kept)
-                if not loop.get_map():
+                if not loop.get_map() or (patience == 0 and self.truncated):
                     break
 
     def _keep(self, stream: Literal["stdout", "stderr"], data: bytes) -> bytes:
@@ -63,6 +67,14 @@ class Watch:
                 self.process.kill("output")
         self.captured[stream] += data
         return data
+
+
+def _read(descriptor: int) -> bytes | None:
+    """What is there to read; nothing at all is None, the end is empty."""
+    try:
+        return os.read(descriptor, _CHUNK)
+    except BlockingIOError:
+        return None
 
 
 def make_result(
@@ -78,9 +90,10 @@ def make_result(
     fallback_from: tuple[str, ...],
 ) -> RunResult:
     """What the run came to. Raises SandboxUnavailableError when the jar broke before the code could start."""
-    if not end.started and end.ended_by in ("", "gate"):
+    if end.ended_by == "internal" or (not end.started and end.ended_by in ("", "gate")):
         detail = watch.captured["stderr"].decode(errors="replace").strip() or "; ".join(end.problems)
-        raise SandboxUnavailableError(f"the jar could not be made: {detail}", hint="run `belljar doctor`")
+        what = "the jar was lost" if end.started else "the jar could not be made"
+        raise SandboxUnavailableError(f"{what}: {detail}", hint="run `belljar doctor`")
     outcome = _outcome(end)
     reason = _reason(policy, outcome, end)
     if outcome is Outcome.REFUSED:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from belljar.backends.bubblewrap import kernel
+from belljar.backends.bubblewrap.jar_root import DEVICES
 from belljar.policy.records import dataclass
 
 _SETTLE_SECONDS = 1.0
@@ -59,7 +60,7 @@ def _settled(pid: int) -> dict[str, str]:
     deadline = time.monotonic() + _SETTLE_SECONDS
     while True:
         status = _status(pid)
-        if int(status.get("Seccomp_filters", "2")) >= 2 or time.monotonic() > deadline:
+        if int(status.get("Seccomp_filters", "0")) >= 2 or time.monotonic() > deadline:
             return status
         time.sleep(0.0005)
 
@@ -80,7 +81,7 @@ def _privileges(jar: Jar) -> Iterator[str]:
                 yield f"{who} has capabilities: {kind} {status[kind]}"
         if status["NoNewPrivs"] != "1":
             yield f"{who} may gain privileges by executing a program"
-        if status["Seccomp"] != "2" or int(status.get("Seccomp_filters", "2")) < 2:
+        if status["Seccomp"] != "2" or int(status.get("Seccomp_filters", "0")) < 2:
             yield f"{who} has no seccomp filter"
     uids = set(_status(jar.pid)["Uid"].split())
     if uids != {str(jar.expect["kernel_uid"])} or "0" in uids:
@@ -109,7 +110,7 @@ def _mounts(jar: Jar) -> Iterator[str]:
 
 
 def _is_device(point: str) -> bool:
-    return point.startswith("/dev/")
+    return point.removeprefix("/dev/") in (*DEVICES, "pts") and point.startswith("/dev/")
 
 
 def _unescape(text: str) -> str:

@@ -12,7 +12,7 @@ from belljar.backends.bubblewrap import kernel, layout
 from belljar.backends.bubblewrap.stageplan import StagePlan
 
 CLOSED = kernel.MOUNT_ATTR_RDONLY | kernel.MOUNT_ATTR_NOSUID | kernel.MOUNT_ATTR_NODEV
-_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 
 
 def make_root(plan: StagePlan) -> None:
@@ -79,7 +79,7 @@ def _share(host_path: str, staged_path: str, attributes: int) -> None:
 
 def _make_dev() -> None:
     """A /dev of six devices and terminals of its own, made once: bubblewrap's --dev would make it for each run."""
-    for name in _DEVICES:
+    for name in DEVICES:
         _share(f"/dev/{name}", f"{layout.DEV}/{name}", kernel.MOUNT_ATTR_NOSUID)
     for name, target in (("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
         os.symlink(target, f"{layout.DEV}/{name}")

@@ -68,6 +68,11 @@ def _detach(keep: int) -> None:
     kernel.set_name("belljar-launch")
 
 
+def _tell(control: socket.socket, message: wire.Message) -> None:
+    with contextlib.suppress(OSError):  # whoever asked has given up
+        wire.send(control, message)
+
+
 def _prepare() -> None:
     """Build the filters once, before the first request: every stage and every run inherits them."""
     with contextlib.suppress(BelljarError):  # told by the stage that needs them
@@ -115,9 +120,9 @@ class Launcher:
         try:
             self._start(message, control)
         except BelljarError as error:
-            wire.send(control, {"error": "unavailable", "message": error.message, "hint": error.hint})
+            _tell(control, {"error": "unavailable", "message": error.message, "hint": error.hint})
         except OSError as error:
-            wire.send(control, {"error": "unavailable", "message": f"can't start a stage: {error}", "hint": ""})
+            _tell(control, {"error": "unavailable", "message": f"can't start a stage: {error}", "hint": ""})
         control.close()
 
     def _start(self, message: wire.Message, control: socket.socket) -> None:

@@ -16,6 +16,7 @@ from belljar.backends.bubblewrap.whiteout import Whiteouts
 _CREATE, _MOVED_TO, _OVERFLOW, _IGNORED = 0x100, 0x80, 0x4000, 0x8000
 _ONLY_DIRECTORIES, _NO_FOLLOW, _EXCLUDE_UNLINKED = 0x01000000, 0x02000000, 0x04000000
 _WATCHED = _CREATE | _MOVED_TO | _ONLY_DIRECTORIES | _NO_FOLLOW | _EXCLUDE_UNLINKED
+_IS_DIRECTORY = 0x40000000
 _HEAD = struct.Struct("iIII")
 _BUFFER = 1 << 16
 
@@ -30,6 +31,7 @@ class Lookout:
         self._watched: dict[int, tuple[Whiteouts, str, str]] = {}
         self.complete = self._fd >= 0
         """Whether every directory is watched; false when the kernel's limits are reached."""
+        self._layers = layers
         for whiteouts, root in layers:
             self._watch(whiteouts, root, list(whiteouts.directories))
 
@@ -53,6 +55,10 @@ class Lookout:
             for name in os.listdir(os.path.join(root, directory)):
                 self._watch(whiteouts, root, whiteouts.appeared(f"{directory}/{name}" if directory else name))
 
+    def covers_everything(self) -> bool:
+        """Whether nothing that the host made can have been missed."""
+        return self.complete and all(whiteouts.complete for whiteouts, _root in self._layers)
+
     def look(self) -> None:
         """Deny what has appeared since the last look. Never waits."""
         if self._fd < 0:
@@ -74,6 +80,8 @@ class Lookout:
                 self._watched.pop(watch, None)
             elif watch in self._watched:
                 whiteouts, root, directory = self._watched[watch]
-                with contextlib.suppress(OSError):  # gone again
-                    path = f"{directory}/{name}" if directory else name
+                path = f"{directory}/{name}" if directory else name
+                if mask & _IS_DIRECTORY:
+                    whiteouts.forget(path)  # one of this name may have been there, and been covered
+                with contextlib.suppress(FileNotFoundError):  # gone again
                     self._watch(whiteouts, root, whiteouts.appeared(path))

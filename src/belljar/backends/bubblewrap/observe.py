@@ -59,7 +59,7 @@ class Observer:
         notification = self.listener.receive()
         if notification is None:
             return True
-        with contextlib.suppress(OSError):  # the caller was killed meanwhile
+        with contextlib.suppress(OSError, ValueError):  # the caller was killed meanwhile, or its arguments are nonsense
             self._answer(notification)
         return True
 
@@ -159,6 +159,8 @@ def _signed(value: int) -> int:
 
 def _memory(pid: int, address: int, length: int) -> bytes:
     """Bytes of the guest's memory: hostile, bounded, possibly gone."""
+    if address >> 63:
+        return b""  # no address of a process
     with open(f"/proc/{pid}/mem", "rb", buffering=0) as file:
         file.seek(address)
         try:

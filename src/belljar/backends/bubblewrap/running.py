@@ -99,6 +99,7 @@ class Run:
         """The ends of its output and errors that the host is to have."""
         self.observer: Observer | None = None
 
+        self.next_sample = 0.0
         self.peak_processes = 0
         self.peak_memory = 0
         self.cpu_seconds = 0.0
@@ -110,7 +111,7 @@ class Run:
         self.deadline = time.monotonic() + _GATE_SECONDS  # the code's own time starts when the gate opens
         gate, gate_inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         gate.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        listener_here, listener_there = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        listener_here, listener_there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(3)]
         (output, output_inside), (errors, errors_inside), (faults, faults_inside) = pipes
         notify = filters.notify_filter(connects=self.spec.observe_network, files=self.spec.observe_files)
@@ -181,6 +182,8 @@ class Run:
         self.init_pid = jar.init_pid
         if self.observer:
             self.observer.jar_root = jar.root_fd
+        else:
+            os.close(jar.root_fd)
         with contextlib.suppress(OSError):
             self.io_fd = os.open(f"/proc/{jar.init_pid}/io", os.O_RDONLY | os.O_CLOEXEC)
         self.problems = failures(jar)
@@ -204,8 +207,11 @@ class Run:
         assert self.gate is not None
         self.started = time.monotonic()
         self.deadline = self.started + self.timeout_seconds
-        with contextlib.suppress(BrokenPipeError):  # killed this very moment: its end will be told
+        try:
             self.gate.send(b"go\n")
+        except BrokenPipeError:  # it died while it waited: nothing has run in it
+            self.started = 0.0
+            self.problems = ["the jar that waited for the run has died"]
         self.gate.close()
         self.gate = None
 
@@ -277,6 +283,7 @@ class Run:
         for descriptor in (self.pidfd, self.errors, self.code_fd, self.init_fd, self.proc_fd, self.io_fd):
             if descriptor >= 0:
                 os.close(descriptor)
+        self.pidfd = self.errors = self.code_fd = self.init_fd = self.proc_fd = self.io_fd = -1
         self.close_outputs()
         if self.gate:
             self.gate.close()

@@ -8,6 +8,7 @@ its child and dies with it, and its mount namespace is gone when the last of the
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import selectors
@@ -28,7 +29,7 @@ from belljar.backends.bubblewrap.stageplan import StagePlan
 from belljar.backends.bubblewrap.tree import remove_in_place, remove_tree
 from belljar.backends.bubblewrap.views import open_inside
 from belljar.errors import BelljarError, PolicyError, PrerequisiteError, SandboxUnavailableError
-from belljar.limits.groups import JarGroup
+from belljar.limits.groups import JarGroup, RunGroup
 
 _SAMPLE_SECONDS = 0.01
 _BENEATH = kernel.RESOLVE_BENEATH | kernel.RESOLVE_NO_SYMLINKS | kernel.RESOLVE_NO_MAGICLINKS
@@ -82,6 +83,7 @@ class Stage:
         """For a run in use, the socket on which the host hears of it."""
         self._spare: Run | None = None
         self._lookout: Lookout | None = None
+        self._covers_everything = True
         self._count = 0
         self._views: list[int] = []
         self._copied: list[int] = []
@@ -95,6 +97,7 @@ class Stage:
         self._views = [open_inside(view.jar_path) for view in self._plan.views]
         if staged.whiteouts:
             self._lookout = Lookout(staged.whiteouts)
+            self._covers_everything = self._lookout.covers_everything()
             if not self._lookout.complete:
                 lost = (
                     "not every directory of the host can be watched: a denied name that appears in a new one would show"
@@ -111,7 +114,7 @@ class Stage:
             self._watch(self._lookout, self._lookout.look)
         while self._control.fileno() >= 0 or self._runs:
             for key, _events in self._loop.select(self._patience()):
-                if key.fd in self._loop.get_map():  # an earlier event of this round may have ended it
+                if self._loop.get_map().get(key.fd) is key:  # an earlier event of this round may have ended it
                     key.data()
             self._on_time()
 
@@ -134,8 +137,13 @@ class Stage:
             if time.monotonic() >= run.deadline:
                 run.kill("timeout" if run.started else "gate")
                 run.deadline = float("inf")
-            elif self._watches(run):
-                run.sample()
+            elif self._watches(run) and time.monotonic() >= run.next_sample:
+                run.next_sample = time.monotonic() + _SAMPLE_SECONDS
+                try:
+                    run.sample()
+                except OSError as error:
+                    run.problems = [f"its memory could not be watched: {error}"]
+                    run.kill("internal")
 
     # --- requests ---
 
@@ -153,6 +161,8 @@ class Stage:
             handler(message, descriptors)
         except OSError as error:
             _answer(self._control, {"errno": error.errno, "message": error.strerror})
+        except ValueError as error:  # text that no path can be made of
+            _answer(self._control, {"errno": errno.EINVAL, "message": str(error)})
 
     def _do_open(self, message: wire.Message, _descriptors: list[int]) -> None:
         """Open a file of a view for the host: beneath it, through no link, and only a regular file or a directory."""
@@ -194,13 +204,7 @@ class Stage:
         parent, name = self._parent(message["view"], message["path"])
         try:
             if stat.S_ISDIR(os.lstat(name, dir_fd=parent).st_mode):
-                aside = f"removed-{self._count}-{time.monotonic_ns()}"
-                try:
-                    os.rename(name, aside, src_dir_fd=parent, dst_dir_fd=self._runs_fd)
-                except OSError:  # another file system (an overlay): remove it where it is
-                    remove_in_place(parent, name)
-                else:
-                    remove_tree(self._runs_fd, aside)
+                remove_in_place(parent, name)
             else:
                 os.unlink(name, dir_fd=parent)
         finally:
@@ -221,14 +225,13 @@ class Stage:
         host = socket.socket(fileno=descriptors.pop(0))
         standard_input = descriptors.pop(0) if message["stdin"] else -1
         code = descriptors.pop(0) if descriptors else -1
-        if self._lookout:
-            self._lookout.look()  # so that what the host made before it asked is covered for certain
         try:
+            self._look_out()
             run = self._choose_jar(message, standard_input)
             self._start(run, message, host, code)
         except BelljarError as error:
             self._refuse(host, {"error": _fault(error), "message": error.message, "hint": error.hint})
-        except OSError as error:
+        except (OSError, ValueError) as error:
             self._refuse(host, {"error": "unavailable", "message": f"the run could not start: {error}", "hint": ""})
         finally:
             if code >= 0:
@@ -244,6 +247,17 @@ class Stage:
         _answer(host, message)
         host.close()
 
+    def _look_out(self) -> None:
+        """What the host made before it asked is covered for certain, or there is no run."""
+        if self._lookout is None:
+            return
+        self._lookout.look()
+        if self._covers_everything and not self._lookout.covers_everything():
+            raise SandboxUnavailableError(
+                "the host changed more in a mounted directory than could be watched, so denied names may show",
+                hint="open a new Sandbox, or set fs.snapshot: true",
+            )
+
     def _choose_jar(self, message: wire.Message, standard_input: int) -> Run:
         """The jar that waits, if it is the right one, else a new one."""
         spec = JarSpec.of(message["jar"])
@@ -252,7 +266,7 @@ class Stage:
 
     def _start(self, run: Run, message: wire.Message, host: socket.socket, code: int) -> None:
         self._hosts[run.name] = host
-        self._watch(host, lambda: self._on_host(run, host))
+        self._watch_run(run, host, lambda: self._on_host(run, host))
         self._write_code(run, message, code)
         run.timeout_seconds, run.prepares = message["timeout_seconds"], message["prepare"]
         wire.send(host, {"ok": True}, run.outputs)
@@ -279,16 +293,27 @@ class Stage:
     def _make_jar(self, spec: JarSpec, standard_input: int, absent: list[str]) -> Run:
         self._count += 1
         name = f"run-{self._count}"
-        self._make_directories(name)
-        run = Run(name, spec, self._group.run_group(name, spec.limits) if self._group else None, absent, self._covered)
-        run.launch(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) if standard_input < 0 else standard_input)
+        group = None
+        try:
+            self._make_directories(name)
+            group = self._group.run_group(name, spec.limits) if self._group else None
+            run = Run(name, spec, group, absent, self._covered)
+            run.launch(
+                os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) if standard_input < 0 else os.dup(standard_input)
+            )
+        except BaseException:
+            self._remove_traces(name, group)
+            raise
+        finally:
+            if standard_input >= 0:
+                os.close(standard_input)
         self._runs[name] = run
         assert run.gate is not None
-        self._watch(run.gate, lambda: self._on_gate(run))
+        self._watch_run(run, run.gate, lambda: self._on_gate(run))
         self._watch(run.pidfd, lambda: self._on_bubblewrap_end(run))
         if run.observer:
             observer = run.observer
-            self._watch(observer, lambda: None if observer.on_readable() else self._forget(observer))
+            self._watch_run(run, observer, lambda: None if observer.on_readable() else self._forget(observer))
         self._watch_memory(run)
         return run
 
@@ -324,6 +349,19 @@ class Stage:
             write_all(target, content)
         finally:
             os.close(target)
+
+    def _watch_run(self, run: Run, what: int | socket.socket | object, then: Callable[[], None]) -> None:
+        """Watch something of one run's: whatever goes wrong there ends that run, and no other."""
+
+        def guarded() -> None:
+            try:
+                then()
+            except (OSError, ValueError, ArithmeticError, LookupError, BelljarError) as error:
+                run.problems = run.problems or [f"{type(error).__name__}: {error}"]
+                self._forget(what)
+                run.kill("internal")
+
+        self._watch(what, guarded)
 
     def _watch(self, what: int | socket.socket | object, then: Callable[[], None]) -> None:
         self._loop.register(what, selectors.EVENT_READ, then)  # type: ignore[arg-type]
@@ -384,11 +422,14 @@ class Stage:
     def _clean_up(self, run: Run) -> None:
         """After the host has its answer: nothing of the run stays but what it left in the workspace."""
         end_orphans({pid for other in self._runs.values() for pid in (other.pid, other.init_pid)})
+        self._remove_traces(run.name, run.group)
+
+    def _remove_traces(self, name: str, group: RunGroup | None) -> None:
         for parent in (self._runs_fd, self._code_fd):
             with contextlib.suppress(OSError):
-                remove_tree(parent, run.name)
-        if run.group:
+                remove_tree(parent, name)
+        if group:
             try:
-                run.group.remove()
+                group.remove()
             except SandboxUnavailableError as error:
                 print(f"belljar: {error}", file=sys.stderr)

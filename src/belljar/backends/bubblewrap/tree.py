@@ -38,12 +38,15 @@ def remove_in_place(parent: int, name: str) -> None:
     """
     path = [(_identity(parent), name)]
     current = _enter(parent, name)
+    waiting = [_clear(current)]
     while path:
-        child = _next_directory(current)
-        if child is not None:
+        if waiting[-1]:
+            child = waiting[-1].pop()
             path.append((_identity(current), child))
             current = _step(current, child)
+            waiting.append(_clear(current))
             continue
+        waiting.pop()
         above, name = path.pop()
         current = _step(current, "..") if path else _replace(current, os.dup(parent))
         if _identity(current) != above:
@@ -80,10 +83,12 @@ def _replace(old: int, new: int) -> int:
     return new
 
 
-def _next_directory(directory: int) -> str | None:
-    """Remove what is no directory, and name one that is."""
+def _clear(directory: int) -> list[str]:
+    """Remove what is no directory; the names of those that are."""
+    directories = []
     for entry in os.listdir(directory):
         if stat.S_ISDIR(os.lstat(entry, dir_fd=directory).st_mode):
-            return entry
-        os.unlink(entry, dir_fd=directory)
-    return None
+            directories.append(entry)
+        else:
+            os.unlink(entry, dir_fd=directory)
+    return directories

@@ -108,13 +108,13 @@ def _make_directory_view(index: int, view: View, target: str, plan: StagePlan, s
         _mask_live(view.jar_path, found, staged)
         return
     if plan.snapshot:
-        _copy(index, root, found, target, staged)
+        _copy(index, view, plan, found, staged)
         return
     layers = _lower_layers(index, view, plan, found, staged)
     if view.kind is ViewKind.READONLY:
         _mount_readonly(layers, root, target)
     elif not _copy_on_write_works() or not _mount_cow(index, layers, target):
-        _copy(index, root, found, target, staged)
+        _copy(index, view, plan, found, staged)
 
 
 def _plain_directory(index: int) -> str:
@@ -220,17 +220,21 @@ def _mask_live(jar_path: str, found: Denied, staged: Staged) -> None:
         staged.covered.append(f"{jar_path}/{path}")
 
 
-def _copy(index: int, root: str, found: Denied, target: str, staged: Staged) -> None:
+def _copy(index: int, view: View, plan: StagePlan, found: Denied, staged: Staged) -> None:
     """For a snapshot, or copy-on-write without overlayfs. Bounded by the quota that the copy is written to."""
-    destination = _plain_directory(index)
+    assert view.source is not None
+    destination, host_path = _plain_directory(index), plan.sources[view.source].path
+    globs = DenyGlobs(plan.deny_globs).within(host_path, view.jar_path)
     denied = set(found.paths)
+    root = os.open(layout.source(view.source), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for directory in found.directories:
             os.makedirs(os.path.join(destination, directory), exist_ok=True)
-            for entry in os.scandir(os.path.join(root, directory)):
-                below = f"{directory}/{entry.name}" if directory else entry.name
-                if below not in denied:
-                    _copy_entry(entry, os.path.join(destination, below))
+            for name, opened in _listed(root, directory):
+                below = f"{directory}/{name}" if directory else name
+                # Judged again: it may have been made since the walk.
+                if below not in denied and globs.denies(f"{host_path}/{below}", f"{view.jar_path}/{below}") is None:
+                    _copy_entry(opened, name, os.path.join(destination, below))
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
@@ -238,20 +242,38 @@ def _copy(index: int, root: str, found: Denied, target: str, staged: Staged) -> 
             "the workspace has to be copied, and is larger than fs.size_mb or has more files than fs.inodes",
             hint="raise them (`--set fs.size_mb=4g --set fs.inodes=1000000`), or choose a smaller workspace",
         ) from error
-    kernel.mount(destination, target, None, kernel.MS_BIND)
+    finally:
+        os.close(root)
+    mount_point = open_inside(view.jar_path)
+    kernel.mount(destination, f"/proc/self/fd/{mount_point}", None, kernel.MS_BIND)
+    os.close(mount_point)
     staged.copied.append(index)
 
 
-def _copy_entry(entry: os.DirEntry[str], destination: str) -> None:
-    if entry.is_symlink():
-        os.symlink(os.readlink(entry.path), destination)
-        return
-    status = entry.stat(follow_symlinks=False)
-    if not stat.S_ISREG(status.st_mode):
+def _listed(root: int, directory: str) -> Iterator[tuple[str, int]]:
+    """The names in a directory, each with the directory's descriptor: reached through no link, skipped if closed."""
+    rules = kernel.RESOLVE_BENEATH | kernel.RESOLVE_NO_SYMLINKS | kernel.RESOLVE_NO_MAGICLINKS
+    try:
+        opened = kernel.openat2(root, directory or ".", os.O_RDONLY | os.O_DIRECTORY, resolve=rules)
+    except OSError:
         return
     try:
-        source = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except PermissionError:
+        for name in os.listdir(opened):
+            yield name, opened
+    finally:
+        os.close(opened)
+
+
+def _copy_entry(directory: int, name: str, destination: str) -> None:
+    try:
+        status = os.lstat(name, dir_fd=directory)
+        if stat.S_ISLNK(status.st_mode):
+            os.symlink(os.readlink(name, dir_fd=directory), destination)
+            return
+        if not stat.S_ISREG(status.st_mode):
+            return
+        source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+    except (PermissionError, FileNotFoundError):  # closed to the jar's user too, or gone
         return
     copy = os.open(destination, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, status.st_mode & 0o777)
     try:

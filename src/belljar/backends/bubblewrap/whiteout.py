@@ -7,6 +7,7 @@ the layer below, now or later, is not there. Runs in the stage, on directories t
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -34,8 +35,10 @@ def find_denied(root: str, host_root: str, jar_root: str, globs: DenyGlobs, star
         found.directories.append(relative)
         try:
             entries = list(os.scandir(os.path.join(root, relative)))
-        except OSError:  # what the stage can't list, the guest can't either: they are the same user
-            continue
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                raise
+            continue  # what the stage can't list, the guest can't either: they are the same user
         for entry in entries:
             below = f"{relative}/{entry.name}" if relative else entry.name
             if globs.may_end_at(entry.name) and globs.denies(f"{host_root}/{below}", f"{jar_root}/{below}") is not None:
@@ -50,16 +53,22 @@ def _other_names(root: str, found: Denied) -> Iterator[str]:
     """Hard links: further names of denied files."""
     wanted = set()
     for path in found.paths:
-        status = os.lstat(os.path.join(root, path))
+        try:
+            status = os.lstat(os.path.join(root, path))
+        except FileNotFoundError:
+            continue
         if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
             wanted.add((status.st_dev, status.st_ino))
     if not wanted:
         return
     denied = set(found.paths)
     for directory in found.directories:
-        for entry in os.scandir(os.path.join(root, directory)):
-            below = f"{directory}/{entry.name}" if directory else entry.name
-            status = entry.stat(follow_symlinks=False)
+        try:
+            entries = [(entry.name, entry.stat(follow_symlinks=False)) for entry in os.scandir(f"{root}/{directory}")]
+        except OSError:  # closed to us and so to the guest, or gone
+            continue
+        for name, status in entries:
+            below = f"{directory}/{name}" if directory else name
             if below not in denied and (status.st_dev, status.st_ino) in wanted:
                 yield below
 
@@ -112,6 +121,12 @@ class Whiteouts:
         elif os.path.isdir(os.path.join(self._root, path)) and not os.path.islink(os.path.join(self._root, path)):
             self._cover(find_denied(self._root, host_root, jar_root, self._globs, path))
         return self.directories[covered:]
+
+    def forget(self, path: str) -> None:
+        """A directory of this name is new: what was covered under it before was another one."""
+        gone = {directory for directory in self._covered if directory == path or directory.startswith(f"{path}/")}
+        self._covered -= gone
+        self.directories = [directory for directory in self.directories if directory not in gone]
 
     def _deny_names(self, directory: str) -> None:
         target = os.open(os.path.join(self._layer, directory), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

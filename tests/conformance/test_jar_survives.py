@@ -65,3 +65,30 @@ def test_what_the_host_made_meanwhile_is_not_deleted(open_jar: OpenJar, project:
         refused = dict(changes.apply().refused)
     assert "src" in refused
     assert (project / "src/new").read_text() == "precious"
+
+
+@pytest.mark.parametrize("snapshot", [False, True], ids=["live", "snapshot"])
+def test_the_other_name_of_a_denied_file_is_not_told(open_jar: OpenJar, project: Path, snapshot: bool) -> None:
+    """A hard link: not in the list of changes, not in the diff, and not deleted by apply."""
+    plant(project, {".env": "sentinel-secret", "plain": "visible"})
+    (project / "innocent").hardlink_to(project / ".env")
+    jar = open_jar({"fs": {"snapshot": snapshot}}, workspace=project)
+    told(sh(jar, "echo more >> plain"))
+    with jar.changes() as changes:
+        assert [change.path for change in changes] == ["plain"]
+    told(sh(jar, "echo mine > innocent"))
+    with jar.changes() as changes:
+        assert "sentinel-secret" not in changes.diff()
+        assert changes.apply().refused == () or "innocent" in dict(changes.apply().refused)
+    assert (project / ".env").read_text() == "sentinel-secret"
+
+
+@pytest.mark.parametrize("snapshot", [False, True], ids=["live", "snapshot"])
+def test_what_is_mounted_in_a_workspace_is_no_change_of_it(open_jar: OpenJar, project: Path, snapshot: bool) -> None:
+    """A second mount inside the first: its files are its own."""
+    plant(project, {"deps/one": "1", "ws/plain": "visible", "ws/inner/": None})
+    mounts = [{"path": "/workspace/inner", "source": str(project / "deps")}]
+    jar = open_jar({"fs": {"snapshot": snapshot, "mounts": mounts}}, workspace=project / "ws")
+    assert told(sh(jar, "cat inner/one; echo more >> plain")) == "1"
+    with jar.changes() as changes:
+        assert [change.path for change in changes] == ["plain"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Literal, Self
 
 from belljar.policy.globs import DenyGlobs
@@ -112,7 +113,7 @@ class Changes:
                 self._judge(Change(entry.path, "deleted", entry.kind))
                 for entry in walk(self._source)
                 if entry.path not in kept
-                and self._denied(entry.path) is None
+                and self._host_status(entry.path) is not None
                 and os.path.dirname(entry.path) in directories
             )
 
@@ -209,8 +210,20 @@ class Changes:
             os.close(parent)
 
     def _host_status(self, path: str) -> os.stat_result | None:
-        """What the host has there. To whoever reads the changes, what is denied is not there."""
-        return None if self._denied(path) is not None else self._status(self._source, path)
+        """What the host has there. To whoever reads the changes, what is denied is not there, by no name of its."""
+        if self._denied(path) is not None:
+            return None
+        status = self._status(self._source, path)
+        if status is not None and status.st_nlink > 1 and stat.S_ISREG(status.st_mode):
+            return None if (status.st_dev, status.st_ino) in self._denied_files else status
+        return status
+
+    @cached_property
+    def _denied_files(self) -> set[tuple[int, int]]:
+        """Denied files by what they are: a hard link is another name of the same."""
+        denied = [entry.path for entry in walk(self._source) if self._denied(entry.path) is not None]
+        found = [self._status(self._source, path) for path in denied]
+        return {(status.st_dev, status.st_ino) for status in found if status is not None}
 
     def _host_kind(self, path: str) -> str:
         status = self._host_status(path)

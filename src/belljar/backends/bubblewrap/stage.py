@@ -177,11 +177,13 @@ class Stage:
         os.close(found)
 
     def _do_changes(self, message: wire.Message, _descriptors: list[int]) -> None:
-        """The upper layer of a copy-on-write view, or the view itself where there is no layer."""
+        """The upper layer of a copy-on-write view, or the view's own directory: without what is mounted in it."""
         view = message["view"]
         upper = f"{layout.UPPER}/{view}"
         layered = os.path.isdir(upper) and view not in self._copied
-        root = upper if layered else f"/proc/self/fd/{self._views[view]}"
+        plain = f"{layout.PLAIN}/{view}"
+        whole = plain if os.path.isdir(plain) else f"/proc/self/fd/{self._views[view]}"
+        root = upper if layered else whole
         found = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         wire.send(self._control, {"layered": layered}, (found,))
         os.close(found)

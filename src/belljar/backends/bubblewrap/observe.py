@@ -23,6 +23,7 @@ from belljar.backends.seccomp.notify import Listener, Notification
 MAX_OBSERVATIONS = 500
 _MAX_PATH = 4096
 _MAX_TARGET = 300
+_ATTEMPTS = 8
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 # Which arguments hold the path and, where there is one, the directory descriptor.
@@ -127,7 +128,7 @@ class Observer:
             return ""
         target = os.path.dirname(path) if writing else path
         try:
-            found = kernel.openat2(self.jar_root, target, os.O_PATH, resolve=kernel.RESOLVE_IN_ROOT)
+            found = self._open_in_jar(target)
         except OSError as error:
             return errno.errorcode.get(error.errno or 0, "")
         try:
@@ -138,6 +139,13 @@ class Observer:
         finally:
             os.close(found)
         return ""
+
+    def _open_in_jar(self, path: str) -> int:
+        """A handle; EAGAIN says that something was mounted or moved meanwhile, anywhere, and is tried again."""
+        for _attempt in range(_ATTEMPTS):
+            with contextlib.suppress(BlockingIOError):
+                return kernel.openat2(self.jar_root, path, os.O_PATH, resolve=kernel.RESOLVE_IN_ROOT)
+        raise OSError(errno.EAGAIN, "the file system does not stand still", path)
 
     def report(self) -> list[dict[str, Any]]:
         """Everything seen, for the host to explain."""

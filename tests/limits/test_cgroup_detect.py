@@ -14,7 +14,7 @@ from belljar.limits.naming import group_name, is_stale
 from belljar.limits.proc_files import hierarchies
 
 V1_HYBRID = (
-    "9:name=systemd:/\n8:pids:/\n4:memory:/process_api/f601\n2:cpu,cpuacct:/\n0::/\n",
+    "9:name=systemd:/\n8:pids:/\n4:memory:/some_service/f601\n2:cpu,cpuacct:/\n0::/\n",
     (
         "31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755\n"
         "32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct\n"
@@ -59,7 +59,7 @@ def test_v1_paths_are_joined_with_their_mounts() -> None:
     found = {",".join(sorted(one.controllers)): one.directory for one in hierarchies(*V1_HYBRID)}
     assert found == {
         "cpu,cpuacct": "/sys/fs/cgroup/cpu,cpuacct",
-        "memory": "/sys/fs/cgroup/memory/process_api/f601",
+        "memory": "/sys/fs/cgroup/memory/some_service/f601",
         "pids": "/sys/fs/cgroup/pids",
         "name=systemd": "/sys/fs/cgroup/systemd",
         "": "/sys/fs/cgroup/unified",
@@ -86,7 +86,7 @@ def test_a_group_outside_of_the_mount_is_not_ours(path: str, root: str, expected
 def test_v1_without_the_proving_file_is_none(tmp_path: Path) -> None:
     """A directory in which groups can be made but have no limits is no control group."""
     root = host(tmp_path, *V1_HYBRID)
-    for name in ("cpu,cpuacct", "memory/process_api/f601", "pids", "unified"):
+    for name in ("cpu,cpuacct", "memory/some_service/f601", "pids", "unified"):
         (tmp_path / "sys/fs/cgroup" / name).mkdir(parents=True)
     found = detect(root=root)
     assert found.mechanism is Mechanism.NONE

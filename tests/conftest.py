@@ -1,5 +1,8 @@
 """For every test: a state directory of its own, backends that must work, an end, and nothing left behind.
 
+The suites that every backend has to pass (conformance, attacks) take the fixtures `backend`, `open_jar` or `jar`; a
+backend joins them by adding its name to BACKENDS.
+
 `@pytest.mark.backend("bubblewrap")`, or the fixture `need_backend("bubblewrap")`, skips a test with the reason where
 the backend does not work. In `BELLJAR_MUST_WORK=bubblewrap,…` such a skip is a failure: so CI can't pass by skipping.
 """
@@ -11,12 +14,19 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import pytest
 
+from belljar import Policy, Sandbox
+
+BACKENDS = ("bubblewrap",)
+"""The backends that the conformance tests and the attacks run on."""
+
+OpenJar = Callable[..., Sandbox]
 NeedBackend = Callable[[str], None]
 _TEST_SECONDS = int(os.environ.get("BELLJAR_TEST_SECONDS", "200"))
 """After this long a test has failed: far longer than any takes, under emulation too. `slow` ones have thrice that."""
@@ -52,6 +62,32 @@ def _need(name: str) -> None:
 def need_backend() -> NeedBackend:
     """Skips, or fails where the backend must work."""
     return _need
+
+
+@pytest.fixture(params=BACKENDS, scope="session")
+def backend(request: pytest.FixtureRequest, need_backend: NeedBackend) -> str:
+    """The backend under test."""
+    need_backend(request.param)
+    return str(request.param)
+
+
+@pytest.fixture
+def open_jar(backend: str) -> Iterator[OpenJar]:
+    """Opens jars on the backend under test, and closes each of them."""
+    with ExitStack() as stack:
+
+        def open_one(policy: Any = None, **options: Any) -> Sandbox:
+            if not isinstance(policy, Policy):
+                options.setdefault("backend", backend)
+            return stack.enter_context(Sandbox(policy, **options))
+
+        yield open_one
+
+
+@pytest.fixture
+def jar(open_jar: OpenJar) -> Sandbox:
+    """A jar with the default policy."""
+    return open_jar()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

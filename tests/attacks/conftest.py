@@ -1,4 +1,4 @@
-"""What every attack needs: bubblewrap that works, jars that are closed, and a place that everyone may read."""
+"""What every attack needs: a place that everyone may read. Jars come from tests/conftest.py."""
 
 from __future__ import annotations
 
@@ -6,36 +6,10 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from belljar import Sandbox
-
-OpenJar = Callable[..., Sandbox]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _bubblewrap(need_backend: Callable[[str], None]) -> None:
-    """These attacks are on bubblewrap."""
-    need_backend("bubblewrap")
-
-
-@pytest.fixture
-def open_jar() -> Iterator[OpenJar]:
-    """Opens jars on bubblewrap, and closes each of them."""
-    with ExitStack() as stack:
-        yield lambda policy=None, **options: stack.enter_context(
-            Sandbox(policy, **{"backend": "bubblewrap", **options})
-        )
-
-
-@pytest.fixture
-def jar(open_jar: OpenJar) -> Sandbox:
-    """A jar with the default policy."""
-    return open_jar()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""One suite for every backend. A backend joins by adding its name to BACKENDS; nothing here imports one.
+"""One suite for every backend. A backend joins by its name in BACKENDS (tests/conftest.py); nothing here imports one.
 
 What a host can't enforce, the backend's report says; a test of such a clause reads the report, and asks only for what
 it promises. Time limits are far longer than anything takes on a slow machine: the suite also runs under emulation.
@@ -8,26 +8,12 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from jars import OpenJar
-
-from belljar import Policy, Sandbox
-
-BACKENDS = ("bubblewrap",)
 
 _SECONDS = float(os.environ.get("BELLJAR_TEST_SECONDS", "200"))
-
-
-@pytest.fixture(params=BACKENDS, scope="session")
-def backend(request: pytest.FixtureRequest, need_backend: Callable[[str], None]) -> str:
-    """The backend under test."""
-    need_backend(request.param)
-    return str(request.param)
 
 
 @pytest.fixture(autouse=True)
@@ -42,25 +28,6 @@ def no_test_waits_for_ever() -> Iterator[None]:
     yield
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
-
-
-@pytest.fixture
-def open_jar(backend: str) -> Iterator[OpenJar]:
-    """Opens jars on the backend under test, and closes each of them."""
-    with ExitStack() as stack:
-
-        def open_one(policy: Any = None, **options: Any) -> Sandbox:
-            if not isinstance(policy, Policy):
-                options.setdefault("backend", backend)
-            return stack.enter_context(Sandbox(policy, **options))
-
-        yield open_one
-
-
-@pytest.fixture
-def jar(open_jar: OpenJar) -> Sandbox:
-    """A jar with the default policy."""
-    return open_jar()
 
 
 @pytest.fixture

@@ -29,6 +29,11 @@ def is_stale(name: str) -> bool:
     return namespace == _pid_namespace() and _start_time(pid) != started
 
 
+def is_of(name: str, pid: int) -> bool:
+    """Whether `name` is a group that a process `pid` made, this one or one that had its number before."""
+    return name.split("-")[2:3] == [str(pid)]
+
+
 def _pid_namespace() -> int:
     return os.stat("/proc/self/ns/pid").st_ino
 

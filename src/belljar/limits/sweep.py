@@ -1,6 +1,7 @@
 """Groups that a launcher left behind when it was killed: found by their names, removed if they are empty.
 
-Runs in a new launcher, with its privilege. It looks only beneath the groups in which this launcher makes its own.
+Runs in a new launcher, or in the host whose launcher was killed, with the privilege of whoever started belljar. It
+looks only beneath the groups in which this host's launchers make their own.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from typing import NamedTuple
 from belljar.errors import SandboxUnavailableError
 from belljar.limits import groupfs
 from belljar.limits.detect import CgroupSupport
-from belljar.limits.naming import is_stale
+from belljar.limits.naming import is_of, is_stale
+
+_PAUSE_SECONDS = 0.005
 
 
 class Swept(NamedTuple):
@@ -22,14 +25,28 @@ class Swept(NamedTuple):
     busy: tuple[str, ...] = ()
 
 
-def sweep_stale(support: CgroupSupport) -> Swept:
-    """Remove the empty groups of launchers that are dead. Nothing is killed, nothing of the living is touched."""
+def sweep_after(launcher: int, support: CgroupSupport, *, seconds: float) -> Swept:
+    """Remove what the launcher with this pid, dead and buried, left; for `seconds` its last processes may still end."""
+    deadline = time.monotonic() + seconds
+    while True:
+        swept = sweep_stale(support, launcher=launcher)
+        if not swept.busy or time.monotonic() >= deadline:
+            return swept
+        time.sleep(_PAUSE_SECONDS)
+
+
+def sweep_stale(support: CgroupSupport, *, launcher: int | None = None) -> Swept:
+    """Remove the empty groups of launchers that are dead. Nothing is killed, nothing of the living is touched.
+
+    With `launcher`, only those of the one that had this pid.
+    """
     removed: list[str] = []
     busy: list[str] = []
     for directory in dict.fromkeys(support.directories.values()):
         parent = groupfs.open_directory(directory)
         try:
-            for name in filter(is_stale, groupfs.children(parent)):
+            names = (name for name in groupfs.children(parent) if launcher is None or is_of(name, launcher))
+            for name in filter(is_stale, names):
                 (removed if _remove_if_empty(parent, name) else busy).append(f"{directory}/{name}")
         finally:
             os.close(parent)

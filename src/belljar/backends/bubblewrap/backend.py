@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from belljar.backends.bubblewrap import wire
-from belljar.backends.bubblewrap.client import LAUNCHER, expect_answer, expect_answer_with_descriptors, fault
+from belljar.backends.bubblewrap.client import LAUNCHER, fault, launcher_died
 from belljar.backends.bubblewrap.compile import compile_plan
 from belljar.backends.bubblewrap.host import Host, gather
 from belljar.backends.contract import Availability, Clause, End, LaunchPlan, Observation, RunRequest, Status
@@ -18,6 +18,8 @@ from belljar.backends.runtimes import find_program
 from belljar.errors import BelljarError, PrerequisiteError, SandboxUnavailableError, UsageError
 from belljar.limits.detect import CgroupSupport, Mechanism
 from belljar.policy.models import Policy
+
+_LAST_WORDS_MS = 500
 
 
 class BubblewrapBackend:
@@ -72,6 +74,9 @@ class BubblewrapJar:
 
         self._control = control
         self._lock = threading.Lock()
+        self._asked = 0
+        """The number of the last request: an interrupt may leave its answer unread, for the next one to find."""
+        self._last_words: wire.Message | None = None
         self.shortfalls = tuple(
             Clause(key, Status.DEGRADED, "staged", lost) for key, lost in answer.get("shortfalls", ())
         )
@@ -111,7 +116,7 @@ class BubblewrapJar:
                     wire.send(self._control, message, tuple(passed))
             except OSError as error:
                 ours.close()
-                raise SandboxUnavailableError("the jar's stage process has died", hint="try again") from error
+                raise self.last_words() from error
         return self._process(ours)
 
     def _process(self, events: socket.socket) -> BubblewrapProcess:
@@ -153,24 +158,53 @@ class BubblewrapJar:
         with self._lock:
             if self._control.fileno() < 0:
                 raise UsageError("this Sandbox is closed")
-            wire.send(self._control, message)
-            return expect_answer_with_descriptors(self._control)
+            self._asked += 1
+            answer = self._answer_to({**message, "number": self._asked})
+        if answer is None:
+            raise self.last_words()
+        if "errno" in answer[0]:
+            raise OSError(answer[0]["errno"], answer[0]["message"])
+        return answer
+
+    def _answer_to(self, request: wire.Message) -> tuple[wire.Message, list[int]] | None:
+        """The answer with the request's number; None if the stage is gone."""
+        try:
+            wire.send(self._control, request)
+        except ConnectionError:
+            return None
+        while (received := self._receive()) is not None:
+            if received[0]["number"] == request["number"]:
+                return received
+            _close_all(received[1])
+        return None
+
+    def _receive(self) -> tuple[wire.Message, list[int]] | None:
+        """The next answer; None if there will be none. What the stage says unasked are its last words."""
+        try:
+            received = wire.receive(self._control)
+        except OSError:
+            return None
+        if received is not None and "number" not in received[0]:
+            self._last_words = received[0]
+            return None
+        return received
 
     def last_words(self) -> BelljarError:
-        """Why the stage died, if it could still say so."""
+        """Why the stage died, if it could still say so. If its launcher died, what that one left is removed."""
         with self._lock:
-            self._control.settimeout(0.5)
-            try:
-                expect_answer(self._control)
-            except BelljarError as error:
-                return error
-            except OSError:
-                pass
+            while self._last_words is None and _is_readable(self._control) and (received := self._receive()):
+                _close_all(received[1])
+        launcher_is_dead = LAUNCHER.bury_if_dead()
+        if self._last_words is not None:
+            return fault(self._last_words)
+        if launcher_is_dead:
+            return launcher_died()
         return SandboxUnavailableError("the jar's stage process has died", hint="try again")
 
     def close(self) -> None:
         """End the stage, and with it every run and mount."""
         self._control.close()
+        LAUNCHER.bury_if_dead()
 
 
 class BubblewrapProcess:
@@ -227,6 +261,22 @@ class BubblewrapProcess:
                 os.close(descriptor)
         self.stdout = self.stderr = -1
         self._events.close()
+
+
+def _is_readable(end: socket.socket) -> bool:
+    """Whether there is something to read, or its end, now or in a moment."""
+    import select
+
+    if end.fileno() < 0:
+        return False
+    poller = select.poll()
+    poller.register(end, select.POLLIN)
+    return bool(poller.poll(_LAST_WORDS_MS))
+
+
+def _close_all(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def _whole(number: float | None) -> int | None:

@@ -15,6 +15,8 @@ from belljar.errors import BelljarError, InternalError, PolicyError, Prerequisit
 
 _START_SECONDS = 60.0
 _END_SECONDS = 10.0
+_SWEEP_SECONDS = 6.0
+"""Longer than a stage takes to end when its launcher is gone."""
 _FAULTS: dict[str, type[BelljarError]] = {
     "policy": PolicyError,
     "prerequisite": PrerequisiteError,
@@ -31,10 +33,13 @@ class LauncherClient:
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._pid = 0
+        self._cgroup: dict[str, Any] | None = None
+        """Where it makes control groups, once it has been asked to."""
 
     def start(self, *, wrap: list[str] | None = None) -> None:
-        """Start it if it is not running. `wrap` is a command to start it under (a systemd scope)."""
+        """Start it if it is not running (any more). `wrap` is a command to start it under (a systemd scope)."""
         with self._lock:
+            self._bury_if_dead()
             if self._socket is None:
                 self._socket, self._pid = _spawn(wrap or [])
 
@@ -58,33 +63,57 @@ class LauncherClient:
     def stage(self, plan: dict[str, Any], cgroup: dict[str, Any]) -> tuple[socket.socket, wire.Message]:
         """A stage made for `plan`: its socket and what it said. Raises what went wrong, by fault."""
         control, theirs = wire.pair()
-        with theirs, self._lock:
-            if self._socket is None:
-                raise InternalError("the launcher is not running")
-            try:
-                wire.send(self._socket, {"plan": plan, "cgroup": cgroup}, (theirs.fileno(),))
-            except OSError as error:
-                self._socket.close()
-                self._socket = None
-                control.close()
-                raise SandboxUnavailableError("belljar's launcher process has died", hint="try again") from error
-        control.settimeout(_START_SECONDS)
         try:
+            with theirs, self._lock:
+                self._ask(plan, cgroup, theirs)
+            control.settimeout(_START_SECONDS)
             answer = expect_answer(control)
-        except BaseException:
+        except BaseException as error:
             control.close()
+            if self.bury_if_dead() and isinstance(error, SandboxUnavailableError):
+                raise launcher_died() from error
             raise
         control.settimeout(None)
         return control, answer
 
+    def _ask(self, plan: dict[str, Any], cgroup: dict[str, Any], end: socket.socket) -> None:
+        if self._socket is None:
+            raise InternalError("the launcher is not running")
+        self._cgroup = cgroup
+        try:
+            wire.send(self._socket, {"plan": plan, "cgroup": cgroup}, (end.fileno(),))
+        except OSError as error:
+            raise launcher_died() from error
+
+    def bury_if_dead(self) -> bool:
+        """Whether it was killed: then what it left is removed, and the next Sandbox starts another."""
+        with self._lock:
+            return self._bury_if_dead()
+
+    def _bury_if_dead(self) -> bool:
+        if self._socket is None or not _is_closed(self._socket):
+            return False
+        self._bury()
+        return True
+
+    def _bury(self) -> None:
+        """Wait for its end. If it did not clean up itself, sweep: its stages have heard of it too, and are ending."""
+        assert self._socket is not None
+        self._socket.close()
+        self._socket = None
+        if not _await_exit(self._pid) and self._cgroup is not None:
+            from belljar.limits.detect import CgroupSupport
+            from belljar.limits.sweep import sweep_after
+
+            with contextlib.suppress(BelljarError, OSError):  # what is left then, the next launcher sweeps
+                sweep_after(self._pid, CgroupSupport.from_json(self._cgroup), seconds=_SWEEP_SECONDS)
+        self._cgroup = None
+
     def stop(self) -> None:
         """End it and wait until everything of its jars is gone."""
         with self._lock:
-            if self._socket is None:
-                return
-            self._socket.close()
-            self._socket = None
-            _await_exit(self._pid)
+            if self._socket is not None:
+                self._bury()
 
     def abandon_after_fork(self) -> None:
         """In a forked child of the user's program: the launcher is the parent's."""
@@ -93,17 +122,30 @@ class LauncherClient:
         self._socket, self._lock = None, threading.Lock()
 
 
-def _await_exit(pid: int) -> None:
+def _is_closed(end: socket.socket) -> bool:
+    """Whether the launcher is gone. It never says anything on this socket, so whatever is there to read is its end."""
+    import select
+
+    poller = select.poll()
+    poller.register(end, select.POLLIN)
+    return bool(poller.poll(0))
+
+
+def _await_exit(pid: int) -> bool:
+    """Wait until the launcher has ended; False if it was killed, or nobody knows."""
     import select
 
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
-        return
+        return False
     with contextlib.closing(os.fdopen(descriptor)):
         select.select([descriptor], [], [], _END_SECONDS)
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(pid, os.WNOHANG)
+    try:
+        waited, status = os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:  # somebody else waits for every child of this process
+        return False
+    return waited == pid and status == 0
 
 
 def _spawn(wrap: list[str]) -> tuple[socket.socket, int]:
@@ -128,15 +170,7 @@ def _spawn(wrap: list[str]) -> tuple[socket.socket, int]:
 
 
 def expect_answer(control: socket.socket) -> wire.Message:
-    """The next message of a stage, or the exception that it stands for."""
-    message, descriptors = expect_answer_with_descriptors(control)
-    for descriptor in descriptors:
-        os.close(descriptor)
-    return message
-
-
-def expect_answer_with_descriptors(control: socket.socket) -> tuple[wire.Message, list[int]]:
-    """The same, with what came along."""
+    """The first message of a stage, or the exception that it stands for."""
     try:
         received = wire.receive(control)
     except TimeoutError as error:
@@ -145,12 +179,15 @@ def expect_answer_with_descriptors(control: socket.socket) -> tuple[wire.Message
         raise SandboxUnavailableError(
             "the jar's stage process has died", hint="try again; `belljar doctor` may say why"
         )
-    message, descriptors = received
+    message, _descriptors = received
     if "error" in message:
         raise fault(message)
-    if "errno" in message:
-        raise OSError(message["errno"], message["message"])
-    return message, descriptors
+    return message
+
+
+def launcher_died() -> SandboxUnavailableError:
+    """The error for a launcher that was killed."""
+    return SandboxUnavailableError(wire.LAUNCHER_DIED["message"], hint=wire.LAUNCHER_DIED["hint"])
 
 
 def fault(message: wire.Message) -> BelljarError:

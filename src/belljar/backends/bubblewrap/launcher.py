@@ -132,9 +132,10 @@ class Launcher:
         group = create_jar_group(support, self._count, owner_uid=kernel_uid if root else None)
         self._count += 1
         plan = StagePlan.from_json(message["plan"])
+        launcher = os.getpid()
         pid = fork_into(group.stage_cgroup_fd() if group else None)
         if pid == 0:
-            self._become_stage(control, plan, group, kernel_uid)
+            self._become_stage(control, plan, group, kernel_uid, launcher)
         child = _Child(pid, os.pidfd_open(pid), kernel_uid, group)
         self._children[child.pidfd] = child
         self._loop.register(child.pidfd, selectors.EVENT_READ)
@@ -151,9 +152,9 @@ class Launcher:
         return support
 
     def _become_stage(
-        self, control: socket.socket, plan: StagePlan, group: JarGroup | None, kernel_uid: int
+        self, control: socket.socket, plan: StagePlan, group: JarGroup | None, kernel_uid: int, launcher: int
     ) -> NoReturn:
-        """In the child: drop what is the launcher's, and die with it."""
+        """In the child: drop what is the launcher's."""
         try:
             self._loop.close()
             self._host.close()
@@ -161,7 +162,7 @@ class Launcher:
                 os.close(other.pidfd)
                 if other.group:
                     other.group.close()
-            stage.main(control, plan, group, kernel_uid)
+            stage.main(control, plan, group, kernel_uid, launcher=launcher)
         finally:
             os._exit(1)
 

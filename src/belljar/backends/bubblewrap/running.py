@@ -27,8 +27,9 @@ import struct
 import time
 from typing import Any, NoReturn
 
-from belljar.backends.bubblewrap import kernel, layout
+from belljar.backends.bubblewrap import layout
 from belljar.backends.bubblewrap.canary import Jar, failures
+from belljar.backends.bubblewrap.lifeline import die_with
 from belljar.backends.bubblewrap.observe import Observer
 from belljar.backends.bubblewrap.wire import Message
 from belljar.backends.seccomp import filters
@@ -119,9 +120,10 @@ class Run:
         program = _memory_file("seccomp", filters.jar_filter(reported=True))
         inside = [standard_input, output_inside, errors_inside, program, gate_inside.detach(), arguments]
         inside += [faults_inside, listener_there.detach()]
+        stage = os.getpid()
         self.pid = self.group.fork() if self.group else os.fork()
         if self.pid == 0:
-            self._become_bubblewrap(inside, notify)
+            self._become_bubblewrap(inside, notify, stage)
         for descriptor in inside:
             os.close(descriptor)
         self.pidfd = os.pidfd_open(self.pid)
@@ -133,7 +135,7 @@ class Run:
         words = [word.replace(layout.RUN, self.name) if word.startswith(own) else word for word in self.spec.arguments]
         return b"".join(os.fsencode(word) + b"\0" for word in words)
 
-    def _become_bubblewrap(self, inside: list[int], notify: bytes) -> NoReturn:
+    def _become_bubblewrap(self, inside: list[int], notify: bytes, stage: int) -> NoReturn:
         """In the child: nothing here may return."""
         errors = inside[_ERRORS_FD]
         try:
@@ -148,7 +150,7 @@ class Run:
             )
             os.closerange(_LISTENER_FD, 1 << 20)
             _default_signals()
-            kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+            die_with(stage)
             command = ["bwrap", "--args", str(layout.ARGS_FD), "--", "/bin/sh", "-c", GATE]
             os.execve(self.spec.bwrap, command, {})  # noqa: S606
         except BaseException as error:  # noqa: BLE001 - whatever it is, the child must not live on as a second stage

@@ -1,8 +1,8 @@
 """The stage process: holds one Sandbox's mounts, starts its runs, watches them, opens its files.
 
 One thread, one event loop. Nothing is imported after it has started: when root started belljar, the stage can't read
-root's Python any more. It ends when the host closes its socket (or dies), and everything with it: bubblewrap is
-its child and dies with it, and its mount namespace is gone when the last of them is.
+root's Python any more. It ends when the host closes its socket (or dies) or when its launcher dies, and everything with
+it: bubblewrap is its child and dies with it, and its mount namespace is gone when the last of them is.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import NoReturn
 
 from belljar.backends.bubblewrap import kernel, layout, staging, wire
 from belljar.backends.bubblewrap.jar_root import write_all
+from belljar.backends.bubblewrap.lifeline import end_with
 from belljar.backends.bubblewrap.lookout import Lookout
 from belljar.backends.bubblewrap.orphans import end_orphans
 from belljar.backends.bubblewrap.running import JarSpec, Run
@@ -32,16 +33,19 @@ from belljar.errors import BelljarError, PolicyError, PrerequisiteError, Sandbox
 from belljar.limits.groups import JarGroup, RunGroup
 
 _SAMPLE_SECONDS = 0.01
+_LAUNCHER_DIED = "launcher"
 _BENEATH = kernel.RESOLVE_BENEATH | kernel.RESOLVE_NO_SYMLINKS | kernel.RESOLVE_NO_MAGICLINKS
 
 
-def main(control: socket.socket, plan: StagePlan, group: JarGroup | None, kernel_uid: int) -> NoReturn:
-    """Be a stage until the host is done with it."""
+def main(
+    control: socket.socket, plan: StagePlan, group: JarGroup | None, kernel_uid: int, *, launcher: int
+) -> NoReturn:
+    """Be a stage until the host is done with it, or the process `launcher` is dead."""
     kernel.set_name("belljar-stage")
     code = 0
     try:
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
-        Stage(control, plan, group, kernel_uid).serve()
+        Stage(control, plan, group, kernel_uid, launcher).serve()
     except BelljarError as error:
         _answer(control, {"error": _fault(error), "message": error.message, "hint": error.hint})
         code = 1
@@ -72,8 +76,13 @@ def _answer(control: socket.socket, message: wire.Message, descriptors: tuple[in
 class Stage:
     """The event loop and what hangs on it."""
 
-    def __init__(self, control: socket.socket, plan: StagePlan, group: JarGroup | None, kernel_uid: int) -> None:
+    def __init__(
+        self, control: socket.socket, plan: StagePlan, group: JarGroup | None, kernel_uid: int, launcher: int
+    ) -> None:
         self._control = control
+        self._launcher = launcher
+        self._asked = 0
+        """The number of the request that is being answered."""
         self._plan = plan
         self._group = group
         self._kernel_uid = kernel_uid
@@ -88,11 +97,11 @@ class Stage:
         self._views: list[int] = []
         self._copied: list[int] = []
         self._covered: list[str] = []
-        self._runs_fd = self._code_fd = -1
+        self._runs_fd = self._code_fd = self._launcher_fd = -1
 
     def serve(self) -> None:
-        """Build, say so, and answer until the host's end closes."""
-        staged = staging.build(self._plan, self._kernel_uid)
+        """Build, say so, and answer until the host's end closes or the launcher is gone."""
+        staged = staging.build(self._plan, self._kernel_uid, launcher=self._launcher)
         self._copied, self._covered = staged.copied, staged.covered
         self._views = [open_inside(view.jar_path) for view in self._plan.views]
         if staged.whiteouts:
@@ -105,6 +114,8 @@ class Stage:
                 staged.shortfalls.append(("fs.deny_globs", lost))
         self._runs_fd = os.open(layout.RUNS, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._code_fd = os.open(layout.CODE, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._launcher_fd = end_with(self._launcher)
+        self._watch(self._launcher_fd, self._on_launcher_end)
         wire.send(
             self._control,
             {"kernel_uid": staged.kernel_uid, "shortfalls": staged.shortfalls, "copied": staged.copied},
@@ -150,19 +161,41 @@ class Stage:
     def _on_control(self) -> None:
         received = wire.receive(self._control)
         if received is None:
-            self._loop.unregister(self._control)
-            self._control.close()
-            for run in self._runs.values():  # and then wait until each is gone
-                run.kill("abandoned")
+            self._end("abandoned")
             return
         message, descriptors = received
         handler: Callable[[wire.Message, list[int]], None] = getattr(self, f"_do_{message['do']}")
+        self._asked = message.get("number", 0)
         try:
             handler(message, descriptors)
         except OSError as error:
-            _answer(self._control, {"errno": error.errno, "message": error.strerror})
+            self._refuse_request(error.errno, error.strerror)
         except ValueError as error:  # text that no path can be made of
-            _answer(self._control, {"errno": errno.EINVAL, "message": str(error)})
+            self._refuse_request(errno.EINVAL, str(error))
+
+    def _reply(self, message: wire.Message, descriptors: tuple[int, ...] = ()) -> None:
+        """Answer the request. It carries the request's number: the host may have given up on an earlier one."""
+        wire.send(self._control, {**message, "number": self._asked}, descriptors)
+
+    def _refuse_request(self, number: int | None, message: str | None) -> None:
+        if self._asked:  # a run is answered on its own socket
+            with contextlib.suppress(OSError):
+                self._reply({"errno": number, "message": message})
+
+    def _on_launcher_end(self) -> None:
+        """Nobody is left to clean up after us: say so, end every jar, and go."""
+        self._forget(self._launcher_fd)
+        if self._control.fileno() >= 0:
+            _answer(self._control, {"error": "unavailable", **wire.LAUNCHER_DIED})
+        self._end(_LAUNCHER_DIED)
+
+    def _end(self, reason: str) -> None:
+        """Ask for nothing more, and end every jar; the loop goes on until each is gone."""
+        if self._control.fileno() >= 0:
+            self._loop.unregister(self._control)
+            self._control.close()
+        for run in self._runs.values():
+            run.kill(reason)
 
     def _do_open(self, message: wire.Message, _descriptors: list[int]) -> None:
         """Open a file of a view for the host: beneath it, through no link, and only a regular file or a directory."""
@@ -173,7 +206,7 @@ class Stage:
         if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
             os.close(found)
             raise OSError(22, "not a regular file")
-        wire.send(self._control, {"ok": True}, (found,))
+        self._reply({"ok": True}, (found,))
         os.close(found)
 
     def _do_changes(self, message: wire.Message, _descriptors: list[int]) -> None:
@@ -185,7 +218,7 @@ class Stage:
         whole = plain if os.path.isdir(plain) else f"/proc/self/fd/{self._views[view]}"
         root = upper if layered else whole
         found = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        wire.send(self._control, {"layered": layered}, (found,))
+        self._reply({"layered": layered}, (found,))
         os.close(found)
 
     def _do_mkdir(self, message: wire.Message, _descriptors: list[int]) -> None:
@@ -199,7 +232,7 @@ class Stage:
                 pass
             finally:
                 os.close(parent)
-        wire.send(self._control, {"ok": True})
+        self._reply({"ok": True})
 
     def _do_remove(self, message: wire.Message, _descriptors: list[int]) -> None:
         """Remove a file, a link itself, or a directory with all that is in it."""
@@ -211,7 +244,7 @@ class Stage:
                 os.unlink(name, dir_fd=parent)
         finally:
             os.close(parent)
-        wire.send(self._control, {"ok": True})
+        self._reply({"ok": True})
 
     def _parent(self, view: int, path: str) -> tuple[int, str]:
         directory, _, name = path.rstrip("/").rpartition("/")
@@ -413,8 +446,8 @@ class Stage:
                 self._forget(watched)
         end = run.collect()
         if host:
-            with contextlib.suppress(OSError):
-                wire.send(host, end)
+            if run.ended_by != _LAUNCHER_DIED:  # then the end of the file says it: the run has no result
+                _answer(host, end)
             host.close()
         run.close()
         self._clean_up(run)

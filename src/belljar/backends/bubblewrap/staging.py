@@ -13,6 +13,7 @@ import stat
 
 from belljar.backends.bubblewrap import kernel, layout
 from belljar.backends.bubblewrap.jar_root import CLOSED, make_root
+from belljar.backends.bubblewrap.lifeline import die_with
 from belljar.backends.bubblewrap.stageplan import Source, StagePlan
 from belljar.backends.bubblewrap.views import QUIET, Staged, make_view
 from belljar.errors import PrerequisiteError, SandboxUnavailableError
@@ -22,8 +23,12 @@ _OWN_INODES = 10
 """Directories of ours on the guest's tmpfs, which the policy's number does not count."""
 
 
-def build(plan: StagePlan, kernel_uid: int) -> Staged:
-    """Enter the stage and make all of it, as user `kernel_uid` in the end. The calling process can't go back."""
+def build(plan: StagePlan, kernel_uid: int, *, launcher: int) -> Staged:
+    """Enter the stage and make all of it, as user `kernel_uid` in the end. The calling process can't go back.
+
+    It is killed when the process `launcher` dies: there is no jar yet that would have to be ended in order.
+    """
+    die_with(launcher)
     root = os.geteuid() == 0
     staged = Staged(kernel_uid)
     if root:
@@ -32,6 +37,7 @@ def build(plan: StagePlan, kernel_uid: int) -> Staged:
         _bring_sources(plan.sources, staged)
         _become(staged.kernel_uid)
     _enter_user_namespace()
+    die_with(launcher)  # a new user has no such tie
     if not root:
         _bring_sources(plan.sources, staged)
     _mount_own(plan)

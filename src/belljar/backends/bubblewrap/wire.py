@@ -11,6 +11,12 @@ import os
 import socket
 from typing import Any
 
+LAUNCHER_DIED = {
+    "message": "belljar's launcher process has died, and every jar that it had started with it",
+    "hint": "open a new Sandbox; it starts a new launcher",
+}
+"""What the stage says last, and the host where no stage is left to say it."""
+
 MAX_MESSAGE = 4 << 20
 _MAX_DESCRIPTORS = 16
 
@@ -49,14 +55,22 @@ def _send_packet(end: socket.socket, body: bytes, descriptors: tuple[int, ...], 
     end.sendmsg([packet], ancillary)
 
 
+def _receive_packet(end: socket.socket) -> tuple[bytes, list[tuple[int, int, bytes]]]:
+    packet, ancillary, _flags, _address = end.recvmsg(
+        (64 << 10) + 1, socket.CMSG_SPACE(_MAX_DESCRIPTORS * 4), socket.MSG_CMSG_CLOEXEC
+    )
+    return packet, ancillary
+
+
 def receive(end: socket.socket) -> tuple[Message, list[int]] | None:
     """The next message and its descriptors, or None when the other end is gone."""
     try:
-        packet, ancillary, _flags, _address = end.recvmsg(
-            (64 << 10) + 1, socket.CMSG_SPACE(_MAX_DESCRIPTORS * 4), socket.MSG_CMSG_CLOEXEC
-        )
-    except ConnectionResetError:
-        return None
+        packet, ancillary = _receive_packet(end)
+    except ConnectionResetError:  # it left something of ours unread; what it said before is still there
+        try:
+            packet, ancillary = _receive_packet(end)
+        except ConnectionResetError:
+            return None
     descriptors = array.array("i")
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:

@@ -2,6 +2,9 @@
 
 Never the machine itself, and never root: an ordinary user's process in new user, mount, pid and (unless the probe needs
 the listeners of the test) network namespaces, for a few seconds. Nothing that a probe does there outlasts it.
+
+Where an ordinary user lacks the thing to attack, or has too much to lose, a `setup` makes it in those namespaces first:
+a tmpfs of the control's own, a file that is open to everyone, a root directory in which somebody forgot something.
 """
 
 from __future__ import annotations
@@ -36,9 +39,38 @@ def python() -> str:
     raise AssertionError("no Python for an ordinary user; apt-get install python3")
 
 
-def namespaces(*, root: bool, network: bool) -> list[str]:
+def own_tmp(options: str = "size=96m") -> str:
+    """A setup: /tmp and /dev/shm are memory of the control's own, and it starts in /tmp."""
+    one = f"mount -t tmpfs -o mode=1777,{options} control"
+    return f"{one} /tmp; {one} /dev/shm; cd /tmp"
+
+
+def open_file(path: str) -> str:
+    """A setup: `path` is a plain file with a text in it that everyone may read and write."""
+    return f"mount -t tmpfs control {os.path.dirname(path)}; echo text >{path}; chmod 666 {path}"
+
+
+def forgetful_root(place: str, forgotten: str) -> str:
+    """A setup: a new root at `place` with all of the host's directories, its old root still mounted at `forgotten`.
+
+    What a builder of jars leaves behind who does not unmount. Needs root of the namespace.
+    """
+    top = f"/{forgotten.split('/')[1]}"
+    return f"""
+        mount -t tmpfs control {place}; cd {place}
+        for each in /*; do
+            if [ -L $each ]; then cp -P $each .; elif [ -d $each ]; then mkdir .$each; mount --rbind $each .$each; fi
+        done
+        mkdir -p workspace
+        {f"mount -t tmpfs control .{top}" if top != forgotten else ""}
+        mkdir -p .{forgotten}; mount --rbind / .{forgotten}
+        set -- /usr/sbin/chroot . "$@"
+    """
+
+
+def namespaces(*, root: bool, network: bool, setup: str = "") -> list[str]:
     """The command that makes the throw-away namespaces."""
-    user = "--map-root-user" if root else "--map-current-user"
+    user = ["--map-root-user"] if root else ["--map-current-user", *(["--keep-caps"] if setup else [])]
     own = [
         "--mount",
         "--uts",
@@ -49,7 +81,11 @@ def namespaces(*, root: bool, network: bool) -> list[str]:
         "--mount-proc",
         *([] if network else ["--net"]),
     ]
-    return ["unshare", "--user", user, *own, "--"]
+    made = ["unshare", "--user", *user, *own, "--"]
+    if setup:
+        drop = "" if root else "setpriv --inh-caps=-all --ambient-caps=-all --"
+        made += ["/bin/sh", "-ec", f'{setup}\nexec {drop} "$@"', "setup"]
+    return made
 
 
 def control(
@@ -60,6 +96,7 @@ def control(
     cwd: str = "/",
     env: dict[str, str] | None = None,
     stdin: str = "",
+    setup: str = "",
 ) -> str:
     """What a command says in a control.
 
@@ -70,8 +107,9 @@ def control(
         cwd: where it starts.
         env: its environment.
         stdin: what it reads.
+        setup: lines of shell that prepare its namespaces, with their privileges; the command has them if it is `root`.
     """
-    command = [*ordinary_user(), *namespaces(root=root, network=network), *argv]
+    command = [*ordinary_user(), *namespaces(root=root, network=network, setup=setup), *argv]
     done = subprocess.run(
         command,
         cwd=cwd,

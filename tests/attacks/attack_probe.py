@@ -63,6 +63,24 @@ def escaped(text: str) -> bool:
     return verdicts[0].startswith("ESCAPED:")
 
 
+def answer(text: str) -> str:
+    """The name of the error with which a probe was refused."""
+    assert not escaped(text), text
+    return next(line for line in text.splitlines() if line.startswith("HELD:")).split()[1]
+
+
+def refused_by_the_jar(result: RunResult, control: str, *, call: str = "") -> None:
+    """Where a host has nothing to attack, so that no control gets through: it was still the jar that refused.
+
+    The jar answers otherwise than this host's kernel does. Where both say the same, the jar's report names the `call`.
+    """
+    if escaped(control):
+        return
+    if (result.signal or answer(result.stdout)) == answer(control):
+        assert call, f"nothing tells the jar's answer from the kernel's own: {control}"
+        assert call in [denial.target for denial in result.denials if denial.kind == "syscall"], (result, control)
+
+
 def held(result: RunResult) -> bool:
     """Whether the jar held: the probe was refused, or killed for trying."""
     if "ESCAPED" in result.stdout:

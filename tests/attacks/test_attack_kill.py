@@ -161,7 +161,7 @@ def _who(victim: int) -> dict[str, int]:
     for pid in _descendants(victim):
         name = _name(pid)
         if name in ("belljar-launch", "belljar-stage"):
-            found[name] = pid
+            found.setdefault(name, pid)  # a fork that is about to become another still has its name
         elif name == "bwrap":
             found.setdefault("bwrap", pid)
             found["init"] = pid

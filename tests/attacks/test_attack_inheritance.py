@@ -84,14 +84,13 @@ def test_descriptor_of_the_caller_is_not_inherited(backend: str, arena: Path, nu
 def test_standard_input_is_not_the_callers(backend: str) -> None:
     """Without input, stdin is empty, and not what the caller has there; a plain child reads that."""
     look = "import sys; print(sys.stdin.read())"
-    jar = f"from belljar import Sandbox\nwith Sandbox(backend={backend!r}) as jar: print(jar.run({look!r}).stdout)"
-    child = f"import subprocess; subprocess.run([sys.executable, '-I', '-c', {look!r}])"
-    for code, expected in ((jar, ""), (child, SECRET)):
-        program = f"import sys\nsys.path.insert(0, {PACKAGE!r})\n{code}"
-        command = [sys.executable, "-I", "-c", program]
-        assert (
-            subprocess.run(command, input=SECRET, capture_output=True, text=True, check=True).stdout.strip() == expected
-        )
+    use = f"with Sandbox(backend={backend!r}) as jar: print(jar.run({look!r}).stdout)"
+    program = f"import sys\nsys.path.insert(0, {PACKAGE!r})\nfrom belljar import Sandbox\n{use}"
+    command = [sys.executable, "-I", "-c", program]
+    assert subprocess.run(command, input=SECRET, capture_output=True, text=True, check=True).stdout.strip() == ""
+    child = ["sh", "-c", '"$@"', "sh", python(), "-I", "-c", look]
+    outside = subprocess.run([*ordinary_user(), *child], input=SECRET, capture_output=True, text=True, check=True)
+    assert outside.stdout.strip() == SECRET
 
 
 # --- environment (CVE-2026-22708) ------------------------------------------------------------------------------------

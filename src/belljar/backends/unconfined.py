@@ -27,7 +27,7 @@ from belljar.backends.contract import (
 )
 from belljar.backends.runtimes import find_runtime
 from belljar.errors import UsageError
-from belljar.policy.models import Mount, Policy
+from belljar.policy.models import ContainerPolicy, Mount, Policy
 
 _PREFIX = "belljar-unconfined-"
 _NOTHING = "the code runs as you, with your files and your network"
@@ -67,7 +67,7 @@ class UnconfinedBackend:
             workdir=policy.fs.workdir,
             limits={**limits, "file_size_bytes": proc.file_size_bytes},
             stage={},
-            report=_report(),
+            report=_report(policy),
             policy_digest=policy.digest,
         )
 
@@ -76,7 +76,7 @@ class UnconfinedBackend:
         return UnconfinedJar(policy)
 
 
-def _report() -> EnforcementReport:
+def _report(policy: Policy) -> EnforcementReport:
     lost = [
         "fs.mounts",
         "fs.deny_globs",
@@ -100,6 +100,13 @@ def _report() -> EnforcementReport:
         "logging.sample_ratio": "no output of the code is written to any log",
         "logging.redact_pii": "no output of the code is written to any log",
     }
+    asked, default = policy.container, ContainerPolicy()
+    for name in ("image", "engine", "runtime", "name", "auto_remove", "entrypoint", "ports", "pull"):
+        if getattr(asked, name) == getattr(default, name):
+            held[f"container.{name}"] = "not a container: nothing to do"
+        else:
+            lost.append(f"container.{name}")
+    lost += [f"container.{name}" for name in ("network", "pid", "privileged", "read_only")]
     return EnforcementReport(
         tuple(Clause(key, Status.UNSUPPORTED, "nothing", _NOTHING) for key in lost)
         + tuple(Clause(key, Status.ENFORCED, by) for key, by in held.items())

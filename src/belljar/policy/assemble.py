@@ -8,6 +8,7 @@ from typing import Any
 from belljar.policy import paths
 from belljar.policy.layer import Layer, Written
 from belljar.policy.models import (
+    ContainerPolicy,
     EnvPolicy,
     FsPolicy,
     LoggingPolicy,
@@ -19,7 +20,7 @@ from belljar.policy.models import (
 )
 from belljar.policy.problems import Problems, place
 
-_LISTS = ("fs.mounts", "fs.deny_globs", "net.allowlist", "env.pass", "fallback")
+_LISTS = ("fs.mounts", "fs.deny_globs", "net.allowlist", "env.pass", "fallback", "container.ports")
 
 
 def assemble(values: Layer, problems: Problems) -> Policy | None:
@@ -70,12 +71,23 @@ def _policy(values: Layer, digest: str) -> Policy:
             sample_ratio=one("logging.sample_ratio", 0.1),
             redact_pii=one("logging.redact_pii", True),  # noqa: FBT003
         ),
+        container=_container(values),
         backend=one("backend", "auto"),
         fallback=many("fallback"),
         on_degraded=one("on_degraded", "refuse"),
         origins=MappingProxyType(_origins(values)),
         digest=digest,
     )
+
+
+def _container(values: Layer) -> ContainerPolicy:
+    """Every key has its field's name, and a field's default is what holds when nothing is written."""
+    written = {
+        key.removeprefix("container."): item.value for key, item in values.items() if key.startswith("container.")
+    }
+    if ports := written.get("ports"):
+        written["ports"] = tuple(item.value for item in ports)
+    return ContainerPolicy(**written)
 
 
 def _origins(values: Layer) -> dict[str, Origin]:

@@ -66,6 +66,12 @@ class _Ceiling:
         if limit.value and written and not written.value:
             self._lower(key, written, limit, "true")
 
+    def order(self, key: str, limit: Written) -> None:
+        written = self.values.get(key)
+        choices = KEYS[key].choices
+        if written and choices.index(written.value) > choices.index(limit.value):
+            self._lower(key, written, limit, " or ".join(choices[: choices.index(limit.value) + 1]))
+
     def backend(self, key: str, limit: Written) -> None:
         written = self.values.get(key)
         if limit.value == "auto":
@@ -243,4 +249,5 @@ _BINDERS: dict[Bound, Callable[[_Ceiling, str, Written], None]] = {
     Bound.KEPT: _Ceiling.kept,
     Bound.MOUNTS: _Ceiling.mounts,
     Bound.COVERED: _Ceiling.covered,
+    Bound.ORDER: _Ceiling.order,
 }

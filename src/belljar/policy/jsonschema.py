@@ -12,6 +12,7 @@ from belljar.policy.hosts import RATE_PATTERN
 from belljar.policy.keys import CLAUSES, Key, Kind, fields, sections
 from belljar.policy.paths import RESERVED
 from belljar.policy.units import MB, SIZE_PATTERN, TIME_PATTERN
+from belljar.policy.values import IMAGE_PATTERN
 
 _VARIABLE = "^[A-Za-z_][A-Za-z0-9_]*$"
 _NO_CLIMBING = r"(?!.*(^|/)\.\.(/|$))"
@@ -95,6 +96,14 @@ def _form(key: Key) -> dict[str, Any]:
             return {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]*$"}
         case Kind.RATE:
             return {"type": "string", "pattern": RATE_PATTERN}
+        case Kind.IMAGE:
+            return {"type": "string", "pattern": f"^({IMAGE_PATTERN})?$"}
+        case Kind.CONTAINER:
+            return {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"}
+        case Kind.WORDS:
+            return {**_list(_NAME), "minItems": 1}
+        case Kind.PUBLISHED:
+            return _list({"type": "string", "pattern": "^[1-9][0-9]{0,4}:[1-9][0-9]{0,4}$"})
 
 
 def _list(items: dict[str, Any]) -> dict[str, Any]:

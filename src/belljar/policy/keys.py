@@ -44,6 +44,10 @@ class Kind(StrEnum):
     PATHS = "list of URL paths"
     CREDENTIAL = "name"
     RATE = "rate"
+    IMAGE = "image"
+    CONTAINER = "name of a container"
+    WORDS = "list of words"
+    PUBLISHED = "list of host:container ports"
 
 
 class Bound(StrEnum):
@@ -60,6 +64,7 @@ class Bound(StrEnum):
     KEPT = "every pattern stays"
     MOUNTS = "every source lies beneath one of these, writable and live only if that one is"
     COVERED = "every entry is covered by one of these"
+    ORDER = "nothing that stands after it in the list"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,8 @@ class Key:
     choices: tuple[str, ...] = ()
     optional: bool = False
     """Whether `null` may be written, to take back what was inherited."""
+    dangers: tuple[tuple[Any, str], ...] = ()
+    """Values that only a policy from `unrestricted` may have, each with the reason."""
 
     @property
     def name(self) -> str:
@@ -85,7 +92,7 @@ class Key:
     def at(self, path: str) -> Key:
         """The same key, at the place of one item: `fs.mounts[2].path`."""
         kept = (self.kind, self.doc, self.example, self.bound, self.minimum, self.maximum, self.choices, self.optional)
-        return Key(path, *kept)
+        return Key(path, *kept, self.dangers)
 
 
 _TERABYTE = 1024 * 1024 * MB
@@ -267,6 +274,109 @@ _TABLE = (
         "Whether secrets and personal data are replaced by tokens before anything is logged or returned.",
         example=True,
         bound=Bound.ON,
+    ),
+    Key(
+        "container.image",
+        Kind.IMAGE,
+        "The image that a container is made from, by name, digest or id; nothing is belljar's own base image. Pin it "
+        "with `@sha256:…` to get the same one everywhere.",
+        "python:3.12-slim",
+        Bound.SAME,
+    ),
+    Key(
+        "container.engine",
+        Kind.CHOICE,
+        "Which engine makes the containers, when `backend` leaves it open: with `gvisor` any, with `docker` also "
+        "`nerdctl`, which takes the same commands. `auto` takes the first that works.",
+        "auto",
+        Bound.SAME,
+        choices=("auto", "docker", "podman", "nerdctl"),
+    ),
+    Key(
+        "container.runtime",
+        Kind.CHOICE,
+        "What makes the container. `auto` is the engine's own, and `runsc` (gVisor, a kernel between the code and the "
+        "host's) when `backend` is `gvisor`, which takes no other.",
+        "runsc",
+        Bound.SAME,
+        choices=("auto", "runc", "crun", "runsc"),
+    ),
+    Key(
+        "container.name",
+        Kind.CONTAINER,
+        "A word that the names of the containers have in them, for whoever looks at a list of them.",
+        "nightly",
+        Bound.SAME,
+        optional=True,
+    ),
+    Key(
+        "container.network",
+        Kind.CHOICE,
+        "The container's network: `none`, the engine's `bridge`, or the `host`'s own. The hosts of `net.allowlist` are "
+        "reached without it.",
+        "none",
+        Bound.ORDER,
+        choices=("none", "bridge", "host"),
+        dangers=(
+            ("bridge", "a bridge reaches every host, whatever net.allowlist says"),
+            ("host", "the code would have the host's own network, and all that listens on it"),
+        ),
+    ),
+    Key(
+        "container.pid",
+        Kind.CHOICE,
+        "Which processes the code sees: its own (`private`), or all of the `host`'s.",
+        "private",
+        Bound.ORDER,
+        choices=("private", "host"),
+        dangers=(("host", "the code would see every process of the host, and what they were started with"),),
+    ),
+    Key(
+        "container.privileged",
+        Kind.BOOLEAN,
+        "Whether the container has every capability and device of the host. Such a container confines nothing.",
+        example=False,
+        bound=Bound.OFF,
+        dangers=((True, "a privileged container is root on the host"),),
+    ),
+    Key(
+        "container.read_only",
+        Kind.BOOLEAN,
+        "Whether the image's files can't be written. Mounts and /tmp are not part of it.",
+        example=True,
+        bound=Bound.ON,
+    ),
+    Key(
+        "container.auto_remove",
+        Kind.BOOLEAN,
+        "Whether a container is removed when its run has ended.",
+        example=True,
+        bound=Bound.ON,
+    ),
+    Key(
+        "container.entrypoint",
+        Kind.WORDS,
+        "Words that are put before the command that is run. The image's own entry point is never used.",
+        ["tini", "--"],
+        Bound.SAME,
+        optional=True,
+    ),
+    Key(
+        "container.ports",
+        Kind.PUBLISHED,
+        "Ports of the container that this host's own address gets, `host:container`. They need a `container.network`.",
+        ["8080:80"],
+        Bound.SUBSET,
+        minimum=1,
+        maximum=65535,
+    ),
+    Key(
+        "container.pull",
+        Kind.CHOICE,
+        "Whether an image that is not here is fetched from its registry: `never`, or when it is `missing`.",
+        "never",
+        Bound.ORDER,
+        choices=("never", "missing"),
     ),
 )
 

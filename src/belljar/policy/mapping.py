@@ -41,6 +41,20 @@ def to_mapping(policy: Policy) -> dict[str, Any]:
             "sample_ratio": _number(policy.logging.sample_ratio),
             "redact_pii": policy.logging.redact_pii,
         },
+        "container": {
+            "image": policy.container.image,
+            "engine": policy.container.engine,
+            "runtime": policy.container.runtime,
+            "name": policy.container.name,
+            "network": policy.container.network,
+            "pid": policy.container.pid,
+            "privileged": policy.container.privileged,
+            "read_only": policy.container.read_only,
+            "auto_remove": policy.container.auto_remove,
+            "entrypoint": None if policy.container.entrypoint is None else list(policy.container.entrypoint),
+            "ports": list(policy.container.ports),
+            "pull": policy.container.pull,
+        },
     }
 
 

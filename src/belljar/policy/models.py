@@ -109,6 +109,26 @@ class LoggingPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class ContainerPolicy:
+    """What a container engine is asked for; another backend has no use for it, and its report says so."""
+
+    image: str = ""
+    """Empty for belljar's own base image."""
+    engine: str = "auto"
+    runtime: str = "auto"
+    name: str | None = None
+    network: str = "none"
+    pid: str = "private"
+    privileged: bool = False
+    read_only: bool = True
+    auto_remove: bool = True
+    entrypoint: tuple[str, ...] | None = None
+    ports: tuple[str, ...] = ()
+    """Each `host:container`, in digits without leading zeros."""
+    pull: str = "never"
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """A resolved policy: every layer merged, every value final."""
 
@@ -118,6 +138,7 @@ class Policy:
     env: EnvPolicy
     python: PythonPolicy
     logging: LoggingPolicy
+    container: ContainerPolicy = ContainerPolicy()
     backend: str = "auto"
     fallback: tuple[str, ...] = ()
     on_degraded: str | tuple[str, ...] = "refuse"

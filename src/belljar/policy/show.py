@@ -123,6 +123,8 @@ def _direction(key: str, old: Policy, new: Policy, before: dict[str, Any], after
     if bound in (Bound.OFF, Bound.ON):
         more = after[key] if bound is Bound.OFF else before[key]
         return "looser" if more else "tighter"
+    if bound is Bound.ORDER:
+        return _between(KEYS[base].choices.index(before[key]), KEYS[base].choices.index(after[key]))
     if bound is Bound.BACKEND:
         return _between(before[key] == "unconfined", after[key] == "unconfined")
     if bound is Bound.DEGRADED:

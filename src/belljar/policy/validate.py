@@ -20,9 +20,11 @@ from belljar.policy.values import (
     clause,
     count,
     glob,
+    published,
     text_of,
     variable,
     variable_value,
+    word,
 )
 
 
@@ -220,8 +222,14 @@ class _Validator:
     def paths(self, key: Key, node: Node) -> tuple[str, ...]:
         return self._some(key, node, lambda item, _: hosts.url_path(text_of(item, "a URL path")))
 
+    def words(self, key: Key, node: Node) -> tuple[str, ...]:
+        return self._some(key, node, lambda item, _: word(item))
+
+    def published(self, key: Key, node: Node) -> tuple[Written, ...]:
+        return self._items(key, node, lambda item, _: published(key, item))
+
     def _some(self, key: Key, node: Node, read: Callable[[Node, str], Any]) -> tuple[Any, ...]:
-        """The items of a host's list: without it anything goes, so an empty one must not be mistaken for nothing."""
+        """The items of a list that may be left out, and then means something else than an empty one would."""
         items = self._items(key, node, read)
         if not node.value:
             raise InvalidError("wanted at least one item, found an empty list: leave the key out instead")
@@ -251,4 +259,6 @@ _LISTS_AND_PATHS: dict[Kind, Callable[[_Validator, Key, Node], Any]] = {
     Kind.NAMES: _Validator.names,
     Kind.PORTS: _Validator.ports,
     Kind.PATHS: _Validator.paths,
+    Kind.WORDS: _Validator.words,
+    Kind.PUBLISHED: _Validator.published,
 }

@@ -16,6 +16,15 @@ from belljar.policy.problems import found, nearest
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}\Z")
 _CREDENTIAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+_CONTAINER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
+_COMPONENT = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
+IMAGE_PATTERN = (
+    rf"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::[0-9]{{1,5}})?/)?{_COMPONENT}(?:/{_COMPONENT})*"
+    r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
+)
+_IMAGE = re.compile(IMAGE_PATTERN + r"\Z")
+_LONGEST_IMAGE = 400
+_PUBLISHED = re.compile(r"([1-9][0-9]{0,4}):([1-9][0-9]{0,4})\Z")
 _LONGEST_VALUE = 32 * 1024
 
 
@@ -126,6 +135,38 @@ def credential(_key: Key, node: Node) -> str:
     return text
 
 
+def image(_key: Key, node: Node) -> str:
+    """The name, digest or id of an image; nothing for belljar's own. An engine never takes it for an option."""
+    text = text_of(node, "an image such as python:3.12-slim")
+    if text and (len(text) > _LONGEST_IMAGE or not _IMAGE.match(text)):
+        raise InvalidError(f"wanted an image such as python:3.12-slim, found {node.described}")
+    return text
+
+
+def container(_key: Key, node: Node) -> str:
+    """A word in the name of a container."""
+    text = text_of(node, "a name of letters, digits, '_', '.' and '-'")
+    if not _CONTAINER.match(text):
+        raise InvalidError(f"wanted a name of letters, digits, '_', '.' and '-', found {node.described}")
+    return text
+
+
+def published(key: Key, node: Node) -> str:
+    """A pair of ports, `host:container`."""
+    match = _PUBLISHED.match(node.value) if isinstance(node.value, str) else None
+    if not match or not all(_within(int(port), key) for port in match.groups()):
+        raise InvalidError(f"wanted two ports such as '8080:80', found {node.described}")
+    return match[0]
+
+
+def word(node: Node) -> str:
+    """One word of a command."""
+    text = text_of(node, "a word in quotes")
+    if not text or "\0" in text or len(text) > _LONGEST_VALUE:
+        raise InvalidError(f"wanted a word, found {node.described}")
+    return text
+
+
 def rate(_key: Key, node: Node) -> str:
     """A rate such as `10/s`."""
     text = text_of(node, "a rate such as 10/s")
@@ -181,5 +222,7 @@ SCALARS: dict[Kind, Callable[[Key, Node], Any]] = {
     Kind.HOST: host,
     Kind.CREDENTIAL: credential,
     Kind.RATE: rate,
+    Kind.IMAGE: image,
+    Kind.CONTAINER: container,
 }
 """The kinds that need nothing but the value. Lists and paths of the host are the validator's."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from belljar.backends.bubblewrap.host import Host
 from belljar.backends.contract import Clause, EnforcementReport, Status
 from belljar.limits.detect import Mechanism
-from belljar.policy.models import Policy
+from belljar.policy.models import ContainerPolicy, Policy
 
 _GROUPS = {
     Mechanism.V1: "cgroup v1",
@@ -37,6 +37,7 @@ def report(policy: Policy, host: Host) -> EnforcementReport:
             _enforced("python.interpreter", "a read-only mount"),
             _enforced("logging.sample_ratio", "no output of the code is written to any log"),
             _enforced("logging.redact_pii", "no output of the code is written to any log"),
+            *_container(policy),
             _enforced("syscalls", "seccomp allow list"),
         )
     )
@@ -85,6 +86,42 @@ def _net(policy: Policy) -> tuple[Clause, ...]:
         lost = "this version has no egress proxy, so no host can be reached, listed or not"
         return tuple(Clause(key, Status.UNSUPPORTED, "an empty network namespace", lost) for key in keys)
     return tuple(_enforced(key, "an empty network namespace") for key in keys)
+
+
+_NO_CONTAINER = "not a container: nothing to do"
+_KEPT = {
+    "network": "an empty network namespace",
+    "pid": "a pid namespace of its own",
+    "privileged": "no capabilities, no_new_privs",
+    "read_only": "the system directories are mounted read-only",
+    "auto_remove": "nothing of a jar outlives it",
+}
+_WITHOUT = {
+    "image": "there is no image here: the code sees the host's system directories",
+    "engine": "there is no engine here",
+    "runtime": "there is no such runtime here: the code has the host's kernel",
+    "name": "there is no container here that could have a name",
+    "network": "the network stays closed",
+    "pid": "the host's processes stay hidden",
+    "privileged": "nothing is privileged here",
+    "read_only": "the system directories stay read-only",
+    "auto_remove": "a jar can't be kept",
+    "entrypoint": "the command is run without it",
+    "ports": "no port is published",
+}
+
+
+def _container(policy: Policy) -> tuple[Clause, ...]:
+    """What a container would be asked for. The default asks for nothing that a jar does not have anyway."""
+    asked, default = policy.container, ContainerPolicy()
+    clauses = [_enforced("container.pull", _NO_CONTAINER)]
+    for name, lost in _WITHOUT.items():
+        key, by = f"container.{name}", _KEPT.get(name, _NO_CONTAINER)
+        if getattr(asked, name) == getattr(default, name):
+            clauses.append(_enforced(key, by))
+        else:
+            clauses.append(Clause(key, Status.UNSUPPORTED, "not a container", lost))
+    return tuple(clauses)
 
 
 def _group(host: Host, controller: str) -> str | None:

@@ -19,6 +19,7 @@ _LISTS: dict[str, Any] = {
     "net.allowlist": lambda value: HostRule(*value),
     "env.pass": str,
     "fallback": str,
+    "container.ports": str,
 }
 
 

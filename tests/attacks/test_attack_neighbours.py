@@ -150,7 +150,7 @@ first.kill()
 
 RANDOM = """
 import os, random, tempfile, uuid
-print(random.random(), os.urandom(4).hex(), uuid.uuid4(), tempfile.mktemp(), hash("x"))
+print(random.random(), os.urandom(4).hex(), uuid.uuid4(), tempfile.mktemp(), hash("x"), flush=True)
 """
 
 
@@ -160,26 +160,32 @@ def test_random_numbers_differ_between_runs(open_jar: OpenJar) -> None:
     values = [jar.run(RANDOM).stdout.split() for _ in range(4)]
     for column in zip(*values, strict=True):
         assert len(set(column)) == 4, column
-
-
-FRESH = """
-import os, signal
-print(sorted(os.listdir("/tmp")), os.listdir("/dev/shm"), sorted(filter(str.isdigit, os.listdir("/proc"))))
-open("/tmp/x", "w")
-open("/dev/shm/x", "w")
-for _ in range(3):
-    if os.fork() == 0: signal.pause()
-"""
-
-
-def test_waiting_jar_has_nothing_of_the_last_run(open_jar: OpenJar) -> None:
-    """A jar that was made ready while another run went on is as fresh as the first: no file, process, limit spent."""
-    jar = open_jar(overrides=["proc.pids=8"])
-    for _ in range(4):
-        assert jar.run(FRESH).stdout == "['home'] [] ['1', '2']\n"
+    # The control: copies of one process that was waiting have its hashes in common.
+    copies = f"import os\nfor _ in range(2):\n if os.fork() == 0:\n  exec({RANDOM!r}); os._exit(0)\n os.wait()"
+    assert len({line.split()[-1] for line in python_control(copies).splitlines()}) == 1
 
 
 # --- threads ---------------------------------------------------------------------------------------------------------
+
+
+TIED = """
+import ctypes, os, threading
+libc = ctypes.CDLL(None)
+def worker():
+    global child
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        libc.prctl(1, 9, 0, 0, 0)
+        os.write(writer, b"x")
+        libc.pause()
+    os.read(reader, 1)
+thread = threading.Thread(target=worker)
+thread.start()
+thread.join()
+print("ended by", os.WTERMSIG(os.waitpid(child, 0)[1]))
+"""
+"""The control of the next test: a child that asked to die with its parent dies with the thread that made it."""
 
 
 def test_run_goes_on_when_its_thread_ends(open_jar: OpenJar) -> None:
@@ -206,22 +212,37 @@ def test_run_goes_on_when_its_thread_ends(open_jar: OpenJar) -> None:
         reader, writer = os.pipe()
     os.close(reader)
     os.close(writer)
+    assert "ended by 9" in python_control(TIED)
 
 
-@pytest.mark.parametrize("count", [8])
-def test_many_at_once_do_not_mix(open_jar: OpenJar, project: Path, count: int) -> None:
-    """Runs in many threads and Sandboxes: each gets its own output, code and files."""
-    results: dict[int, str] = {}
-
-    def one(number: int) -> None:
-        with Sandbox(backend="bubblewrap", workspace=project) as jar:
-            jar.files.write("own", str(number))
-            results[number] = jar.run(f"print({number}, open('own').read())").stdout
-
+def _all_at_once(one: Callable[[int], None], count: int) -> None:
     threads = [threading.Thread(target=one, args=(number,)) for number in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+
+
+@pytest.mark.parametrize("count", [8])
+def test_many_at_once_do_not_mix(backend: str, project: Path, arena: Path, count: int) -> None:
+    """Runs in many threads and Sandboxes: each gets its own output, code and files; in one directory they mix."""
+    results: dict[int, str] = {}
+
+    def in_a_jar(number: int) -> None:
+        with Sandbox(backend=backend, workspace=project) as jar:
+            jar.files.write("own", str(number))
+            results[number] = jar.run(f"print({number}, open('own').read())").stdout
+
+    _all_at_once(in_a_jar, count)
     assert results == {number: f"{number} {number}\n" for number in range(count)}
     assert list(project.iterdir()) == []
+
+    written = threading.Barrier(count)
+
+    def in_one_place(number: int) -> None:
+        (arena / "own").write_text(str(number))
+        written.wait()
+        results[number] = f"{number} {(arena / 'own').read_text()}\n"
+
+    _all_at_once(in_one_place, count)
+    assert results != {number: f"{number} {number}\n" for number in range(count)}

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from belljar.backends.contract import ChangedTree
 from belljar.sandbox.changes import Changes, leaves
 from belljar.sandbox.trusted_names import acted_upon
 
@@ -43,7 +44,7 @@ def compare(host: Path, jar: Path) -> Iterator[Compare]:
         descriptor = os.open(jar, os.O_RDONLY | os.O_DIRECTORY)
         since_ns = since_ns or time.time_ns() + 10**12
         opened.append(
-            Changes(descriptor, str(host), "/workspace", globs, layered=layered, since_ns=since_ns, applied={})
+            Changes(ChangedTree(descriptor, layered), str(host), "/workspace", globs, since_ns=since_ns, applied={})
         )
         return opened[-1]
 

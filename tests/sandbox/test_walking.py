@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from belljar.backends.bubblewrap.tree import remove_in_place, remove_tree
+from belljar.backends.hostile_files import open_beneath, walk
 from belljar.sandbox.artifacts import save
-from belljar.sandbox.files import open_beneath, walk
 
 
 @pytest.fixture

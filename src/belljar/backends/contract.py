@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -139,6 +139,29 @@ class End:
     observations: tuple[Observation, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file in the workspace. `kind` is `file`, `directory`, `link` or `other`."""
+
+    path: str
+    kind: str
+    size: int
+    mode: int = 0
+    changed_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedTree:
+    """What runs changed in a mount, as a directory that the host can read."""
+
+    descriptor: int
+    """To be closed by whoever asked."""
+    layered: bool
+    """Whether it is an overlay's upper layer, and not the whole."""
+    untouched: Mapping[str, str] = field(default_factory=dict)
+    """Where it is neither: kinds by path of what is in the mount as it was copied, and therefore not in the tree."""
+
+
 class Process(Protocol):
     """A run in progress. Its output has to be read by the caller, who is also how it ends if nobody cares."""
 
@@ -167,8 +190,14 @@ class Jar(Protocol):
     def launch(self, plan: LaunchPlan, request: RunRequest, *, stdin: int | None, prepare: bool = False) -> Process:
         """Start a run. `stdin` is a descriptor to read from, or None. `prepare` hints that another run will follow."""
 
-    def open(self, mount: int, path: str, flags: int) -> int:
-        """A descriptor for a regular file or directory beneath the mount, through no link."""
+    def read(self, mount: int, path: str, limit: int) -> bytes:
+        """At most `limit` bytes of a regular file in the mount, through no link. Raises OSError as `open` would."""
+
+    def write(self, mount: int, path: str, content: bytes) -> int:
+        """Write a file and make the directories above it; its time of change, in nanoseconds."""
+
+    def list(self, mount: int, path: str, *, recursive: bool) -> Iterable[Entry]:
+        """The entries beneath a directory, bounded in number and depth."""
 
     def mkdir(self, mount: int, path: str) -> None:
         """Make a directory and those above it."""
@@ -176,8 +205,11 @@ class Jar(Protocol):
     def remove(self, mount: int, path: str) -> None:
         """Remove a file, a link, or a directory with all that is in it."""
 
-    def changes(self, mount: int) -> tuple[int, bool]:
-        """What runs changed in a mount: (descriptor, whether it is an upper layer and not the whole)."""
+    def changed(self, mount: int) -> Iterable[Entry]:
+        """The entries that the jar itself holds of a mount: what runs made or changed, and, in a copy, the rest too."""
+
+    def changes(self, mount: int, only: Sequence[str] | None = None) -> ChangedTree:
+        """What runs changed in a mount, with its content; `only` these paths, if not all are wanted."""
 
     def close(self) -> None:
         """End every run and let go of everything."""

@@ -25,6 +25,7 @@ from belljar.backends.contract import (
     RunRequest,
     Status,
 )
+from belljar.backends.hostile_files import OpenedFiles
 from belljar.backends.runtimes import find_runtime
 from belljar.errors import UsageError
 from belljar.policy.models import ContainerPolicy, Mount, Policy
@@ -125,7 +126,7 @@ def _sweep() -> None:
                     shutil.rmtree(path, ignore_errors=True)
 
 
-class UnconfinedJar:
+class UnconfinedJar(OpenedFiles):
     """The workspace directory, and the processes in it."""
 
     def __init__(self, policy: Policy) -> None:
@@ -188,7 +189,7 @@ class UnconfinedJar:
         else:
             os.unlink(whole)
 
-    def changes(self, mount: int) -> tuple[int, bool]:
+    def layer(self, mount: int) -> tuple[int, bool]:
         """The directory itself: nothing is copy-on-write here."""
         return os.open(self._root(self._policy.fs.mounts[mount]), os.O_RDONLY | os.O_DIRECTORY), False
 

@@ -10,9 +10,9 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from belljar.backends.contract import Entry
 from belljar.errors import PrerequisiteError
 from belljar.sandbox.events import Finished, Output
-from belljar.sandbox.files import Entry
 from belljar.sandbox.result import RunResult
 from belljar.sandbox.sandbox import Input, PolicyLike, Sandbox
 from belljar.sandbox.stream import Stream

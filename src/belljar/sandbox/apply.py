@@ -9,7 +9,7 @@ import stat
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from belljar.sandbox.files import copy_content, leaves, open_beneath
+from belljar.backends.hostile_files import copy_content, leaves, open_beneath
 
 if TYPE_CHECKING:
     from belljar.sandbox.changes import Change

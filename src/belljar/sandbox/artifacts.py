@@ -6,7 +6,7 @@ import os
 import stat
 from collections.abc import Sequence
 
-from belljar.sandbox.files import copy_content, open_beneath, parts
+from belljar.backends.hostile_files import copy_content, open_beneath, parts
 
 
 def save(changed: int, paths: Sequence[str], directory: str) -> list[str]:

@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Literal, Self
 
+from belljar.backends.contract import ChangedTree
+from belljar.backends.hostile_files import MAX_DEPTH, MAX_ENTRIES, leaves, open_beneath, walk
 from belljar.policy.globs import DenyGlobs
 from belljar.policy.records import dataclass
-from belljar.sandbox.files import MAX_DEPTH, MAX_ENTRIES, leaves, open_beneath, walk
 from belljar.sandbox.trusted_names import acted_upon
 
 MAX_DIFF_BYTES = 1 << 20
@@ -52,23 +53,23 @@ class Changes:
 
     def __init__(
         self,
-        changed: int,
+        changed: ChangedTree,
         source: str,
         jar_path: str,
         globs: tuple[str, ...],
         *,
-        layered: bool,
         since_ns: int,
         applied: dict[str, int],
     ) -> None:
         self._applied = applied
         """What an earlier `apply` wrote, and when: that is no change of someone else's."""
-        self._changed = changed
+        self._changed = changed.descriptor
+        self._untouched = changed.untouched
         self._source_path = source
         self._source = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._jar_path = jar_path
         self._globs = DenyGlobs(globs).within(source, jar_path)
-        self._layered = layered
+        self._layered = changed.layered
         self._since_ns = since_ns
         self._entries = tuple(sorted(self._find(), key=lambda change: change.path))
 
@@ -92,7 +93,8 @@ class Changes:
     # --- finding ---
 
     def _find(self) -> Iterator[Change]:
-        kept, directories = set(), {""}
+        kept = set(self._untouched)
+        directories = {"", *(path for path, kind in self._untouched.items() if kind == "directory")}
         for entry in walk(self._changed, own=True):
             kept.add(entry.path)
             if entry.kind == "directory":

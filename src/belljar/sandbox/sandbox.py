@@ -17,7 +17,7 @@ from belljar.errors import BelljarError, UsageError
 from belljar.policy.models import Policy
 from belljar.sandbox.detect import open_best
 from belljar.sandbox.events import Finished, Output
-from belljar.sandbox.files import Files, walk
+from belljar.sandbox.files import Files
 from belljar.sandbox.result import Artifact, RunResult
 from belljar.sandbox.running import Watch, make_result, new_run_id, refused_result
 from belljar.sandbox.stream import Handle, Stream
@@ -242,13 +242,11 @@ class Sandbox:
 
         for index, mount in enumerate(self.policy.fs.mounts):
             if mount.source is not None and mount.cow:
-                changed, layered = self._open().changes(index)
                 return Changes(
-                    changed,
+                    self._open().changes(index),
                     mount.source,
                     mount.path,
                     self.policy.fs.deny_globs,
-                    layered=layered,
                     since_ns=self._opened_ns,
                     applied=self._applied,
                 )
@@ -263,11 +261,12 @@ class Sandbox:
         index = self._workspace_index()
         if index is None or not result.artifacts:
             return []
-        changed, _layered = self._open().changes(index)
+        paths = [artifact.path for artifact in result.artifacts]
+        changed = self._open().changes(index, only=paths)
         try:
-            return save(changed, [artifact.path for artifact in result.artifacts], os.fspath(directory))
+            return save(changed.descriptor, paths, os.fspath(directory))
         finally:
-            os.close(changed)
+            os.close(changed.descriptor)
 
     def _workspace_index(self) -> int | None:
         """The mount that the code works in, if what it writes there is the jar's own."""
@@ -281,21 +280,17 @@ class Sandbox:
         if index is None:
             return ()
         try:
-            changed, _layered = jar.changes(index)
-        except (BelljarError, OSError):
-            if self._closed:  # by another thread, meanwhile: the workspace is gone, the result is not
-                return ()
-            raise
-        try:
             made = [
                 Artifact(entry.path, entry.size)
-                for entry in walk(changed, own=True)
+                for entry in jar.changed(index)
                 if entry.kind == "file"
                 and entry.changed_ns >= since_ns
                 and self._written.get((index, entry.path)) != entry.changed_ns
             ]
-        finally:
-            os.close(changed)
+        except (BelljarError, OSError):
+            if self._closed:  # by another thread, meanwhile: the workspace is gone, the result is not
+                return ()
+            raise
         return tuple(sorted(made, key=lambda artifact: artifact.path)[:_MAX_ARTIFACTS])
 
     # --- the jar ---

@@ -14,6 +14,7 @@ from belljar.backends.bubblewrap.client import LAUNCHER, fault, launcher_died
 from belljar.backends.bubblewrap.compile import compile_plan
 from belljar.backends.bubblewrap.host import Host, gather
 from belljar.backends.contract import Availability, Clause, End, LaunchPlan, Observation, RunRequest, Status
+from belljar.backends.hostile_files import OpenedFiles
 from belljar.backends.runtimes import find_program
 from belljar.errors import BelljarError, PrerequisiteError, SandboxUnavailableError, UsageError
 from belljar.limits.detect import CgroupSupport, Mechanism
@@ -66,7 +67,7 @@ def _scope(support: CgroupSupport) -> list[str] | None:
     return [program, *scope_command([], manager=support.manager)[1:]]
 
 
-class BubblewrapJar:
+class BubblewrapJar(OpenedFiles):
     """A stage, from belljar's side."""
 
     def __init__(self, control: socket.socket, answer: wire.Message) -> None:
@@ -149,7 +150,7 @@ class BubblewrapJar:
         """Remove a file or a tree."""
         self._ask({"do": "remove", "view": mount, "path": path})
 
-    def changes(self, mount: int) -> tuple[int, bool]:
+    def layer(self, mount: int) -> tuple[int, bool]:
         """What runs changed in a copy-on-write mount."""
         message, (descriptor,) = self._ask({"do": "changes", "view": mount})
         return descriptor, message["layered"]

@@ -1,0 +1,481 @@
+"""The depot: keeps a Sandbox's files in its volume and serves them to the host.
+
+Runs in a container of its own, which has the volume and nothing else; no code of the user's ever runs in it. What lies
+in the volume was made by that code: names, links, modes and depths are hostile, so every path is walked one name at a
+time through no link.
+
+The volume has a directory for each mount (`m0`, `m1`, …) and, for each run, `tmp-N`, `shm-N` and `code-N`.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from belljar.guest import wire
+
+_STEP = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_BATCH = 500
+
+Request = dict[str, Any]
+Reply = dict[str, Any]
+
+
+class Depot:
+    """Answers requests about the files beneath `root`, one after the other."""
+
+    def __init__(self, channel: wire.Channel, root: str) -> None:
+        self._channel = channel
+        self._root = os.open(root, _STEP)
+        self._copied: dict[int, dict[str, tuple[int, int]]] = {}
+        """What was copied in from the host: (inode, time of change) by path, for each mount."""
+        self._verbs: dict[str, Callable[[Request], Reply]] = {
+            "make": self._make,
+            "wipe": self._wipe,
+            "fill": self._fill,
+            "read": self._read,
+            "write": self._write,
+            "mkdir": self._mkdir,
+            "remove": self._remove,
+            "list": self._list,
+            "changes": self._changes,
+        }
+
+    def serve(self) -> None:
+        """Until the host is gone."""
+        while (frame := self._channel.next()) is not None:
+            kind, payload = frame
+            if kind != wire.JSON:
+                continue  # what is left of a write that was refused
+            request = json.loads(payload)
+            try:
+                reply = self._verbs[request["do"]](request)
+            except OSError as error:
+                reply = {"errno": error.errno or errno.EIO, "message": error.strerror or str(error)}
+            self._channel.send(wire.message({"id": request["id"], **reply}))
+            self._channel.drain()
+
+    # --- the volume ---
+
+    def _make(self, request: Request) -> Reply:
+        for name in request["names"]:
+            os.mkdir(name, 0o755, dir_fd=self._root)
+            os.chmod(f"/proc/self/fd/{self._root}/{name}", request["mode"])
+        return {}
+
+    def _wipe(self, request: Request) -> Reply:
+        for name in request["names"]:
+            try:
+                remove_tree(self._root, name)
+            except FileNotFoundError:
+                continue
+        return {}
+
+    def _mount(self, request: Request) -> int:
+        return os.open(f"m{int(request['mount'])}", _STEP, dir_fd=self._root)
+
+    # --- copying in ---
+
+    def _fill(self, request: Request) -> Reply:
+        """Entries follow, each a message and, for a file, its data; the last message is empty."""
+        mount = self._mount(request)
+        copied = self._copied.setdefault(int(request["mount"]), {})
+        problem: OSError | None = None
+        while (frame := self._channel.next()) is not None:
+            entry = json.loads(frame[1])
+            if not entry:
+                break
+            try:
+                self._put(mount, entry, failed=problem is not None)
+            except OSError as error:
+                problem = problem or error
+        if problem is None:
+            self._remember(mount, copied)
+        os.close(mount)
+        if problem is not None:
+            raise problem
+        return {}
+
+    def _put(self, mount: int, entry: dict[str, Any], *, failed: bool) -> None:
+        size = entry.get("size", 0)
+        if failed:
+            self._skip(size)
+            return
+        directory, _, name = entry["path"].rpartition("/")
+        try:
+            parent = open_beneath(mount, directory)
+        except OSError:
+            self._skip(size)
+            raise
+        try:
+            if entry["kind"] == "directory":
+                os.mkdir(name, entry["mode"] | 0o700, dir_fd=parent)
+            elif entry["kind"] == "link":
+                os.symlink(entry["target"], name, dir_fd=parent)
+            else:
+                self._put_file(parent, name, entry, size)
+        finally:
+            os.close(parent)
+
+    def _put_file(self, parent: int, name: str, entry: dict[str, Any], size: int) -> None:
+        try:
+            flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+            target = os.open(name, flags, 0o600, dir_fd=parent)
+        except OSError:
+            self._skip(size)
+            raise
+        try:
+            self._receive(target, size)
+            os.fchmod(target, entry["mode"])
+            os.utime(target, ns=(entry["mtime_ns"], entry["mtime_ns"]))
+        finally:
+            os.close(target)
+
+    def _remember(self, mount: int, copied: dict[str, tuple[int, int]]) -> None:
+        for path, _directory, _name, status in walk(mount):
+            if not stat.S_ISDIR(status.st_mode):
+                copied[path] = (status.st_ino, status.st_ctime_ns)
+
+    def _receive(self, target: int, size: int) -> None:
+        """Write `size` bytes of data frames; all of them are taken, whatever happens."""
+        while size > 0:
+            data = self._data()
+            size -= len(data)
+            view = memoryview(data)
+            while view:
+                try:
+                    view = view[os.write(target, view) :]
+                except OSError:
+                    self._skip(size)
+                    raise
+
+    def _skip(self, size: int) -> None:
+        while size > 0:
+            size -= len(self._data())
+
+    def _data(self) -> bytes:
+        frame = self._channel.next()
+        if frame is None or frame[0] != wire.DATA or not frame[1]:
+            raise SystemExit(1)  # the host is gone, or does not keep to what it said
+        return frame[1]
+
+    # --- single files ---
+
+    def _read(self, request: Request) -> Reply:
+        mount = self._mount(request)
+        try:
+            descriptor = open_beneath(mount, request["path"], os.O_RDONLY, own=True)
+        finally:
+            os.close(mount)
+        try:
+            status = os.fstat(descriptor)
+            if stat.S_ISDIR(status.st_mode):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError(errno.EINVAL, "not a regular file")
+            return {"size": self._send_content(descriptor, request["limit"])}
+        finally:
+            os.close(descriptor)
+
+    def _send_content(self, descriptor: int, limit: int) -> int:
+        """At most `limit` bytes. The file may change while it is read: what was sent is what counts."""
+        sent = 0
+        while sent < limit and (data := os.read(descriptor, min(wire.CHUNK, limit - sent))):
+            self._channel.send(wire.encode(wire.DATA, data))
+            self._channel.drain()
+            sent += len(data)
+        return sent
+
+    def _write(self, request: Request) -> Reply:
+        size = request["size"]
+        directory, _, name = request["path"].rpartition("/")
+        mount = self._mount(request)
+        try:
+            parent = make_directories(mount, directory)
+            try:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+                target = os.open(name or ".", flags, 0o644, dir_fd=parent)
+            finally:
+                os.close(parent)
+        except OSError:
+            self._skip(size)
+            raise
+        finally:
+            os.close(mount)
+        try:
+            if not stat.S_ISREG(os.fstat(target).st_mode):
+                self._skip(size)
+                raise OSError(errno.EINVAL, "not a regular file")
+            self._receive(target, size)
+            return {"changed_ns": os.fstat(target).st_ctime_ns}
+        finally:
+            os.close(target)
+
+    def _mkdir(self, request: Request) -> Reply:
+        mount = self._mount(request)
+        try:
+            os.close(make_directories(mount, request["path"]))
+        finally:
+            os.close(mount)
+        return {}
+
+    def _remove(self, request: Request) -> Reply:
+        directory, _, name = request["path"].rpartition("/")
+        if name in ("", ".", ".."):
+            raise OSError(errno.EBUSY, "that is the mount itself")
+        mount = self._mount(request)
+        try:
+            parent = open_beneath(mount, directory, own=True)
+            try:
+                if not stat.S_ISDIR(os.lstat(name, dir_fd=parent).st_mode):
+                    os.unlink(name, dir_fd=parent)
+                else:
+                    self._remove_directory(parent, name)
+            finally:
+                os.close(parent)
+        finally:
+            os.close(mount)
+        return {}
+
+    def _remove_directory(self, parent: int, name: str) -> None:
+        """Moved out of the code's sight first, so that nothing it does meanwhile matters."""
+        os.close(_enter(parent, name))  # a directory that is closed can't be moved
+        os.rename(name, "gone", src_dir_fd=parent, dst_dir_fd=self._root)
+        remove_tree(self._root, "gone")
+
+    # --- trees ---
+
+    def _list(self, request: Request) -> Reply:
+        mount = self._mount(request)
+        try:
+            top = open_beneath(mount, request["path"], own=True)
+        finally:
+            os.close(mount)
+        try:
+            entries = walk(top, recursive=request["recursive"], depth=request["depth"])
+            self._send_entries(_entry(path, status) for path, _directory, _name, status in _first(entries, request))
+        finally:
+            os.close(top)
+        return {}
+
+    def _send_entries(self, entries: Iterator[dict[str, Any]]) -> None:
+        batch: list[dict[str, Any]] = []
+        for entry in entries:
+            batch.append(entry)
+            if len(batch) == _BATCH:
+                self._send_batch(batch)
+                batch = []
+        self._send_batch(batch)
+
+    def _send_batch(self, batch: list[dict[str, Any]]) -> None:
+        if batch:
+            self._channel.send(wire.message({"entries": batch}))
+            self._channel.drain()
+
+    def _changes(self, request: Request) -> Reply:
+        """Every entry; with those that are not as they were copied in, their content.
+
+        `only` are paths that are wanted, when not all are.
+        """
+        mount = self._mount(request)
+        copied = self._copied.get(int(request["mount"]), {})
+        only = None if request.get("only") is None else set(request["only"])
+        try:
+            for path, directory, name, status in _first(walk(mount, depth=request["depth"]), request):
+                if only is not None and path not in only:
+                    continue
+                entry = _entry(path, status)
+                if entry["kind"] == "link":
+                    entry["target"] = _target(directory, name)
+                if copied.get(path) == (status.st_ino, status.st_ctime_ns):
+                    entry["untouched"] = True
+                self._channel.send(wire.message({"entry": entry}))
+                if entry["kind"] == "file" and "untouched" not in entry:
+                    self._send_file(directory, name, status.st_size)
+                self._channel.drain()
+        finally:
+            os.close(mount)
+        return {}
+
+    def _send_file(self, directory: int, name: str, size: int) -> None:
+        """Data with its holes left out: (offset, length) before each piece. Ends with an empty message."""
+        try:
+            descriptor = _open_any(directory, name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:  # gone meanwhile
+            self._channel.send(wire.message({"gone": True}))
+            return
+        try:
+            position = 0
+            while position < size:
+                try:
+                    position = os.lseek(descriptor, position, os.SEEK_DATA)
+                    hole = os.lseek(descriptor, position, os.SEEK_HOLE)
+                except OSError as error:
+                    if error.errno == errno.ENXIO:  # nothing but a hole up to the end
+                        break
+                    hole = size  # a file system that does not tell
+                while position < min(hole, size):
+                    data = os.pread(descriptor, min(wire.CHUNK, hole - position, size - position), position)
+                    if not data:
+                        size = position
+                        break
+                    self._channel.send(wire.message({"at": position}) + wire.encode(wire.DATA, data))
+                    self._channel.drain()
+                    position += len(data)
+            self._channel.send(wire.message({"whole": os.fstat(descriptor).st_size}))
+        finally:
+            os.close(descriptor)
+
+
+# --- walking, through no link ----------------------------------------------------------------------------------------
+
+
+def open_beneath(root: int, path: str, flags: int = os.O_RDONLY | os.O_DIRECTORY, *, own: bool = False) -> int:
+    """Open `path` beneath `root` one name at a time; `own` opens what the code closed (mode 000)."""
+    names = [name for name in path.split("/") if name not in ("", ".")]
+    if ".." in names or path.startswith("/"):
+        raise OSError(errno.EINVAL, "not a path beneath the mount")
+    flags |= os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    current = os.dup(root)
+    try:
+        for position, name in enumerate(names):
+            wanted = flags if position == len(names) - 1 else _STEP
+            following = _open_any(current, name, wanted) if own else os.open(name, wanted, dir_fd=current)
+            os.close(current)
+            current = following
+        if not names:
+            return os.open(".", flags, dir_fd=current)
+        result, current = current, -1
+        return result
+    finally:
+        if current >= 0:
+            os.close(current)
+
+
+def make_directories(root: int, path: str) -> int:
+    """The directory `path`, made with those above it as far as they are missing."""
+    current = os.dup(root)
+    for name in [name for name in path.split("/") if name not in ("", ".")]:
+        try:
+            if name == "..":
+                raise OSError(errno.EINVAL, "not a path beneath the mount")
+            try:
+                os.mkdir(name, 0o755, dir_fd=current)
+            except FileExistsError:
+                pass
+            following = os.open(name, _STEP, dir_fd=current)
+        finally:
+            os.close(current)
+        current = following
+    return current
+
+
+def _open_any(directory: int, name: str, flags: int) -> int:
+    try:
+        return os.open(name, flags | os.O_CLOEXEC, dir_fd=directory)
+    except PermissionError:
+        handle = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        if stat.S_ISLNK(os.fstat(handle).st_mode):
+            raise PermissionError(errno.EACCES, "a link")
+        os.chmod(f"/proc/self/fd/{handle}", 0o700)
+    finally:
+        os.close(handle)
+    return os.open(name, flags | os.O_CLOEXEC, dir_fd=directory)
+
+
+def walk(root: int, *, recursive: bool = True, depth: int = 200) -> Iterator[tuple[str, int, str, os.stat_result]]:
+    """(path, directory, name, status) of everything beneath `root`; each directory is opened once, from above."""
+    stack: list[tuple[int, str, list[str] | None]] = [(os.open(".", _STEP, dir_fd=root), "", None)]
+    try:
+        while stack:
+            directory, prefix, waiting = stack[-1]
+            if waiting is None:
+                waiting = []
+                stack[-1] = (directory, prefix, waiting)
+                for name in os.listdir(directory):
+                    try:
+                        status = os.lstat(name, dir_fd=directory)
+                    except FileNotFoundError:
+                        continue
+                    yield f"{prefix}{name}", directory, name, status
+                    if recursive and stat.S_ISDIR(status.st_mode) and len(stack) < depth:
+                        waiting.append(name)
+            elif waiting:
+                name = waiting.pop()
+                try:
+                    stack.append((_open_any(directory, name, _STEP), f"{prefix}{name}/", None))
+                except OSError:
+                    continue  # gone, or no directory any more
+            else:
+                os.close(stack.pop()[0])
+    finally:
+        for directory, _prefix, _waiting in stack:
+            os.close(directory)
+
+
+def _first(
+    entries: Iterator[tuple[str, int, str, os.stat_result]], request: Request
+) -> Iterator[tuple[str, int, str, os.stat_result]]:
+    for count, entry in enumerate(entries):
+        if count >= request["most"]:
+            return
+        yield entry
+
+
+def _entry(path: str, status: os.stat_result) -> dict[str, Any]:
+    kinds = ((stat.S_ISREG, "file"), (stat.S_ISDIR, "directory"), (stat.S_ISLNK, "link"))
+    kind = next((name for test, name in kinds if test(status.st_mode)), "other")
+    return {
+        "path": path,
+        "kind": kind,
+        "size": status.st_size,
+        "mode": stat.S_IMODE(status.st_mode),
+        "changed_ns": status.st_ctime_ns,
+        "modified_ns": status.st_mtime_ns,
+    }
+
+
+def _target(directory: int, name: str) -> str:
+    try:
+        return os.readlink(name, dir_fd=directory)
+    except OSError:
+        return ""
+
+
+def _enter(directory: int, name: str) -> int:
+    """Open a directory, whatever its mode. By handle: a link that takes its place is neither opened nor changed."""
+    handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        os.chmod(f"/proc/self/fd/{handle}", 0o700)
+        return os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    finally:
+        os.close(handle)
+
+
+def remove_tree(parent: int, name: str) -> None:
+    """Remove the directory `name` and all that is in it, at any depth, with two descriptors.
+
+    Directories are moved up beside it as they are met. Nobody but the depot writes in `parent`.
+    """
+    waiting, count = [name], 0
+    while waiting:
+        current = waiting.pop()
+        descriptor = _enter(parent, current)
+        try:
+            for entry in os.listdir(descriptor):
+                if not stat.S_ISDIR(os.lstat(entry, dir_fd=descriptor).st_mode):
+                    os.unlink(entry, dir_fd=descriptor)
+                    continue
+                os.close(_enter(descriptor, entry))
+                count += 1
+                moved = f"{name}.{count}"
+                os.rename(entry, moved, src_dir_fd=descriptor, dst_dir_fd=parent)
+                waiting.append(moved)
+        finally:
+            os.close(descriptor)
+        os.rmdir(current, dir_fd=parent)

@@ -1,0 +1,411 @@
+"""Pid 1 of a container: waits for one command, runs it once, watches it to its end, and tells the host.
+
+The gate is the jar's user, as the code is, but the code can't touch it: signals to pid 1 from inside are ignored, and
+its memory and descriptors are closed to others (not dumpable). The code has pipes of its own for its output, never the
+channel to the host. When the code's first process ends, everything else in the container is killed before the end is
+told: so an end that was told is an end.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import time
+from types import CodeType, TracebackType
+from typing import Any
+
+from belljar.guest import observer, self_check, usage, wire
+
+_TICK_SECONDS = 0.02
+_BACKLOG = 1 << 18
+"""How much output may wait for the host before the code has to."""
+_PR_SET_DUMPABLE = 4
+_libc = ctypes.CDLL(None, use_errno=True)
+_STARTED_WITH: frozenset[str] = frozenset()
+"""The modules that a Python which has just started has; filled in by `start`."""
+
+
+class Started:
+    """In the code's own process: Python code that is still to be run, at the top of the stack (see `start`)."""
+
+    def __init__(self, code: CodeType, main: dict[str, Any]) -> None:
+        self.code = code
+        self.main = main
+
+
+class Run:
+    """A command in progress, from the gate's side."""
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        self.deadline = time.monotonic() + request["timeout_seconds"]
+        self.meter = usage.Meter()
+        self.ended_by = ""
+        self.status: int | None = None
+        self.pid = 0
+        self.outputs: dict[int, bytes] = {}
+        self.stdin = -1
+        self.stdin_waiting = bytearray()
+        self.stdin_ended = False
+        self.observer: observer.Observer | None = None
+        self.listener_from: socket.socket | None = None
+        self.names = {int(number): name for number, name in request["calls"].items()}
+        self.observed = frozenset(request["observed"])
+
+    def kill(self, reason: str) -> None:
+        """End everything in the container but the gate."""
+        self.ended_by = self.ended_by or reason
+        try:
+            os.kill(-1, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+
+class Gate:
+    """Waits at the channel, then at the run."""
+
+    def __init__(self, channel: wire.Channel) -> None:
+        self._channel = channel
+        self._children, self._child_ended = os.pipe()
+        for end in (self._children, self._child_ended):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(self._child_ended, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+
+    def wait(self) -> Started | None:
+        """Wait for the command; in the code's own process, returns what is to be run there."""
+        while (frame := self._channel.next()) is not None:
+            request = json.loads(frame[1])
+            if request.get("do") == "run":
+                return self._run(request)
+        return None
+
+    # --- starting ---
+
+    def _run(self, request: dict[str, Any]) -> Started | None:
+        files = {name: self._receive(size) for name, size in request["files"]}
+        run = Run(request)
+        stdin = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        if request["stdin"]:
+            os.close(stdin)
+            stdin, run.stdin = os.pipe()
+            os.set_blocking(run.stdin, False)
+        (out, out_end), (err, err_end) = os.pipe(), os.pipe()
+        ours, theirs = socket.socketpair()
+        run.pid = os.fork()
+        if run.pid == 0:
+            ours.close()
+            child = Child(request, files)
+            return child.become(stdin, out_end, err_end, theirs)
+        for descriptor in (stdin, out_end, err_end):
+            os.close(descriptor)
+        theirs.close()
+        run.outputs = {out: wire.STDOUT, err: wire.STDERR}
+        for descriptor in run.outputs:
+            os.set_blocking(descriptor, False)
+        if request["notify_filter"]:
+            run.listener_from = ours
+        self._watch(run)
+        return None
+
+    def _receive(self, size: int) -> bytes:
+        content = bytearray()
+        while len(content) < size:
+            frame = self._channel.next()
+            if frame is None or frame[0] != wire.DATA:
+                raise SystemExit(1)
+            content += frame[1]
+        return bytes(content)
+
+    # --- watching ---
+
+    def _watch(self, run: Run) -> None:
+        while run.status is None:
+            self._turn(run)
+        run.kill(run.ended_by)
+        self._bury_everyone()
+        for descriptor in list(run.outputs):
+            while self._forward(run, descriptor):
+                self._channel.drain()
+        self._tell(run)
+        while not self._channel.ended:  # the host reads what is left, and lets go
+            self._channel.frames.clear()
+            self._channel.read()
+
+    def _turn(self, run: Run) -> None:
+        poll = select.poll()
+        poll.register(self._channel.incoming, select.POLLIN)
+        poll.register(self._children, select.POLLIN)
+        if self._channel.backlog:
+            poll.register(self._channel.outgoing, select.POLLOUT)
+        if self._channel.backlog < _BACKLOG:
+            for descriptor in run.outputs:
+                poll.register(descriptor, select.POLLIN)
+        if run.stdin_waiting and run.stdin >= 0:
+            poll.register(run.stdin, select.POLLOUT)
+        if run.observer is not None:
+            poll.register(run.observer.fileno(), select.POLLIN)
+        if run.listener_from is not None:
+            poll.register(run.listener_from.fileno(), select.POLLIN)
+        for descriptor, _event in poll.poll(_TICK_SECONDS * 1000):
+            self._handle(run, descriptor)
+        if run.meter.new_oom_kills() and not run.ended_by:
+            run.kill("oom")
+        if time.monotonic() > run.deadline and not run.ended_by:
+            run.kill("timeout")
+        self._bury(run)
+
+    def _handle(self, run: Run, descriptor: int) -> None:
+        if descriptor == self._channel.incoming:
+            self._channel.read()
+            for kind, payload in self._channel.frames:
+                self._obey(run, kind, payload)
+            self._channel.frames.clear()
+            if self._channel.ended:
+                run.kill("abandoned")
+        elif descriptor == self._channel.outgoing:
+            self._channel.flush()
+        elif descriptor in run.outputs:
+            self._forward(run, descriptor)
+        elif descriptor == run.stdin:
+            self._feed(run)
+        elif run.observer is not None and descriptor == run.observer.fileno():
+            if not run.observer.on_readable():
+                run.observer = None if run.status is None else run.observer
+        elif run.listener_from is not None and descriptor == run.listener_from.fileno():
+            self._take_listener(run)
+
+    def _obey(self, run: Run, kind: bytes, payload: bytes) -> None:
+        if kind == wire.STDIN:
+            run.stdin_waiting += payload
+            run.stdin_ended = run.stdin_ended or not payload
+            self._feed(run)
+        elif kind == wire.JSON and "kill" in (order := json.loads(payload)):
+            run.kill(str(order["kill"]))
+
+    def _feed(self, run: Run) -> None:
+        """Give the code its input; what it has taken is told, so that the host sends more."""
+        taken = 0
+        while run.stdin_waiting and run.stdin >= 0:
+            try:
+                written = os.write(run.stdin, run.stdin_waiting[: wire.CHUNK])
+            except BlockingIOError:
+                break
+            except OSError:  # the code has closed it
+                written = len(run.stdin_waiting)
+                os.close(run.stdin)
+                run.stdin = -1
+            del run.stdin_waiting[:written]
+            taken += written
+        if run.stdin_ended and not run.stdin_waiting and run.stdin >= 0:
+            os.close(run.stdin)
+            run.stdin = -1
+        if taken:
+            self._channel.send(wire.message({"took": taken}))
+
+    def _forward(self, run: Run, descriptor: int) -> bool:
+        """Pass on a piece of output. What was written after the kernel killed for memory is not: the run is over."""
+        try:
+            data = os.read(descriptor, wire.CHUNK)
+        except BlockingIOError:
+            return False
+        if not data:
+            os.close(descriptor)
+            del run.outputs[descriptor]
+            return False
+        if run.meter.new_oom_kills() and run.status is None:
+            if not run.ended_by:
+                run.kill("oom")
+            return True
+        self._channel.send(wire.encode(run.outputs[descriptor], data))
+        return True
+
+    def _take_listener(self, run: Run) -> None:
+        assert run.listener_from is not None
+        _data, descriptors, _flags, _address = socket.recv_fds(run.listener_from, 1, 1)
+        run.listener_from.close()
+        run.listener_from = None
+        if descriptors:
+            run.observer = observer.Observer(descriptors[0], run.names, run.observed)
+
+    # --- the end ---
+
+    def _bury(self, run: Run) -> None:
+        """Reap whoever has ended; pid 1 inherits every orphan, and an unburied one counts as a process."""
+        try:
+            os.read(self._children, 4096)
+        except BlockingIOError:
+            pass
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == run.pid:
+                run.status = status
+
+    def _bury_everyone(self) -> None:
+        while True:
+            try:
+                os.waitpid(-1, 0)
+            except ChildProcessError:
+                return
+
+    def _tell(self, run: Run) -> None:
+        end = {
+            "status": run.status,
+            "ended_by": run.ended_by,
+            "cpu_seconds": run.meter.cpu_seconds(),
+            "peak_memory_bytes": run.meter.peak_memory_bytes(),
+            "oom_kills": run.meter.new_oom_kills(),
+            "pids_refused": run.meter.new_pids_refused(),
+            "observations": run.observer.report() if run.observer is not None else [],
+        }
+        self._channel.send(wire.message({"end": end}))
+        self._channel.drain()
+
+
+class Child:
+    """The code's first process, between fork and the code."""
+
+    def __init__(self, request: dict[str, Any], files: dict[str, bytes]) -> None:
+        self._request = request
+        self._files = files
+
+    def become(self, stdin: int, stdout: int, stderr: int, listener_to: socket.socket) -> Started:
+        """Turn into the code: by exec, or, for Python that is already up, by returning it."""
+        request = self._request
+        in_process = bool(request["python"])
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler if in_process else signal.SIG_DFL)
+        if not in_process:
+            for number in (signal.SIGPIPE, signal.SIGXFSZ):
+                signal.signal(number, signal.SIG_DFL)
+        os.setsid()
+        for wanted, descriptor in enumerate((stdin, stdout, stderr)):
+            os.dup2(descriptor, wanted)
+        kept = os.dup(listener_to.fileno()) if request["notify_filter"] else -1
+        if kept >= 0:
+            high = 3
+            os.dup2(kept, high, inheritable=False)
+            os.closerange(high + 1, 4096)
+        else:
+            os.closerange(3, 4096)
+        listener_to.detach()
+        _libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
+        try:
+            self._settle()
+            self._seal(3 if kept >= 0 else -1)
+        except OSError as error:
+            os.write(2, f"belljar: the code could not be started: {error}\n".encode())
+            os._exit(125)
+        if not in_process:
+            self._exec()
+        return self._python()
+
+    def _settle(self) -> None:
+        request = self._request
+        os.umask(0o022)
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("1000")
+        for name, content in self._files.items():
+            path = os.path.join(request["code_directory"], name)
+            descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o444)
+            with open(descriptor, "wb") as file:
+                file.write(content)
+        home = request["env"].get("HOME")
+        if home and home.startswith("/tmp/"):
+            os.makedirs(home, exist_ok=True)
+        os.chdir(request["workdir"])
+        for name, value in request["rlimits"].items():
+            which = getattr(resource, name)
+            hard = resource.getrlimit(which)[1]
+            limit = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            resource.setrlimit(which, (limit, limit))
+
+    def _seal(self, listener_to: int) -> None:
+        """The filters. From the first on, the gate answers; it is at its loop already."""
+        if listener_to >= 0:
+            listener = observer.install(bytes.fromhex(self._request["notify_filter"]), listener=True)
+            with socket.socket(fileno=listener_to) as channel:
+                socket.send_fds(channel, [b"x"], [listener])
+            os.close(listener)
+        if self._request["jar_filter"]:
+            observer.install(bytes.fromhex(self._request["jar_filter"]), listener=False)
+
+    def _exec(self) -> None:
+        argv, env = self._request["argv"], self._request["env"]
+        code = 127
+        try:
+            os.execvpe(argv[0], argv, env)  # noqa: S606 - that is the point
+        except FileNotFoundError:
+            os.write(2, os.fsencode(f"belljar: {argv[0]}: not found\n"))
+        except (OSError, ValueError) as error:
+            code = 126
+            os.write(2, os.fsencode(f"belljar: {argv[0]}: {getattr(error, 'strerror', None) or error}\n"))
+        os._exit(code)
+
+    def _python(self) -> Started:
+        """What `python FILE ARGUMENTS…` would have set up, in a Python that is up already."""
+        path, *arguments = self._request["argv"][1:]
+        env = self._request["env"]
+        os.environ.clear()
+        os.environ.update(env)
+        sys.argv[:] = [path, *arguments]
+        sys.orig_argv[:] = self._request["argv"]
+        beside = [entry for entry in env.get("PYTHONPATH", "").split(":") if entry]
+        sys.path[:] = [os.path.dirname(path), *beside, *(entry for entry in sys.path if entry)]
+        sys.path_importer_cache.clear()
+        sys.excepthook = _without_us
+        for name in set(sys.modules) - _STARTED_WITH - {"__main__"}:
+            del sys.modules[name]
+        main = type(sys)("__main__")
+        main.__dict__.update(__file__=path, __builtins__=__builtins__, __cached__=None)
+        sys.modules["__main__"] = main
+        with open(path, "rb") as file:
+            source = file.read()
+        return Started(compile(source, path, "exec", dont_inherit=True), main.__dict__)
+
+
+def _without_us(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Show an uncaught error as Python does, without the frames in which belljar started the code."""
+    while trace is not None and trace.tb_frame.f_code.co_filename in ("<belljar>", "<string>"):
+        trace = trace.tb_next
+    sys.__excepthook__(kind, error.with_traceback(trace), trace)
+
+
+def start(started_with: frozenset[str]) -> Started | None:
+    """The container's program. In pid 1 it never returns; in the code's process it returns what is left to run."""
+    global _STARTED_WITH  # noqa: PLW0603 - known only at the very start
+    _STARTED_WITH = started_with
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    incoming, outgoing = os.dup(0), os.dup(1)
+    nothing = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+    os.dup2(nothing, 0)
+    os.dup2(nothing, 1)
+    os.close(nothing)
+    channel = wire.Channel(incoming, outgoing)
+    frame = channel.next()
+    if frame is None:
+        os._exit(0)
+    config = json.loads(frame[1])
+    channel.send(wire.message({"ready": self_check.look(config["absent"], config["quota"])}))
+    channel.drain()
+    if config["role"] == "depot":
+        from belljar.guest import files
+
+        files.Depot(channel, config["quota"]).serve()
+        os._exit(0)
+    started = Gate(channel).wait()
+    if started is None:
+        os._exit(0)
+    return started

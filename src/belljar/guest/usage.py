@@ -1,0 +1,77 @@
+"""What the container has used: told by its own control group, read-only inside; without one, by its dead."""
+
+from __future__ import annotations
+
+import os
+import resource
+
+_V1 = "/sys/fs/cgroup"
+_V2 = "/sys/fs/cgroup"
+
+
+class Meter:
+    """Reads the group's counters; what was there before the code started is not the code's."""
+
+    def __init__(self) -> None:
+        self._second = os.path.exists(f"{_V2}/cgroup.controllers")
+        self._cpu_before = self._cpu() or 0.0
+        self._oom_before = self.oom_kills()
+        self._refused_before = self.pids_refused()
+
+    def oom_kills(self) -> int:
+        """How often the kernel killed something here for want of memory."""
+        if self._second:
+            return _field(f"{_V2}/memory.events", "oom_kill")
+        return _field(f"{_V1}/memory/memory.oom_control", "oom_kill")
+
+    def new_oom_kills(self) -> int:
+        """The same, since the code started."""
+        return self.oom_kills() - self._oom_before
+
+    def pids_refused(self) -> int:
+        """How often a fork was refused for their number."""
+        return _field(f"{_V2}/pids.events" if self._second else f"{_V1}/pids/pids.events", "max")
+
+    def new_pids_refused(self) -> int:
+        """The same, since the code started."""
+        return self.pids_refused() - self._refused_before
+
+    def cpu_seconds(self) -> float:
+        """Processor time of the code and all its children, those nobody waited for included where the group tells."""
+        counted = self._cpu()
+        if counted is not None:
+            return max(0.0, counted - self._cpu_before)
+        dead = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return dead.ru_utime + dead.ru_stime
+
+    def peak_memory_bytes(self) -> int:
+        """The most that was in use at once: of the group, or of the largest process."""
+        name = f"{_V2}/memory.peak" if self._second else f"{_V1}/memory/memory.max_usage_in_bytes"
+        return _number(name) or resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+
+    def _cpu(self) -> float | None:
+        if self._second:
+            microseconds = _field(f"{_V2}/cpu.stat", "usage_usec")
+            return microseconds / 1e6 if microseconds else None
+        nanoseconds = _number(f"{_V1}/cpuacct/cpuacct.usage")
+        return nanoseconds / 1e9 if nanoseconds else None
+
+
+def _number(path: str) -> int:
+    try:
+        with open(path) as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return 0
+
+
+def _field(path: str, name: str) -> int:
+    try:
+        with open(path) as file:
+            for line in file:
+                key, _, value = line.partition(" ")
+                if key == name:
+                    return int(value)
+    except (OSError, ValueError):
+        return 0
+    return 0

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attack_kill import Scene
 
 
 @pytest.fixture
@@ -37,3 +38,11 @@ def project(arena: Path) -> Path:
     path.mkdir()
     path.chmod(0o755)
     return path
+
+
+@pytest.fixture
+def scene(backend: str, arena: Path, project: Path) -> Iterator[Scene]:
+    """Where a program that uses belljar is killed."""
+    made = Scene(backend, arena, project)
+    yield made
+    made.close()

@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 
 PREFIX = "belljar"
+_NO_NAMESPACE = 0
 LEAF = "belljar-launcher"
 """v2: where the launcher itself lives, because a group that has groups with limits may hold no process."""
 
 
 def group_name(pid: int, number: int | str) -> str:
     """The name of the group `number` that the living process `pid` makes."""
-    return f"{PREFIX}-{_pid_namespace()}-{pid}-{_start_time(pid) or 0}-{number}"
+    return f"{PREFIX}-{process_name(pid)}-{number}"
 
 
 def is_stale(name: str) -> bool:
@@ -22,11 +23,23 @@ def is_stale(name: str) -> bool:
 
     One from another pid namespace can't be judged from here, so it is not stale.
     """
-    parts = name.split("-")
-    if len(parts) != 5 or parts[0] != PREFIX or not all(part.isdigit() for part in parts[1:4]):
+    prefix, _, rest = name.partition("-")
+    process, _, number = rest.rpartition("-")
+    return prefix == PREFIX and bool(number) and is_dead(process)
+
+
+def process_name(pid: int) -> str:
+    """A name that the living process `pid` has alone: its pid namespace, its pid, and when it started."""
+    return f"{_pid_namespace()}-{pid}-{_start_time(pid) or 0}"
+
+
+def is_dead(process: str) -> bool:
+    """Whether this is the name of a process of this pid namespace that is dead now."""
+    parts = process.split("-")
+    if len(parts) != 3 or not all(part.isdigit() for part in parts):
         return False
-    namespace, pid, started = (int(part) for part in parts[1:4])
-    return namespace == _pid_namespace() and _start_time(pid) != started
+    namespace, pid, started = map(int, parts)
+    return namespace == _pid_namespace() != _NO_NAMESPACE and _start_time(pid) != started
 
 
 def is_of(name: str, pid: int) -> bool:
@@ -35,7 +48,10 @@ def is_of(name: str, pid: int) -> bool:
 
 
 def _pid_namespace() -> int:
-    return os.stat("/proc/self/ns/pid").st_ino
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except FileNotFoundError:  # not Linux: there, nobody is told dead from alive
+        return _NO_NAMESPACE
 
 
 def _start_time(pid: int) -> int | None:

@@ -12,7 +12,7 @@ from belljar.backends.container.faults import GVISOR_INSTALL, fault, no_answer
 from belljar.errors import BelljarError, PolicyError, PrerequisiteError, SandboxUnavailableError
 from belljar.policy.records import dataclass
 
-__all__ = ["Engine", "fault", "find_engine", "find_program"]
+__all__ = ["Engine", "engine_environment", "fault", "find_engine", "find_program"]
 
 DEFAULT_SECONDS = 60.0
 _PLACES = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin")
@@ -47,7 +47,7 @@ class Engine:
 
     def environment(self) -> dict[str, str]:
         """The environment of the engine's program: the caller's, with the places that Debian leaves out of PATH."""
-        return {**os.environ, "PATH": os.pathsep.join(_search_path())}
+        return engine_environment()
 
     def run(self, *args: str, timeout: float = DEFAULT_SECONDS, input: bytes | None = None) -> str:  # noqa: A002
         """What one of its commands prints.
@@ -95,6 +95,11 @@ class Engine:
         if self.runtime == "runsc":
             options += ["--runtime-flag", "network=none"]  # loopback only; older ones can't set up anything else
         return options
+
+
+def engine_environment() -> dict[str, str]:
+    """The caller's environment, with a PATH in which an engine finds its own helpers."""
+    return {**os.environ, "PATH": os.pathsep.join(_search_path())}
 
 
 def find_program(name: str) -> str | None:

@@ -1,0 +1,126 @@
+"""Removing containers and volumes: those of a belljar that is gone, by name or by the label that says whose they are.
+
+Runs in the keeper, a bare interpreter, and in belljar itself, with the privilege of whoever started belljar.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from belljar.limits.naming import is_dead, process_name
+
+LABEL = "belljar=1"
+OWNER = "belljar.owner"
+_OWNER = re.compile(rf"(?:^|[\s,\[]){re.escape(OWNER)}[=:](\d+)-(\d+-\d+-\d+)(?=[\s,\]]|$)")
+_SECONDS = 15.0
+"""For one command of the engine."""
+_AT_ONCE = 4
+_FIRST_PAUSE, _LAST_PAUSE = 0.05, 0.5
+
+
+class Caller(NamedTuple):
+    """An engine as a plain command and its environment."""
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+
+    def ask(self, *args: str) -> str | None:
+        """What a command prints; None if it fails or hangs."""
+        process = self.start(*args)
+        return None if process is None else _finish(process)
+
+    def start(self, *args: str) -> subprocess.Popen[str] | None:
+        """A command, started."""
+        try:
+            return subprocess.Popen(
+                [*self.command, *args],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=dict(self.environment),
+                text=True,
+                errors="replace",
+                start_new_session=True,
+            )
+        except OSError:
+            return None
+
+
+def owner() -> str:
+    """The value of the label `belljar.owner` for what this process makes: the user, and which process it is."""
+    return f"{os.getuid()}-{process_name(os.getpid())}"
+
+
+def remove(
+    caller: Caller, containers: Iterable[str], volumes: Iterable[str], *, grace_seconds: float, seconds: float
+) -> bool:
+    """Remove these, containers first; try again until none is there. Whether that was reached within `seconds`.
+
+    For `grace_seconds` they may still come: an engine that was asked to make one before its caller died, makes it.
+    """
+    started, pause = time.monotonic(), _FIRST_PAUSE
+    names, stores = list(containers), list(volumes)
+    while True:
+        _remove_containers(caller, names)
+        if stores:
+            caller.ask("volume", "rm", "-f", *stores)
+        age = time.monotonic() - started
+        if age >= grace_seconds and not _are_there(caller, names, stores):
+            return True
+        if age >= seconds:
+            return False
+        time.sleep(pause)
+        pause = min(pause * 2, _LAST_PAUSE)
+
+
+def sweep(caller: Caller) -> list[str]:
+    """Remove the containers and volumes of this user's dead belljars; the ids and names of what was removed."""
+    containers, volumes = _of_the_dead(caller, "ps", "-a", "--no-trunc"), _of_the_dead(caller, "volume", "ls")
+    if containers or volumes:
+        remove(caller, containers, volumes, grace_seconds=0, seconds=_SECONDS)
+    return [*containers, *volumes]
+
+
+def _of_the_dead(caller: Caller, *listing: str) -> list[str]:
+    shown = "{{.Name}}" if listing[0] == "volume" else "{{.ID}}"
+    told = caller.ask(*listing, "--filter", f"label={LABEL}", "--format", shown + " {{.Labels}}") or ""
+    return [line.split(" ", 1)[0] for line in told.splitlines() if _is_abandoned(line)]
+
+
+def _is_abandoned(line: str) -> bool:
+    """Whether what this line tells of was made by this user, in a process that is dead."""
+    found = _OWNER.search(line)
+    return found is not None and int(found.group(1)) == os.getuid() and is_dead(found.group(2))
+
+
+def _remove_containers(caller: Caller, names: list[str]) -> None:
+    """Several at once: an engine takes half a second for each. With their anonymous volumes."""
+    slices = [names[start::_AT_ONCE] for start in range(_AT_ONCE)]
+    for process in [caller.start("rm", "-f", "-v", *some) for some in slices if some]:
+        if process is not None:
+            _finish(process)
+
+
+def _are_there(caller: Caller, names: list[str], stores: list[str]) -> bool:
+    there: set[str] = set()
+    if names:
+        listed = caller.ask("ps", "-a", "--no-trunc", "--filter", f"label={LABEL}", "--format", "{{.ID}} {{.Names}}")
+        there.update((listed or "").replace(",", " ").split())
+    if stores:
+        there.update((caller.ask("volume", "ls", "--format", "{{.Name}}") or "").split())
+    return not there.isdisjoint((*names, *stores))
+
+
+def _finish(process: subprocess.Popen[str]) -> str | None:
+    try:
+        stdout, _ = process.communicate(timeout=_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return None
+    return stdout if process.returncode == 0 else None

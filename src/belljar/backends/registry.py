@@ -8,9 +8,10 @@ from belljar.errors import PrerequisiteError
 AUTOMATIC = ("bubblewrap",)
 """What `backend: auto` chooses from, the strongest first."""
 
-NAMES = ("bubblewrap", "unconfined")
+NAMES = ("bubblewrap", "gvisor", "docker", "podman", "unconfined")
 
-_LATER = ("landlock", "seatbelt", "docker", "podman", "gvisor")
+_CONTAINERS = ("gvisor", "docker", "podman")
+_LATER = ("landlock", "seatbelt")
 
 
 def create(name: str, *, state: str) -> Backend:
@@ -19,6 +20,8 @@ def create(name: str, *, state: str) -> Backend:
         from belljar.backends.bubblewrap.backend import BubblewrapBackend
 
         return BubblewrapBackend(state=state)
+    if name in _CONTAINERS:
+        return _container(name, state)
     if name == "unconfined":
         from belljar.backends.unconfined import UnconfinedBackend
 
@@ -28,10 +31,21 @@ def create(name: str, *, state: str) -> Backend:
     )
 
 
+def _container(name: str, state: str) -> Backend:
+    from importlib import import_module
+
+    made: Backend = import_module("belljar.backends.container.backend").ContainerBackend(name=name, state=state)
+    return made
+
+
 def availability(name: str, *, state: str) -> Availability:
     """What `probe` says, for backends that exist and for those that do not yet."""
     if name in _LATER:
         return Availability(name, available=False, reason="not in this version of belljar")
+    if name in _CONTAINERS:
+        from belljar.backends.container.probe import probe
+
+        return probe(name)
     return create(name, state=state).probe()
 
 

@@ -111,8 +111,12 @@ def find_program(name: str) -> str | None:
     return None
 
 
-def find_engine(backend: str, engine: str = "auto", runtime: str = "auto") -> Engine:
+def find_engine(
+    backend: str, engine: str = "auto", runtime: str = "auto", *, timeout: float = DEFAULT_SECONDS
+) -> Engine:
     """The engine for a backend (`docker`, `podman`, `gvisor`), as `container.engine` and `container.runtime` want it.
+
+    For gvisor, docker is asked whether it has runsc, for `timeout` seconds at most.
 
     Raises:
         PolicyError: the three do not fit together.
@@ -124,7 +128,7 @@ def find_engine(backend: str, engine: str = "auto", runtime: str = "auto") -> En
     if backend == "gvisor":
         if runtime not in ("auto", "runsc"):
             raise PolicyError(f"container.runtime is {runtime}, but backend gvisor is runsc and nothing else")
-        return _find_gvisor(names)
+        return _find_gvisor(names, timeout)
     wanted = None if runtime == "auto" else runtime
     for name in names:
         program = _find_engine_program(name)
@@ -133,7 +137,7 @@ def find_engine(backend: str, engine: str = "auto", runtime: str = "auto") -> En
     raise PrerequisiteError(f"{names[0]} is not installed", hint=_INSTALL[names[0]])
 
 
-def _find_gvisor(names: tuple[str, ...]) -> Engine:
+def _find_gvisor(names: tuple[str, ...], timeout: float) -> Engine:
     """The first of these engines that has runsc. Never one with anything else."""
     problems: list[BelljarError] = []
     for name in names:
@@ -142,7 +146,7 @@ def _find_gvisor(names: tuple[str, ...]) -> Engine:
             continue
         engine = Engine(name, program, "runsc")
         try:
-            if _has_runsc(engine):
+            if _has_runsc(engine, timeout):
                 return engine
         except (PrerequisiteError, SandboxUnavailableError) as problem:
             problems.append(problem)
@@ -152,11 +156,11 @@ def _find_gvisor(names: tuple[str, ...]) -> Engine:
     raise PrerequisiteError(f"there is no gVisor here: {looked_at} without a runtime runsc", hint=GVISOR_INSTALL)
 
 
-def _has_runsc(engine: Engine) -> bool:
+def _has_runsc(engine: Engine, timeout: float) -> bool:
     if engine.name == "docker":
         from belljar.backends.container.facts import facts
 
-        return "runsc" in facts(engine).runtimes
+        return "runsc" in facts(engine, timeout=timeout).runtimes
     needed = "containerd-shim-runsc-v1" if engine.name == "nerdctl" else "runsc"
     return find_program(needed) is not None
 

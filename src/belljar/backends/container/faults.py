@@ -63,6 +63,7 @@ _ROWS = (
         r"cannot connect to the docker daemon|is the docker daemon running|failed to connect to the docker api|"
         r"error during connect|cannot connect to podman|unable to connect to podman|cannot access containerd socket|"
         r"connect: connection refused|dial unix \S+: connect: no such file|dial tcp .*(?:i/o timeout|no route to host)|"
+        r"request returned .* for API route|"
         r"indirection through nil pointer to embedded struct field Info",
         PrerequisiteError,
         "{engine}'s daemon does not answer",
@@ -159,6 +160,12 @@ _ROWS = (
         PrerequisiteError,
         "{engine} can't mount what it was asked to",
         "a daemon on another machine, or in a virtual machine, sees only its own files: use a local one",
+    ),
+    _Row(
+        r"setrlimit|error setting rlimit|ulimit",
+        PrerequisiteError,
+        "{engine} can't set limits on processes here",
+        "start the engine with higher limits of its own (ulimit -n, ulimit -u), or as root",
     ),
     _Row(
         r"seccomp",

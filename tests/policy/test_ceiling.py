@@ -141,6 +141,41 @@ REFUSED = {
         "proc: {uid: 1001}",
         "p.yaml:1:13: proc.uid: wanted 1000, as the managed policy says (managed.yaml:1:13), found 1001",
     ),
+    "an image": (
+        "container: {image: 'base:1'}",
+        "container: {image: other}",
+        "p.yaml:1:20: container.image: wanted 'base:1', as the managed policy says (managed.yaml:1:20), found 'other'",
+    ),
+    "a runtime": (
+        "container: {runtime: runsc}",
+        "container: {runtime: runc}",
+        "p.yaml:1:22: container.runtime: wanted 'runsc', as the managed policy says (managed.yaml:1:22), found 'runc'",
+    ),
+    "pulling": (
+        "container: {pull: never}",
+        "container: {pull: missing}",
+        "p.yaml:1:19: container.pull: wanted never, as the managed policy says (managed.yaml:1:19), found 'missing'",
+    ),
+    "a network": (
+        "container: {network: bridge}",
+        "extends: unrestricted\ncontainer: {network: host}",
+        "p.yaml:2:22: container.network: wanted none or bridge, as the managed policy says (managed.yaml:1:22), found 'host'",
+    ),
+    "a port": (
+        "container: {ports: ['1:1']}",
+        "container: {ports: ['1:1', '2:2']}",
+        "p.yaml:1:28: container.ports: wanted nothing beyond 1:1, as the managed policy says (managed.yaml:1:20), found 2:2",
+    ),
+    "an entry point": (
+        "container: {entrypoint: [tini, --]}",
+        "container: {entrypoint: [sh, -c]}",
+        "p.yaml:1:25: container.entrypoint: wanted tini, --, as the managed policy says (managed.yaml:1:25), found sh, -c",
+    ),
+    "a writable image": (
+        "container: {read_only: true}",
+        "container: {read_only: false}",
+        "p.yaml:1:24: container.read_only: wanted true, as the managed policy says (managed.yaml:1:24), found false",
+    ),
     "an interpreter out of nowhere": (
         "fs: {mounts: [{path: /x, source: HERE/src}]}",
         "python: {interpreter: ./python}",

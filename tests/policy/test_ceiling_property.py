@@ -67,6 +67,20 @@ mounts = st.builds(
 )
 globs = ["**/secret", "HERE/c/**", "HERE/c/d", "/data/**", "**/b"]
 backends = st.sampled_from(["auto", "bubblewrap", "docker", "unconfined"])
+containers = {
+    "image": st.sampled_from(["", "a", "b:1"]),
+    "engine": st.sampled_from(["auto", "docker"]),
+    "runtime": st.sampled_from(["auto", "runc", "runsc"]),
+    "name": st.sampled_from(["one", "two", None]),
+    "network": st.sampled_from(["none", "bridge", "host"]),
+    "pid": st.sampled_from(["private", "host"]),
+    "privileged": st.booleans(),
+    "read_only": st.booleans(),
+    "auto_remove": st.booleans(),
+    "entrypoint": st.sampled_from([["a"], ["a", "b"], None]),
+    "ports": words("1:1", "2:2", "3:3"),
+    "pull": st.sampled_from(["never", "missing"]),
+}
 degraded = st.sampled_from(["refuse", "allow"]) | words("proc.mem_mb", "proc.cpu_quota", "fs.size_mb")
 
 
@@ -84,6 +98,7 @@ def policies(patterns: list[str]) -> st.SearchStrategy[dict[str, Any]]:
         proc=some(uid=st.sampled_from([1000, 1001]), cpu_quota=st.sampled_from([0.5, 1, 3]), **limits("proc")),
         env=some(**{"pass": words("A", "B"), "set": st.dictionaries(st.sampled_from(["A", "LANG"]), st.just("x"))}),
         logging=some(sample_ratio=st.sampled_from([0, 1]), redact_pii=st.booleans()),
+        container=some(**containers),
     )
 
 
@@ -92,6 +107,7 @@ def grants_more(policy: Policy, ceiling: dict[str, Any], here: Path) -> Iterator
     yield from _limits(policy, ceiling)
     yield from _backends(policy, ceiling)
     yield from _words(policy, ceiling)
+    yield from _containers(policy, ceiling.get("container", {}))
     net, fs = ceiling.get("net", {}), ceiling.get("fs", {})
     if policy.net.enabled and net.get("enabled") is False:
         yield "net.enabled"
@@ -146,6 +162,34 @@ def _words(policy: Policy, ceiling: dict[str, Any]) -> Iterator[str]:
         most_set = set(CLAUSES) if most == "allow" else set() if most == "refuse" else set(most)
         if not isinstance(accepted, str) and not set(accepted) <= most_set:
             yield "on_degraded"
+
+
+def _containers(policy: Policy, ceiling: dict[str, Any]) -> Iterator[str]:
+    asked = policy.container
+    for name in ("image", "engine", "runtime", "name"):
+        if name in ceiling and getattr(asked, name) != ceiling[name]:
+            yield f"container.{name}"
+    if "entrypoint" in ceiling and list(asked.entrypoint or ()) != (ceiling["entrypoint"] or []):
+        yield "container.entrypoint"
+    if "ports" in ceiling and not set(asked.ports) <= set(ceiling["ports"]):
+        yield "container.ports"
+    if asked.pull == "missing" and ceiling.get("pull") == "never":
+        yield "container.pull"
+    for name in ("read_only", "auto_remove"):
+        if ceiling.get(name) and not getattr(asked, name):
+            yield f"container.{name}"
+    # Dangers: where the ceiling says nothing, it says no.
+    if asked.privileged and not ceiling.get("privileged", False):
+        yield "container.privileged"
+    if asked.pid == "host" and ceiling.get("pid", "private") == "private":
+        yield "container.pid"
+    if (
+        asked.network
+        not in {"none": ("none",), "bridge": ("none", "bridge"), "host": ("none", "bridge", "host")}[
+            ceiling.get("network", "none")
+        ]
+    ):
+        yield "container.network"
 
 
 def _rule(entry: dict[str, Any]) -> HostRule:
@@ -245,6 +289,10 @@ def stays_beneath(here: Path, preset: str, layers: list[Any], ceiling: Any, work
         return
     outcomes["granted"] += 1
     event("granted")
+    asked = policy.container
+    if asked.privileged or asked.pid == "host" or asked.network != "none":
+        outcomes["dangerous"] += 1
+        assert preset == "unrestricted"
     assert list(grants_more(policy, placed(ceiling, here), here)) == []
 
 
@@ -288,9 +336,30 @@ def test_nothing_reaches_hosts_that_the_ceiling_denies(here: Path, inner: list[A
     stays_beneath(here, "aicode", [{"net": {"allowlist": inner}}], {"net": {"allowlist": outer}}, None, live=False)
 
 
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    preset=st.sampled_from(["unrestricted", "unrestricted", "docker"]),
+    inner=st.lists(some(container=some(**containers)), min_size=1, max_size=2),
+    outer=some(**containers),
+)
+def test_no_container_gets_what_the_ceiling_denies(here: Path, preset: str, inner: list[Any], outer: Any) -> None:
+    """The same for what an engine is asked for."""
+    stays_beneath(here, preset, inner, {"container": outer}, None, live=False)
+
+
+risky = some(**{name: containers[name] for name in ("network", "pid", "privileged")})
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(preset=st.sampled_from(["unrestricted", "unrestricted", "aicode"]), inner=risky, outer=risky)
+def test_no_container_gets_the_host(here: Path, preset: str, inner: Any, outer: Any) -> None:
+    """Unless both the policy and the ceiling say so, and the policy starts from `unrestricted`."""
+    stays_beneath(here, preset, [{"container": inner}], {"container": outer}, None, live=False)
+
+
 def test_the_property_is_not_empty(here: Path) -> None:
     """Both outcomes were met, and without the ceiling the oracle does find what is granted."""
-    assert min(outcomes["granted"], outcomes["refused"]) > 20
+    assert min(outcomes["granted"], outcomes["refused"], outcomes["dangerous"]) > 20
     ceiling = {
         "backend": "bubblewrap",
         "on_degraded": "refuse",
@@ -298,13 +367,21 @@ def test_the_property_is_not_empty(here: Path) -> None:
         "net": {"enabled": False, "allowlist": []},
         "proc": {"mem_mb": 1, "uid": 1},
         "env": {"pass": [], "set": {}},
+        "container": {"image": "a", "name": "x", "pull": "never", "ports": [], "entrypoint": None, "read_only": True},
     }
     found = set()
+    asked = {
+        "image": "b", "name": "y", "pull": "missing", "ports": ["1:1"], "entrypoint": ["a"], "read_only": False,
+        "privileged": True, "pid": "host", "network": "host",
+    }  # fmt: skip
     for directory in ("a", "c"):
-        open_wide = {"fs": {"mounts": [{"path": "/data", "source": f"{here}/{directory}", "rw": True}]}}
+        open_wide = {
+            "fs": {"mounts": [{"path": "/data", "source": f"{here}/{directory}", "rw": True}]},
+            "container": asked,
+        }
         policy = resolve("unrestricted", layers=[open_wide], managed=None)
         found |= {word.split()[0] for word in grants_more(policy, ceiling, here)}
     assert found == {
         "mem_mb", "size_mb", "proc.uid", "unconfined", "backend", "env.pass", "env.set", "on_degraded", "net.enabled",
-        "net.allowlist", "fs.mounts", "fs.deny_globs",
+        "net.allowlist", "fs.mounts", "fs.deny_globs", *(f"container.{name}" for name in asked),
     }  # fmt: skip

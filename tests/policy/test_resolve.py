@@ -44,7 +44,7 @@ def test_the_eight_presets() -> None:
     }  # fmt: skip
     policies = [resolve(name, managed=None) for name in preset_names()]
     assert len({policy.digest for policy in policies}) == 8
-    assert [p.backend for p in policies if p.backend != "auto"] == ["docker", "unconfined"]
+    assert [p.backend for p in policies if p.backend != "auto"] == ["gvisor", "unconfined"]
     assert all(policy.proc.uid != 0 and policy.logging.redact_pii for policy in policies)
 
 

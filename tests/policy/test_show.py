@@ -29,6 +29,14 @@ RICH: dict[str, Any] = {
         ]
     },
     "proc": {"mem_mb": "1537k", "output_mb": "7b", "timeout_ms": 1, "cpu_quota": 0.25},
+    "container": {
+        "image": "localhost:5000/a/b_c:1.2@sha256:" + "0" * 64,
+        "name": "x",
+        "entrypoint": ["sh", "-c", "it's # \n"],
+        "ports": ["8080:80", "1:65535"],
+        "read_only": False,
+        "pull": "missing",
+    },
     "env": {"set": {"A": "yes: #\n", "B": "1", "C": "", "D": "null", "E": "ünï"}, "pass": ["TERM"]},
 }
 
@@ -82,6 +90,11 @@ DIFFERENCES = {
             "looser",
         ),
     ),
+    "an image": ({"container": {"image": "a"}}, ("container.image", "", "a", "changed")),
+    "pulling": ({"container": {"pull": "missing"}}, ("container.pull", "never", "missing", "looser")),
+    "a port": ({"container": {"ports": ["1:2"]}}, ("container.ports", [], ["1:2"], "looser")),
+    "a writable root": ({"container": {"read_only": False}}, ("container.read_only", True, False, "looser")),
+    "an entry point": ({"container": {"entrypoint": ["a"]}}, ("container.entrypoint", None, ["a"], "changed")),
     "no sandbox": ({"backend": "unconfined"}, ("backend", "auto", "unconfined", "looser")),
     "another sandbox": ({"backend": "gvisor"}, ("backend", "auto", "gvisor", "changed")),
     "nothing degraded": (
@@ -183,6 +196,34 @@ AGREED_BAD: list[dict[str, Any]] = [
     {"env": {"pass": ["a b"]}},
     {"logging": {"sample_ratio": 2}},
     {"logging": {"redact_pii": 1}},
+    {"container": {"images": "a"}},
+    {"container": {"image": "-v"}},
+    {"container": {"image": "--privileged"}},
+    {"container": {"image": "a b"}},
+    {"container": {"image": "UPPER"}},
+    {"container": {"image": "a:"}},
+    {"container": {"image": "a@sha256:0"}},
+    {"container": {"image": None}},
+    {"container": {"name": "-x"}},
+    {"container": {"name": ""}},
+    {"container": {"name": "a/b"}},
+    {"container": {"name": "x" * 65}},
+    {"container": {"engine": "lxc"}},
+    {"container": {"runtime": "kata"}},
+    {"container": {"network": "container:other"}},
+    {"container": {"pid": "container:other"}},
+    {"container": {"privileged": "no"}},
+    {"container": {"entrypoint": "sh"}},
+    {"container": {"entrypoint": []}},
+    {"container": {"entrypoint": [""]}},
+    {"container": {"entrypoint": [1]}},
+    {"container": {"ports": "8080:80"}},
+    {"container": {"ports": [8080]}},
+    {"container": {"ports": ["80"]}},
+    {"container": {"ports": ["0:80"]}},
+    {"container": {"ports": ["0.0.0.0:80:80"]}},
+    {"container": {"ports": ["08:80"]}},
+    {"container": {"pull": "always"}},
 ]
 
 
@@ -204,6 +245,11 @@ AGREED_GOOD: list[dict[str, Any]] = [
     {"net": {"allowlist": ["*.a.com", "::1", {"host": "10.0.0.1", "credential": None}]}},
     {"env": {"set": {"A": "x", "B": 1}}},
     {"python": {"venv": None}},
+    {"container": None},
+    {"container": {"image": "", "name": None, "entrypoint": None, "ports": []}},
+    {"container": {"image": "python"}},
+    {"container": {"image": "docker.io/library/python:3.12-slim@sha256:" + "ab" * 32}},
+    {"container": {"image": "sha256:" + "ab" * 32, "name": "a.b-c_d", "ports": ["65535:1"]}},
 ]
 
 

@@ -23,18 +23,18 @@ from belljar.policy.problems import Problems, place
 _LISTS = ("fs.mounts", "fs.deny_globs", "net.allowlist", "env.pass", "fallback", "container.ports")
 
 
-def assemble(values: Layer, problems: Problems) -> Policy | None:
+def assemble(values: Layer, problems: Problems, *, dangerous: bool = False) -> Policy | None:
     """The policy that the merged values say; None if there are problems, which are noted."""
     _check(values, problems)
     if len(problems):
         return None
     from belljar.policy.digest import digest
 
-    policy = _policy(values, "")
-    return _policy(values, digest(policy))
+    policy = _policy(values, "", dangerous=dangerous)
+    return _policy(values, digest(policy), dangerous=dangerous)
 
 
-def _policy(values: Layer, digest: str) -> Policy:
+def _policy(values: Layer, digest: str, *, dangerous: bool) -> Policy:
     def one(key: str, default: Any = None) -> Any:
         written = values.get(key)
         return default if written is None else written.value
@@ -75,6 +75,7 @@ def _policy(values: Layer, digest: str) -> Policy:
         backend=one("backend", "auto"),
         fallback=many("fallback"),
         on_degraded=one("on_degraded", "refuse"),
+        dangerous=dangerous,
         origins=MappingProxyType(_origins(values)),
         digest=digest,
     )
@@ -109,6 +110,10 @@ def _check(values: Layer, problems: Problems) -> None:
             wanted = ", ".join(homes)
             problems.add(workdir.origin, f"fs.workdir: wanted a directory in {wanted}, found '{workdir.value}'")
     _check_denied(values, mounts, problems)
+    if any(key.startswith("container.") for key in values):
+        from belljar.policy.containers import check  # most policies need none of it
+
+        check(values, problems)
 
 
 def _check_denied(values: Layer, mounts: tuple[Written, ...], problems: Problems) -> None:

@@ -54,7 +54,7 @@ class _Ceiling:
             if written and written.value and os.path.realpath(written.value) != os.path.realpath(limit.value or ""):
                 self._lower(key, written, limit, found(limit.value))
         elif written is None or written.value != limit.value:
-            self._lower(key, written, limit, found(limit.value))
+            self._lower(key, written, limit, _shown(key, limit.value))
 
     def stays_off(self, key: str, limit: Written) -> None:
         written = self.values.get(key)

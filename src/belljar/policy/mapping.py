@@ -9,16 +9,19 @@ from belljar.policy.units import size_value
 
 
 def to_mapping(policy: Policy) -> dict[str, Any]:
-    """The mapping of a file that stands alone and says all that `policy` does; `from_mapping` reads it back."""
+    """The mapping of a file that says all that `policy` does, key by key; `from_mapping` reads it back.
+
+    It inherits nothing, but for a dangerous one: only those that extend `unrestricted` may say what it says.
+    """
     return {
         "version": 1,
-        "extends": "none",
+        "extends": "unrestricted" if policy.dangerous else "none",
         "backend": policy.backend,
         "fallback": list(policy.fallback),
         "on_degraded": policy.on_degraded if isinstance(policy.on_degraded, str) else list(policy.on_degraded),
         "fs": {
             "mounts": [_mount(mount) for mount in policy.fs.mounts],
-            "deny_globs": list(policy.fs.deny_globs),
+            "deny_globs": _globs(policy),
             "size_mb": size_value(policy.fs.size_bytes),
             "inodes": policy.fs.inodes,
             "workdir": policy.fs.workdir,
@@ -64,6 +67,28 @@ def _mount(mount: Mount) -> dict[str, Any]:
         written["source"] = mount.source
     written["rw"] = mount.rw
     return {**written, "cow": True} if mount.cow else written
+
+
+def _globs(policy: Policy) -> list[str]:
+    """Patterns add up, so that what `unrestricted` has and the policy has not is taken back."""
+    if not policy.dangerous:
+        return list(policy.fs.deny_globs)
+    inherited = _inherited_globs()
+    if policy.fs.deny_globs[: len(inherited)] == inherited:
+        return list(policy.fs.deny_globs)
+    return [*(f"!{pattern}" for pattern in inherited), *policy.fs.deny_globs]
+
+
+def _inherited_globs() -> tuple[str, ...]:
+    from belljar.policy.presets import preset_layer
+
+    patterns: tuple[str, ...] = ()
+    name = "unrestricted"
+    while name:
+        name, layer = preset_layer(name)
+        own = layer["fs.deny_globs"].value if "fs.deny_globs" in layer else ()
+        patterns = (*(item.value for item in own), *patterns)
+    return patterns
 
 
 def _host(rule: HostRule) -> str | dict[str, Any]:

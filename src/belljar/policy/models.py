@@ -143,6 +143,8 @@ class Policy:
     fallback: tuple[str, ...] = ()
     on_degraded: str | tuple[str, ...] = "refuse"
     """`refuse`, `allow`, or the clauses (`proc.mem_mb`) whose degradation is accepted."""
+    dangerous: bool = False
+    """Whether it hands the host to the code (`policy.dangers`), which only a policy from `unrestricted` may."""
     origins: Mapping[str, Origin] = field(default_factory=_nothing, compare=False)
     """Key path as in the file (`proc.mem_mb`, `fs.deny_globs[2]`) to where it was written."""
     digest: str = ""

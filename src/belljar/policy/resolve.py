@@ -24,6 +24,7 @@ MANAGED_PATH = "/etc/belljar/policy.yaml"
 MANAGED_OWNER = 0
 DEEPEST_EXTENDS = 8
 _API = "Sandbox(policy=…)"
+_UNRESTRICTED = "unrestricted"
 
 
 def resolve(
@@ -67,12 +68,18 @@ def resolve(
         merged.lay(layer, problems)
     problems.check()
     _refuse_files_within_mounts(reader.files, merged.values, problems)
-    if managed is not None and (ceiling := read_managed(managed)) is not None:
+    ceiling = None if managed is None else read_managed(managed)
+    dangerous = False
+    if _could_be_dangerous(merged.values):
+        from belljar.policy.dangers import judge
+
+        dangerous = judge(merged.values, problems, unrestricted=reader.unrestricted, ceiling=ceiling)
+    if ceiling is not None:
         from belljar.policy.ceiling import apply
 
         apply(merged, ceiling, problems)
     problems.check()
-    policy = assemble(merged.values, problems)
+    policy = assemble(merged.values, problems, dangerous=dangerous)
     problems.check()
     assert policy is not None
     return policy
@@ -123,6 +130,8 @@ class _Sources:
         self.problems = problems
         self.workspace = workspace
         self.files: list[str] = []
+        self.unrestricted = False
+        """Whether the chain starts from the preset of that name."""
 
     def base_and_layers(
         self, source: str | os.PathLike[str] | None, mappings: Sequence[Mapping[str, Any]]
@@ -155,6 +164,7 @@ class _Sources:
             what = f"wanted a preset ({', '.join(PRESETS)}) or the path of a file, found {name[:60]!a}"
             text = what + nearest(name, PRESETS)
             return self._stop(at, f"extends: {text}" if at else text)
+        self.unrestricted = self.unrestricted or name == _UNRESTRICTED
         extends, layer = preset_layer(name)
         return (self._preset(extends, at) if extends else []) + [layer]
 
@@ -209,6 +219,13 @@ class _Sources:
                 f"{path}: a policy inside the workspace is never read: the code that it confines could have written it",
                 hint=f"move it out of {self.workspace}",
             )
+
+
+def _could_be_dangerous(values: Layer) -> bool:
+    """Whether there is anything to look at: a plain preset asks an engine for nothing and shows nothing of the host."""
+    if "python.venv" in values or any(key.startswith("container.") for key in values):
+        return True
+    return "fs.mounts" in values and any(item.value.source for item in values["fs.mounts"].value)
 
 
 def _is_file(name: str, path: str) -> bool:

@@ -100,7 +100,8 @@ def _flat(policy: Policy) -> dict[str, Any]:
         flat.update({f"{section}.{name}" if name else section: item for name, item in inner.items()})
     mounts, hosts = flat.pop("fs.mounts"), flat.pop("net.allowlist")
     flat.update({f"fs.mounts[{mount['path']}]": mount for mount in mounts})
-    flat.update({f"fs.deny_globs[{glob}]": glob for glob in flat.pop("fs.deny_globs")})
+    flat.update({f"fs.deny_globs[{glob}]": glob for glob in policy.fs.deny_globs})
+    del flat["fs.deny_globs"]
     for host in hosts:
         name = host if isinstance(host, str) else host["host"]
         flat[f"net.allowlist[{name}]"] = [*flat.get(f"net.allowlist[{name}]", []), host]

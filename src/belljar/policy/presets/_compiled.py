@@ -127,13 +127,14 @@ COMPILED: dict[str, tuple[str, str, dict[str, tuple[Any, int, int]]]] = {
         },
     ),
     "docker": (
-        "Confined by a container engine instead of bubblewrap, with aicode's limits.",
+        "Confined by a container engine instead of bubblewrap: gVisor where it is there, else Docker or Podman alone.",
         "aicode",
         {
-            "backend": ("docker", 4, 10),
-            "on_degraded": ("refuse", 6, 14),
-            "proc.cpu_quota": (1.0, 8, 14),
-            "proc.mem_mb": (1073741824, 9, 11),
+            "backend": ("gvisor", 6, 10),
+            "fallback": ((("docker", 7, 12), ("podman", 7, 20)), 7, 11),
+            "on_degraded": ("refuse", 9, 14),
+            "proc.cpu_quota": (1.0, 11, 14),
+            "proc.mem_mb": (1073741824, 12, 11),
         },
     ),
     "development": (

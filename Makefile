@@ -7,15 +7,19 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --no-input
 # How long one pass of the tests may take before it is ended, in seconds.
 TEST_SECONDS ?= 1500
 PYTEST_ARGS  ?=
+# Which tests `make test-containers` runs.
+CONTAINER_TESTS ?= tests/conformance tests/attacks
+# Container engines of the tests' own, as root on Debian.
+ENGINES      := $(BIN)/python tests/engines/run.py
 # Which tests `make test-vm` runs in the virtual machine.
 VM_TESTS     ?= tests/conformance
 
 .DEFAULT_GOAL := help
 MAKEFLAGS     += --no-print-directory
-.PHONY: help demo test test-here test-user test-vm check lint format types layers generated generate bench install dev clean
+.PHONY: help demo test test-passes test-here test-user test-containers engines engines-stop test-vm check lint format types layers generated generate bench install dev clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 demo: ## install belljar here and show what it does: four runs, what happened to each, by which rule
 	@scripts/install-prerequisites.sh demo "$(PYTHON)"
@@ -25,6 +29,9 @@ demo: ## install belljar here and show what it does: four runs, what happened to
 test: ## install what the tests need and run them all: as you, and if you are root, as an ordinary user too
 	@scripts/install-prerequisites.sh test "$(PYTHON)"
 	@$(MAKE) dev
+	@$(ENGINES) around -- $(MAKE) test-passes
+
+test-passes:
 	@status=0; $(MAKE) test-here || status=1; \
 	if [ "$$(id -u)" = 0 ]; then $(MAKE) test-user || status=1; fi; exit $$status
 
@@ -34,6 +41,19 @@ test-here:
 
 test-user:
 	@TEST_SECONDS=$(TEST_SECONDS) scripts/test-as-user.sh $(BIN)/python $(PYTEST_ARGS)
+
+test-containers: ## the conformance tests and the attacks on docker, gVisor and podman only
+	@scripts/install-prerequisites.sh test "$(PYTHON)"
+	@$(MAKE) dev
+	@$(ENGINES) around -- $(MAKE) test-passes PYTEST_ARGS="-k 'docker or gvisor or podman' $(CONTAINER_TESTS) $(PYTEST_ARGS)"
+
+engines: ## start the container engines of the tests to stay (root on Debian): eval "$(make engines)"
+	@scripts/install-prerequisites.sh test "$(PYTHON)" >&2
+	@$(MAKE) dev >&2
+	@$(ENGINES) start
+
+engines-stop: dev ## stop them, and remove all but their images
+	@$(ENGINES) stop
 
 test-vm: dev ## run the conformance tests in a virtual machine with cgroup v2 and systemd (QEMU; slow)
 	@$(BIN)/python tests/vm/run.py -- python3 -m pytest -q $(VM_TESTS)

@@ -2,6 +2,9 @@
 # Installs what belljar (demo) or its tests (test) need from the system and do not find, with apt as root or through sudo.
 # Where it can't, it says what to type and exits with 1. Nothing is installed that is already there.
 #
+# As root on Debian the tests also get container engines, which they start themselves (tests/engines): a package's own
+# daemon is not started. Elsewhere they use the engines that are there.
+#
 #   scripts/install-prerequisites.sh demo|test [PYTHON]
 set -euo pipefail
 
@@ -9,6 +12,7 @@ purpose=${1:?demo or test}
 python=${2:-python3}
 required=()   # packages without which there is no point in going on
 wanted=()     # packages without which some tests are skipped
+engines=()    # the same, for container engines
 PATH=$PATH:/usr/sbin:/sbin
 
 has() { command -v "$1" >/dev/null 2>&1; }
@@ -18,7 +22,7 @@ python_works() { "$1" -c 'import ensurepip, venv' >/dev/null 2>&1; }
 has_library() { ldconfig -p 2>/dev/null | grep -q "$1"; }
 
 look() {
-  required=() wanted=()
+  required=() wanted=() engines=()
   python_works "$python" || required+=(python3 python3-venv)
   has bwrap || required+=(bubblewrap)
   has_library 'libseccomp\.so\.2' || required+=(libseccomp2)
@@ -29,7 +33,22 @@ look() {
     has setpriv || required+=(util-linux)
     has useradd || required+=(passwd)
     python_works /usr/bin/python3 || required+=(python3 python3-venv)
+    ! is_debian || look_for_engines
   fi
+}
+
+is_debian() { grep -Eqs '^ID(_LIKE)?=.*debian' /etc/os-release; }
+
+look_for_engines() {
+  has dockerd || engines+=(docker.io)
+  has docker || engines+=(docker-cli)  # of its own since Debian 13, a part of docker.io before
+  has containerd || engines+=(containerd)
+  has runc || engines+=(runc)
+  has runsc || engines+=(runsc)
+  has podman || engines+=(podman netavark)
+  has conmon || engines+=(conmon)
+  has newuidmap || engines+=(uidmap)
+  has mmdebstrap || engines+=(mmdebstrap)
 }
 
 as_root() {
@@ -45,9 +64,57 @@ can_install() {
 
 apt_get() { as_root env DEBIAN_FRONTEND=noninteractive apt-get --quiet --yes "$@" </dev/null >>"$log" 2>&1; }
 
+# The packages among these that apt knows: not every release has all of them.
+known() {
+  local package
+  for package in "$@"; do
+    ! apt-cache policy "$package" 2>/dev/null | grep -q 'Candidate: [^(]' || echo "$package"
+  done
+}
+
+# While this file is there and says 101, no package starts a daemon. One that somebody made is left as it is.
+no_daemons() {
+  policy=/usr/sbin/policy-rc.d
+  [ ! -e "$policy" ] || { policy=; return 0; }
+  printf '#!/bin/sh\nexit 101\n' >"$policy"
+  chmod 755 "$policy"
+}
+
+daemons_again() {
+  [ -z "${policy:-}" ] || rm -f "$policy"
+  policy=
+}
+
+begin_log() {
+  log=${log:-$(mktemp)}
+  trap 'rm -f "$log"; daemons_again' EXIT
+}
+
+install_engines() {
+  local packages
+  begin_log
+  mapfile -t packages < <(known "$@")
+  if [ "${#packages[@]}" -lt "$#" ]; then  # perhaps only because there are no package lists
+    apt_get update || true
+    mapfile -t packages < <(known "$@")
+  fi
+  [ "${#packages[@]}" -gt 0 ] || return 0
+  no_daemons
+  if install "${packages[@]}"; then
+    stay_off "${packages[@]}"
+  fi
+  daemons_again
+}
+
+# Nor at the next boot: who wants the system's own docker has to say so.
+stay_off() {
+  has systemctl || return 0
+  case " $* " in *' docker.io '*) systemctl --quiet disable docker.service docker.socket ;; esac >>"$log" 2>&1 || true
+  case " $* " in *' containerd '*) systemctl --quiet disable containerd.service ;; esac >>"$log" 2>&1 || true
+}
+
 install() {
-  log=$(mktemp)
-  trap 'rm -f "$log"' EXIT
+  begin_log
   echo "== installing $*"
   [ "$(id -u)" = 0 ] || sudo -v
   # Package lists are often missing or old on a fresh machine: try without, then with new ones.
@@ -75,14 +142,19 @@ if [ "${#missing[@]}" -gt 0 ] && can_install; then
   install "${missing[@]}" || true
   look
 fi
+if [ "${#engines[@]}" -gt 0 ] && can_install; then
+  install_engines "${engines[@]}"
+  look
+fi
 if [ "${#required[@]}" -gt 0 ]; then
   echo "error: belljar needs what is not installed here, and it can't be installed from here: ${required[*]}" >&2
   echo "hint: type this, then try again:" >&2
   what_to_type "${required[@]}"
   exit 1
 fi
-if [ "${#wanted[@]}" -gt 0 ]; then
-  echo "note: not installed, so the tests that need it will be skipped: ${wanted[*]}" >&2
+missing=("${wanted[@]}" "${engines[@]}")
+if [ "${#missing[@]}" -gt 0 ]; then
+  echo "note: not installed, so the tests that need it will be skipped: ${missing[*]}" >&2
 fi
 if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
   echo "error: belljar needs Python 3.11 or newer, and $python is $("$python" -V 2>&1)" >&2

@@ -5,6 +5,9 @@
 # of their own that is made from an interpreter the user may execute. Both lie in one temporary directory that is removed
 # at the end; the user (belljar-test, made if missing, no password) stays.
 #
+# Container engines: docker is the dockerd of the tests' own (DOCKER_HOST, from tests/engines), whose socket is given to
+# the user's group for as long as it lives; podman is the user's own, rootless, with its storage in the directory.
+#
 #   scripts/test-as-user.sh PYTHON [PYTEST-ARGUMENT…]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -18,16 +21,51 @@ id "$user" >/dev/null 2>&1 || useradd --create-home --shell /bin/sh --comment "b
 home=$(getent passwd "$user" | cut -d: -f6)
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/belljar-test.XXXXXX")
-trap 'rm -rf "$work"' EXIT
+trap 'end_podman; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 chmod 755 "$work"
 mkdir -p "$work/tree" "$work/tmp"
+engines=()  # variables that lead to the engines
 
 as_user() {
   setpriv --reuid="$user" --regid="$(id -g "$user")" --init-groups --inh-caps=-all -- \
     env -i HOME="$home" USER="$user" LOGNAME="$user" SHELL=/bin/sh LANG=C.UTF-8 TMPDIR="$work/tmp" \
     PATH=/usr/local/bin:/usr/bin:/bin ${CI:+CI="$CI"} ${TERM:+TERM="$TERM"} \
-    ${BELLJAR_MUST_WORK:+BELLJAR_MUST_WORK="$BELLJAR_MUST_WORK"} "$@"
+    ${BELLJAR_MUST_WORK:+BELLJAR_MUST_WORK="$BELLJAR_MUST_WORK"} "${engines[@]}" "$@"
+}
+
+# Only a socket of the tests' own: who may speak with a dockerd is root in all but name.
+give_docker() {
+  local socket=${DOCKER_HOST#unix://} bin
+  case $socket in /tmp/belljar-engines.*/docker.sock) ;; *) return 0 ;; esac
+  chgrp "$(id -g "$user")" "$socket"
+  chmod 660 "$socket"
+  engines+=(DOCKER_HOST="$DOCKER_HOST")
+  bin=${socket%/*}/bin
+  [ ! -d "$bin" ] || engines+=(PATH="$bin:/usr/local/bin:/usr/bin:/bin")
+}
+
+give_podman() {
+  command -v podman >/dev/null && command -v newuidmap >/dev/null || return 0
+  grep -qs "^$user:" /etc/subuid && grep -qs "^$user:" /etc/subgid || give_subordinate_ids
+  mkdir -m 700 "$work/podman" "$work/podman/runtime"
+  "$python" tests/engines/run.py podman-settings "$work/podman" >"$work/podman/exports"
+  chown -R "$user:" "$work/podman"
+  engines+=(XDG_RUNTIME_DIR="$work/podman/runtime" \
+    CONTAINERS_CONF="$work/podman/containers.conf" CONTAINERS_STORAGE_CONF="$work/podman/storage.conf")
+}
+
+# 65536 ids above all that are given to somebody.
+give_subordinate_ids() {
+  local first
+  first=$(cat /etc/subuid /etc/subgid 2>/dev/null | awk -F: '{end = $2 + $3; if (end > top) top = end} END {print top > 100000 ? top : 100000}')
+  usermod --add-subuids "$first-$((first + 65535))" --add-subgids "$first-$((first + 65535))" "$user"
+}
+
+# Containers that a killed test left, and the process that holds a rootless podman's user namespace.
+end_podman() {
+  [ -e "$work/podman/runtime/libpod" ] || return 0
+  (cd / && as_user timeout 60 podman rm --all --force --time 0 && as_user timeout 60 podman system migrate) >/dev/null 2>&1 || true
 }
 
 base=
@@ -50,6 +88,9 @@ tar --create --exclude=./.git --exclude=./.venv --exclude=./.cache --exclude=__p
 mapfile -t wanted < <("$python" scripts/dependency_group.py test)
 "$work/venv/bin/python" -m pip --disable-pip-version-check --no-input install --quiet "$work/tree" "${wanted[@]}"
 chown -R "$user:" "$work/tree" "$work/tmp"
+
+give_docker
+give_podman
 
 echo "== tests as $user, Python $("$base" -c 'import platform; print(platform.python_version())')"
 cd "$work/tree"

@@ -71,6 +71,22 @@ def test_diff(belljar: Callable[..., Ran]) -> None:
     assert changes["proc.mem_mb"] == {"key": "proc.mem_mb", "old": 256, "new": 1024, "direction": "looser"}
 
 
+def test_dangers(belljar: Callable[..., Ran], here: Path) -> None:
+    """Refused with the line, the reason and what to type; and granted to who typed it."""
+    (here / "p.yaml").write_text("version: 1\nextends: aicode\ncontainer:\n  privileged: true\n")
+    for words in (["policy", "check", "p.yaml"], ["run", "--policy", "p.yaml", "-c", "pass"]):
+        ran = belljar(*words)
+        assert ran.code != 0
+        assert "p.yaml:4:15: container.privileged: wanted false, found true: a privileged container is root" in ran.err
+        assert "hint: if the code may have the whole host, write 'extends: unrestricted'" in ran.err
+    ran = belljar("run", "--set", "container.network=host", "-c", "pass")
+    assert "--set: container.network: wanted none, found 'host'" in ran.err
+    (here / "p.yaml").write_text("version: 1\nextends: unrestricted\ncontainer:\n  privileged: true\n")
+    (here / "copy.yaml").write_text(belljar("policy", "show", "p.yaml").out)
+    assert belljar("policy", "diff", "p.yaml", "copy.yaml").out == "The two allow the same.\n"
+    assert "looser  container.privileged" in belljar("policy", "diff", "unrestricted", "p.yaml").out
+
+
 def test_schema(belljar: Callable[..., Ran]) -> None:
     """JSON, and what an editor needs."""
     assert belljar("policy", "schema").json["properties"]["proc"]["properties"]["mem_mb"]

@@ -233,8 +233,9 @@ def test_doctor(jar: Callable[..., Ran]) -> None:
     assert {check["name"] for check in found["host"]} >= {"language python", "managed policy"}
 
 
-def test_doctor_where_nothing_works(belljar: Callable[..., Ran]) -> None:
+def test_doctor_where_nothing_works(belljar: Callable[..., Ran], here: Path) -> None:
     """1, with what to type."""
-    ran = belljar("doctor", "--policy", "docker")
+    (here / "p.yaml").write_text("backend: seatbelt")
+    ran = belljar("doctor", "--policy", "p.yaml")
     assert ran.code == 1
     assert "`belljar run` would not run anything: " in ran.out

@@ -15,7 +15,8 @@ from belljar.backends.bubblewrap.compile import compile_plan
 from belljar.backends.bubblewrap.host import Host
 from belljar.backends.bubblewrap.report import report
 from belljar.backends.bubblewrap.stageplan import StagePlan
-from belljar.backends.bubblewrap.whiteout import Whiteouts, find_denied, names_to_deny
+from belljar.backends.bubblewrap.whiteout import Whiteouts, names_to_deny
+from belljar.backends.denied_walk import find_denied
 from belljar.backends.contract import LaunchPlan, RunRequest
 from belljar.backends.runtimes import Runtime
 from belljar.errors import UsageError
@@ -202,6 +203,34 @@ class TestReport:
         assert self.shortfalls(live) == {"fs.deny_globs", "fs.size_mb", "fs.inodes"}
         assert self.shortfalls({}, workspace=str(tmp_path)) == {"fs.deny_globs"}
         assert self.shortfalls({"fs": {"snapshot": True}}, workspace=str(tmp_path)) == set()
+
+    ASKED = [
+        ("image", "python:3.12", "no image"),
+        ("engine", "podman", "no engine"),
+        ("runtime", "runsc", "the host's kernel"),
+        ("name", "x", "a name"),
+        ("read_only", False, "read-only"),
+        ("auto_remove", False, "kept"),
+        ("entrypoint", ["tini"], "without it"),
+        ("ports", ["8080:80"], "no port"),
+        ("network", "bridge", "closed"),
+        ("pid", "host", "hidden"),
+        ("privileged", True, "privileged"),
+    ]
+
+    @pytest.mark.parametrize(("name", "value", "lost"), ASKED)
+    def test_what_only_a_container_has(self, name: str, value: object, lost: str) -> None:
+        """Asked for, it is told; the jar stays as closed as it was."""
+        layer = {"container": {name: value}, "on_degraded": "refuse"}
+        policy = resolve("unrestricted", layers=[layer, {"backend": "bubblewrap"}], managed=None)
+        (found,) = [clause for clause in report(policy, HOST).shortfalls() if not clause.key.startswith("net.")]
+        assert (found.key, found.status) == (f"container.{name}", "unsupported")
+        assert lost in found.lost
+        assert found in report(policy, HOST).refused_by(policy)
+
+    def test_what_a_jar_has_anyway(self) -> None:
+        """An image that would be fetched is not needed here."""
+        assert self.shortfalls({"container": {"pull": "missing", "privileged": False, "network": "none"}}) == set()
 
     def test_what_the_policy_accepts(self) -> None:
         """`refused_by`: all, none, or the clauses that are not listed."""

@@ -312,8 +312,8 @@ _TABLE = (
     Key(
         "container.network",
         Kind.CHOICE,
-        "The container's network: `none`, the engine's `bridge`, or the `host`'s own. The hosts of `net.allowlist` are "
-        "reached without it.",
+        "The container's network: `none`, the engine's `bridge`, or the `host`'s own. Only with `none` "
+        "holds what `net` says.",
         "none",
         Bound.ORDER,
         choices=("none", "bridge", "host"),

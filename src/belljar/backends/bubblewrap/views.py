@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from belljar.backends.bubblewrap import kernel, layout
 from belljar.backends.bubblewrap.jar_root import CLOSED, create, write_all
 from belljar.backends.bubblewrap.stageplan import StagePlan, View, ViewKind
-from belljar.backends.bubblewrap.whiteout import Denied, Whiteouts, find_denied, names_to_deny
+from belljar.backends.bubblewrap.whiteout import Whiteouts, names_to_deny
+from belljar.backends.denied_walk import Denied, find_denied
 from belljar.errors import SandboxUnavailableError
 from belljar.policy.globs import DenyGlobs
 

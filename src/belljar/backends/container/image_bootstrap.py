@@ -20,13 +20,11 @@ from belljar.errors import PrerequisiteError, SandboxUnavailableError
 Tell = Callable[[str], None]
 """Is told what is being done, a step at a time."""
 
-LOCAL_PYTHON = "usr/local/lib/python{version}/dist-packages"
 _UNREAD = ("doc", "doc-base", "man", "locale", "info", "lintian", "bash-completion", "bug", "pixmaps", "zsh")
 _HOOKS = "/usr/share/mmdebstrap/hooks/maybe-merged-usr"
 _GRACE_SECONDS = 30.0
-_OURS = re.compile(r"I: (running apt-get update|downloading|extracting|installing|running --customize|creating)")
+_OURS = re.compile(r"I: (downloading|extracting|installing|running --customize|creating)")
 _STEPS = {
-    "running apt-get update": "reading package lists",
     "downloading": "fetching packages",
     "extracting": "unpacking",
     "installing": "installing",
@@ -48,13 +46,15 @@ for directory in sorted(glob.glob("/usr/lib/python3*") + glob.glob("/usr/local/l
 
 
 def bootstrap(recipe: Recipe, sources: Sources, output: str, *, scratch: str, site: str | None, tell: Tell) -> None:
-    """Install what the recipe wants and write it to the file `output`; `site` holds Python packages to add.
+    """Install what the recipe wants and write it to the file `output`; `site` is a
+    directory `pythonVERSION/dist-packages` to add.
 
     Raises:
         PrerequisiteError: mmdebstrap is missing, or may not work for this user.
         SandboxUnavailableError: a package does not exist, or could not be fetched or installed.
 
     """
+    tell("reading package lists")
     command = _command(recipe, sources, site)
     environment = {
         **os.environ,
@@ -87,8 +87,8 @@ def _command(recipe: Recipe, sources: Sources, site: str | None) -> list[str]:
     program = building_program("mmdebstrap", "mmdebstrap")
     hooks = [f"--hook-dir={_HOOKS}"] if os.path.isdir(_HOOKS) else []
     if site is not None:
-        hooks.append(f'--customize-hook=mkdir -p "$1"/{os.path.dirname(_local(sources))}')
-        hooks.append(f"--customize-hook=copy-in {shlex.quote(site)} /{os.path.dirname(_local(sources))}")
+        inside = f"/usr/local/lib/{os.path.basename(os.path.dirname(site))}"
+        hooks += [f'--customize-hook=mkdir -p "$1"{inside}', f"--customize-hook=copy-in {shlex.quote(site)} {inside}"]
     return [
         *_held(),
         program,
@@ -107,10 +107,6 @@ def _command(recipe: Recipe, sources: Sources, site: str | None) -> list[str]:
         "-",
         *sources.lines,
     ]
-
-
-def _local(sources: Sources) -> str:
-    return LOCAL_PYTHON.format(version=sources.python)
 
 
 def _held() -> list[str]:

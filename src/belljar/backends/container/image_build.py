@@ -25,6 +25,7 @@ def build(recipe: Recipe, *, tell: Tell, fresh: bool = False) -> Record:
         SandboxUnavailableError: the packages could not be fetched or installed.
 
     """
+    tell("asking apt for its sources")
     sources = host_sources()
     digest = recipe.digest(release=sources.release, architecture=sources.architecture, code=_code())
     if not fresh and (found := image_store.cached(digest)):
@@ -41,7 +42,7 @@ def _code() -> str:
     """The source of what decides on the image's bytes: with other code, what the cache holds is not what we make."""
     digest = hashlib.sha256()
     for module in (image_archive, image_bootstrap, image_tree):
-        with open(module.__file__, "rb") as file:
+        with open(str(module.__file__), "rb") as file:
             digest.update(file.read())
     return digest.hexdigest()
 

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 
-from belljar.backends.container.image_sources import Sources
+from belljar.backends.container.image_sources import Sources, python_version
 from belljar.errors import PrerequisiteError, SandboxUnavailableError
 
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64", "i386": "i686", "ppc64el": "ppc64le", "s390x": "s390x"}
@@ -16,22 +16,21 @@ _GLIBC = ("_2_36", "_2_35", "_2_34", "_2_31", "_2_28", "_2_27", "_2_24", "_2_17"
 
 
 def fetch_packages(requirements: tuple[str, ...], sources: Sources, scratch: str) -> str:
-    """A directory `dist-packages` with the packages in it.
+    """A directory `pythonVERSION/dist-packages` with the packages in it.
 
     Raises:
         PrerequisiteError: there is no pip here, or it is not known which Python the image will have.
         SandboxUnavailableError: pip did not find the packages as wheels.
 
     """
-    if not sources.python:
-        raise PrerequisiteError("apt does not say which Python it would install", hint="`apt-get update` as root")
-    site = os.path.join(scratch, "dist-packages")
+    version = python_version()
+    site = os.path.join(scratch, f"python{version}", "dist-packages")
     machine = _MACHINES.get(sources.architecture, sources.architecture)
     command = [
         *_pip(),
         *("install", "--quiet", "--disable-pip-version-check", "--no-input", "--no-compile", "--no-warn-conflicts"),
         *(f"--platform=manylinux{tag}_{machine}" for tag in _GLIBC),
-        *(f"--python-version={sources.python}", "--implementation=cp", "--only-binary=:all:", f"--target={site}"),
+        *(f"--python-version={version}", "--implementation=cp", "--only-binary=:all:", f"--target={site}"),
         *("--", *requirements),
     ]
     environment = {**os.environ, "PIP_ROOT_USER_ACTION": "ignore"}
@@ -47,7 +46,7 @@ def fetch_packages(requirements: tuple[str, ...], sources: Sources, scratch: str
     if done.returncode:
         raise SandboxUnavailableError(
             f"pip could not get {', '.join(requirements)}: {_complaint(done.stderr)}",
-            hint=f"only wheels for Python {sources.python} on {machine} are taken; nothing is compiled",
+            hint=f"only wheels for Python {version} on {machine} are taken; nothing is compiled",
         )
     shutil.rmtree(os.path.join(site, "bin"), ignore_errors=True)  # scripts that name the host's own interpreter
     return site

@@ -29,8 +29,6 @@ class Sources:
     lines: tuple[str, ...]
     transport: tuple[str, ...]
     """The host's proxy, certificates and retries; without them its mirror may be out of reach."""
-    python: str
-    """The version of Python that comes with it, such as `3.11`; empty if apt does not say."""
 
 
 def building_program(name: str, package: str) -> str:
@@ -66,7 +64,6 @@ def host_sources() -> Sources:
         transport=tuple(
             line for line in _say("apt-config", "dump", "--no-empty", "Acquire").splitlines() if _TRANSPORT.match(line)
         ),
-        python=_python(),
     )
 
 
@@ -75,9 +72,12 @@ def _rows() -> list[tuple[str, str, str, str]]:
     return [(row[2], row[3], row[4], row[5]) for row in rows if row[0] == "Packages" and row[1] in _DISTRIBUTIONS]
 
 
-def _python() -> str:
+def python_version() -> str:
+    """The version of Python that apt would install, such as `3.11`. Raises PrerequisiteError if it does not say."""
     match = re.search(r"^Version: (\d+\.\d+)", _say("apt-cache", "show", "--no-all-versions", "python3"), re.MULTILINE)
-    return match[1] if match else ""
+    if not match:
+        raise PrerequisiteError("apt does not say which Python it would install", hint="`apt-get update` as root")
+    return match[1]
 
 
 def _say(*command: str) -> str:

@@ -23,7 +23,7 @@ from belljar.backends.seccomp.prefix import prefix
 from belljar.backends.seccomp.rules import ABSENT, ALLOWED, FILE_CALLS, LAST_JUDGED, NUMBERS, REPORTED
 from belljar.errors import PrerequisiteError
 
-__all__ = ["OBSERVED", "REPORTED", "install", "jar_filter", "notify_filter", "syscall_name"]
+__all__ = ["OBSERVED", "REPORTED", "install", "jar_filter", "notify_filter", "numbered", "syscall_name"]
 
 # The only calls that a supervisor may let continue. Whatever else arrives is to be refused, also what has no name: a
 # supervisor that continues by default opens a forbidden call as soon as a name is spelled in two ways.
@@ -40,12 +40,13 @@ _ENOSYS = libseccomp.refuse(errno.ENOSYS)
 
 
 @functools.cache
-def jar_filter(*, reported: bool) -> bytes:
+def jar_filter(*, reported: bool, absent: frozenset[str] = frozenset()) -> bytes:
     """Build the program for `bwrap --seccomp`, which refuses everything with EPERM that is not on the list.
 
     Args:
         reported: whether `notify_filter` is beneath it with a live supervisor; else the reported calls are
             refused in the kernel, with EPERM.
+        absent: allowed calls that shall look as if the kernel had none (ENOSYS), so that programs use another.
 
     Raises:
         PrerequisiteError: no libseccomp, or a machine whose calls we don't know.
@@ -53,8 +54,8 @@ def jar_filter(*, reported: bool) -> bytes:
     """
     architecture = _architecture()
     with libseccomp.Filter(default=_EPERM, bad_architecture=_BAD_ARCHITECTURE) as program:
-        _add(program, libseccomp.ALLOW, ALLOWED)
-        _add(program, _ENOSYS, ABSENT)
+        _add(program, libseccomp.ALLOW, ALLOWED - absent)
+        _add(program, _ENOSYS, ABSENT | absent)
         if reported:
             _add(program, libseccomp.trace(), REPORTED)
         for rule in conditions.allowed():
@@ -91,6 +92,11 @@ def syscall_name(number: int) -> str:
     """Name a system call for a report, `syscall_N` when nobody knows it."""
     by_number = {value: name for name, value in NUMBERS.items()}
     return libseccomp.name_of(number) or by_number.get(number) or f"syscall_{number}"
+
+
+def numbered(names: Iterable[str]) -> dict[int, str]:
+    """The names by their numbers on this machine, as far as they have one."""
+    return {number: name for name in names if (number := _number(name)) is not None}
 
 
 def _add(program: libseccomp.Filter, action: int, names: Iterable[str]) -> None:

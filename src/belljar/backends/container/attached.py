@@ -1,0 +1,128 @@
+"""One container with belljar's program in it, and the engine's client through which it is spoken to."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import threading
+import time
+from typing import Any
+
+from belljar.backends.container.engine import Engine
+from belljar.backends.container.faults import fault
+from belljar.backends.container.guest_program import bundle
+from belljar.backends.container.keeper import KEEPER
+from belljar.errors import BelljarError, SandboxUnavailableError
+from belljar.guest import wire
+
+START_SECONDS = 120.0
+_MOST_COMPLAINT = 16384
+
+
+class Attached:
+    """A container whose stdin and stdout are ours. Frames may be sent by any thread, and read by one at a time."""
+
+    def __init__(self, engine: Engine, arguments: list[str], name: str) -> None:
+        self.engine = engine
+        self.name = name
+        self._sending = threading.Lock()
+        self._parser = wire.Parser()
+        self._frames: list[tuple[bytes, bytes]] = []
+        self._complaint = os.memfd_create("belljar-client", os.MFD_CLOEXEC)
+        KEEPER.add(engine.command(), "container", name)
+        self._client = subprocess.Popen(
+            engine.command(*arguments),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._complaint,
+            bufsize=0,
+            env=engine.environment(),
+            start_new_session=True,  # Ctrl-C is ours to handle
+        )
+        assert self._client.stdin is not None
+        assert self._client.stdout is not None
+        self._stdin, self.stdout = self._client.stdin.fileno(), self._client.stdout.fileno()
+
+    def configure(self, **config: Any) -> None:
+        """Send the program and what it shall be. It answers with `ready`, whenever it is up."""
+        self._write(bundle() + wire.message(config))
+
+    def ready(self) -> dict[str, Any]:
+        """Wait until the program is up: what it found.
+
+        Raises:
+            PrerequisiteError, SandboxUnavailableError: the engine could not start it, and says why.
+        """
+        import select
+
+        deadline = time.monotonic() + START_SECONDS
+        while not self._frames:
+            if not select.select([self.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                raise SandboxUnavailableError(
+                    f"the container was not ready after {START_SECONDS:.0f} s", hint="run `belljar doctor`"
+                )
+            self.read()
+        found: dict[str, Any] = json.loads(self._frames.pop(0)[1])["ready"]
+        return found
+
+    def read(self) -> None:
+        """Take what has arrived; waits if nothing has. Raises what became of the container if it is gone."""
+        data = os.read(self.stdout, wire.CHUNK)
+        if not data:
+            raise self.lost()
+        try:
+            self._frames += self._parser.feed(data)
+        except wire.FrameError as error:
+            raise SandboxUnavailableError(f"the container's program does not speak our language: {error}") from error
+
+    def frames(self) -> list[tuple[bytes, bytes]]:
+        """What has been read and not yet been looked at."""
+        frames, self._frames = self._frames, []
+        return frames
+
+    def next(self) -> tuple[bytes, bytes]:
+        """Wait for the next frame."""
+        while not self._frames:
+            self.read()
+        return self._frames.pop(0)
+
+    def send(self, frames: bytes) -> None:
+        """Send frames. Raises what became of the container if it is gone."""
+        try:
+            self._write(frames)
+        except OSError as error:
+            raise self.lost() from error
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        with self._sending:
+            while view:
+                view = view[os.write(self._stdin, view[: wire.MAX_FRAME]) :]
+
+    def lost(self) -> BelljarError:
+        """Why the client ended, in the engine's words."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._client.wait(5)
+        complaint = os.pread(self._complaint, _MOST_COMPLAINT, 0).decode(errors="replace")
+        return fault(self.engine, complaint, self._client.returncode or 1)
+
+    def let_go(self) -> None:
+        """Close the channel: the program in the container ends by itself, and with it the container."""
+        for pipe in (self._client.stdin, self._client.stdout):
+            assert pipe is not None
+            with contextlib.suppress(OSError):
+                pipe.close()
+
+    def bury(self) -> None:
+        """The container is removed: wait for the client and let go of everything."""
+        self.let_go()
+        try:
+            self._client.wait(5)
+        except subprocess.TimeoutExpired:
+            self._client.kill()
+            self._client.wait()
+        if self._complaint >= 0:
+            os.close(self._complaint)
+            self._complaint = -1

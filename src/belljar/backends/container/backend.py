@@ -1,0 +1,113 @@
+"""The container backends: the contract's three steps, on top of an engine's command line."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import resource
+import shutil
+
+from belljar.backends.container.compile import Place, compile_plan
+from belljar.backends.container.engine import Engine, find_engine
+from belljar.backends.container.facts import facts, require_sound_runtime
+from belljar.backends.container.images import BASE_IMAGE, find
+from belljar.backends.container.jar import ContainerJar
+from belljar.backends.container.seccomp_profile import profile
+from belljar.backends.contract import Availability, LaunchPlan, RunRequest
+from belljar.errors import PrerequisiteError
+from belljar.limits.naming import is_dead
+from belljar.policy.models import Policy
+
+
+class ContainerBackend:
+    """docker, podman or nerdctl, with the runtime that the backend's name or the policy says."""
+
+    def __init__(self, *, name: str, state: str) -> None:
+        self.name = name
+        self._state = state
+        self._places: dict[object, tuple[Engine, Place]] = {}
+
+    def probe(self) -> Availability:
+        """Whether the engine answers, with this runtime."""
+        from belljar.backends.container.probe import probe
+
+        return probe(self.name)
+
+    def compile(self, policy: Policy, request: RunRequest) -> LaunchPlan:
+        """The plan for one run on this engine."""
+        return compile_plan(policy, request, self._place(policy)[1])
+
+    def open(self, policy: Policy, plan: LaunchPlan) -> ContainerJar:
+        """Make the volume of a Sandbox, and copy into it what the policy shows of the host."""
+        engine, _place = self._place(policy)
+        mirrors = os.path.join(self._state, "mirrors")
+        _sweep(mirrors)
+        return ContainerJar(engine, plan, policy.fs.deny_globs, mirrors=mirrors)
+
+    def _place(self, policy: Policy) -> tuple[Engine, Place]:
+        asked = policy.container
+        key = (asked.engine, asked.runtime, asked.image)
+        if key not in self._places:
+            self._places[key] = self._look(policy)
+        return self._places[key]
+
+    def _look(self, policy: Policy) -> tuple[Engine, Place]:
+        """Ask the engine what it is. Raises PrerequisiteError for one that can't be trusted with code."""
+        asked = policy.container
+        engine = find_engine(self.name, asked.engine, asked.runtime)
+        known = facts(engine)
+        require_sound_runtime(known)
+        image = find(engine, asked.image or BASE_IMAGE)
+        filters = _filters_can_be_made()
+        hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+        home = os.path.expanduser("~")
+        return engine, Place(
+            backend=self.name,
+            engine=engine.name,
+            program=engine.program,
+            facts=known,
+            run_options=tuple(engine.run_options()),
+            image=image.id,
+            image_name=asked.image or BASE_IMAGE,
+            image_id=image.id,
+            profile=_write_profile(self._state, reported=filters) if known.seccomp else "",
+            filters=filters,
+            processors=os.cpu_count() or 1,
+            root=os.geteuid() == 0,
+            hard_processes=-1 if hard == resource.RLIM_INFINITY else hard,
+            secrets=(f"{home}/.ssh", f"{home}/.aws", self._state, "/run/docker.sock", "/run/podman/podman.sock"),
+        )
+
+
+def _filters_can_be_made() -> bool:
+    from belljar.backends.seccomp.filters import jar_filter
+
+    try:
+        jar_filter(reported=True)
+    except PrerequisiteError:  # not Linux, or no libseccomp: the engine's profile stands alone
+        return False
+    return True
+
+
+def _write_profile(state: str, *, reported: bool) -> str:
+    """The engine's profile as a file, which its client reads; named by its content."""
+    content = profile(reported=reported).encode()
+    path = os.path.join(state, f"seccomp-{hashlib.sha256(content).hexdigest()[:16]}.json")
+    if not os.path.exists(path):
+        os.makedirs(state, mode=0o700, exist_ok=True)
+        with open(f"{path}.{os.getpid()}", "wb") as file:
+            file.write(content)
+        os.replace(f"{path}.{os.getpid()}", path)
+    return path
+
+
+def _sweep(mirrors: str) -> None:
+    """Remove the copies that a killed belljar left."""
+    try:
+        names = os.listdir(mirrors)
+    except FileNotFoundError:
+        return
+    for name in names:
+        _uid, _, rest = name.partition("-")
+        if is_dead(rest.rpartition("-")[0]):
+            shutil.rmtree(os.path.join(mirrors, name), ignore_errors=True)

@@ -1,0 +1,286 @@
+"""Policy + request + what the engine is → a plan. Pure: nothing is asked, nothing is started.
+
+`stage` holds the engine's own arguments, ready but for three places that are known only when a Sandbox is opened:
+`{volume}` (its name), `{files}` (where the engine keeps it) and `{run}` (the number of the run).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from belljar.backends.container.facts import Facts
+from belljar.backends.container.guest_program import BOOT
+from belljar.backends.container.report import report
+from belljar.backends.contract import LaunchPlan, RunRequest
+from belljar.errors import PolicyError, UsageError
+from belljar.policy.models import Mount, Policy
+from belljar.policy.records import dataclass, field
+
+HOME = "/tmp/home"
+CODE = "/run/jar"
+DEPOT = "/depot"
+LABEL = "belljar"
+PAGE = 4096
+LEAST_MEMORY = {"runsc": 64 << 20}
+_LEAST_MEMORY = 32 << 20
+_GATE_FILES = 1024
+"""Descriptors that the gate may have; the code has proc.open_files."""
+_DEPOT_MEMORY = 256 << 20
+_OWN_FILES = 16
+"""Directories of belljar's in a volume, beside the mounts: they are not counted as the code's."""
+_FILE_NAMES = {"python": "main.py", "javascript": "main.js", "bash": "main.sh"}
+_PROGRAMS = {"python": "python3", "javascript": "node", "bash": "bash"}
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_PYTHON_OURS = {"PYTHONPATH": "", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
+"""Variables of Python that the waiting interpreter has, or that are given to it later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What `compile` has to know: the engine, its image, and this host. Plain data."""
+
+    backend: str
+    engine: str
+    program: str
+    facts: Facts
+    run_options: tuple[str, ...]
+    image: str
+    """The image as the engine is asked for it: an id, so that nothing else can take its place."""
+    image_name: str
+    image_id: str
+    profile: str
+    """Path of the seccomp profile; empty where the engine has no seccomp."""
+    filters: bool
+    """Whether belljar can make the inner filter here (libseccomp)."""
+    processors: int
+    root: bool
+    hard_processes: int
+    """RLIMIT_NPROC of this process: what podman may set at most. -1 is no limit."""
+    secrets: tuple[str, ...] = field(default=())
+
+    @property
+    def gvisor(self) -> bool:
+        """Whether the code's kernel is gVisor's."""
+        return self.facts.runtime == "runsc"
+
+    @property
+    def groups(self) -> bool:
+        """Whether the engine can hold limits with control groups: not for an ordinary user with cgroup v1."""
+        return not (self.facts.rootless and self.facts.cgroup_version == "1")
+
+
+def compile_plan(policy: Policy, request: RunRequest, place: Place) -> LaunchPlan:
+    """The plan for one run. All but the command is the same for every run of a Sandbox."""
+    least = LEAST_MEMORY.get(place.facts.runtime, _LEAST_MEMORY)
+    if policy.proc.mem_bytes < least:
+        raise PolicyError(
+            f"{policy.origin('proc.mem_mb') or 'proc.mem_mb'}: a container needs {least >> 20} MB at least",
+            hint=f"--set proc.mem_mb={least >> 20}, or --backend bubblewrap",
+        )
+    environment = _environment(policy, request)
+    argv = _command(policy, request)
+    return LaunchPlan(
+        backend=place.backend,
+        argv=tuple(argv),
+        env=environment,
+        workdir=policy.fs.workdir,
+        limits={
+            "mem_bytes": policy.proc.mem_bytes,
+            "cpu_quota": policy.proc.cpu_quota,
+            "pids": policy.proc.pids,
+            "open_files": policy.proc.open_files,
+            "file_size_bytes": policy.proc.file_size_bytes,
+            "timeout_seconds": policy.proc.timeout_seconds,
+            "output_bytes": policy.proc.output_bytes,
+        },
+        stage={
+            "engine": place.engine,
+            "program": place.program,
+            "runtime": place.facts.runtime,
+            "image": place.image_name,
+            "image_id": place.image_id,
+            "volume": _volume(policy, place),
+            "depot": _depot_arguments(policy, place),
+            "run": _run_arguments(policy, place),
+            "boot": BOOT,
+            "views": [_view(mount) for mount in policy.fs.mounts],
+            "expect": _expect(policy, place),
+            "code_name": _code_name(request),
+            "python": _in_process(policy, request, environment),
+            "rlimits": _rlimits(policy, place),
+            "filters": place.filters and not policy.container.privileged,
+            "observe": place.filters and not place.gvisor and not policy.container.privileged,
+        },
+        report=report(policy, place),
+        policy_digest=policy.digest,
+    )
+
+
+# --- the volume and the depot ----------------------------------------------------------------------------------------
+
+
+def _view(mount: Mount) -> dict[str, Any]:
+    return {"path": mount.path, "source": mount.source, "writable": mount.rw, "live": is_live(mount)}
+
+
+def is_live(mount: Mount) -> bool:
+    """Whether the host's own directory is shown for writing."""
+    return mount.source is not None and mount.rw and not mount.cow
+
+
+def _volume(policy: Policy, place: Place) -> dict[str, Any]:
+    uid = policy.proc.uid if not place.facts.rootless else 0
+    blocks = max(1, policy.fs.size_bytes // PAGE)
+    files = policy.fs.inodes + _OWN_FILES
+    # nr_blocks, because podman takes `size` for a quota of its own.
+    options = f"nr_blocks={blocks},nr_inodes={files},mode=0700,uid={uid},gid={uid},nosuid,nodev"
+    return {"options": options, "bytes": blocks * PAGE, "files": files}
+
+
+def _common(policy: Policy, place: Place, *, name: str) -> list[str]:
+    """What every container of belljar's has: no privilege, no network, nothing to write on but what is mounted."""
+    uid = policy.proc.uid
+    arguments = ["run", "--interactive", *place.run_options, "--name", name, "--hostname", "jar"]
+    arguments += ["--label", f"{LABEL}=1", "--label", f"{LABEL}.owner={{owner}}", "--label", f"{LABEL}.jar={{jar}}"]
+    arguments += ["--pull", "never", "--log-driver", "none", "--user", f"{uid}:{uid}", "--workdir", "/"]
+    arguments += ["--cap-drop", "ALL", "--security-opt", "no-new-privileges"]
+    if place.profile:
+        arguments += ["--security-opt", f"seccomp={place.profile}"]
+    if place.engine == "podman":
+        arguments += ["--read-only-tmpfs=false", "--http-proxy=false"]
+        arguments += ["--ulimit", f"nproc={place.hard_processes}:{place.hard_processes}"]
+        arguments += [f"--userns=keep-id:uid={uid},gid={uid}"] if place.facts.rootless else []
+    for variable in ("LANG=C.UTF-8", "PYTHONDONTWRITEBYTECODE=1", "PYTHONUNBUFFERED=1", f"PATH={_PATH}"):
+        arguments += ["--env", variable]
+    return [*arguments, "--ulimit", "core=1:1", "--entrypoint", "python3"]
+
+
+def _depot_arguments(policy: Policy, place: Place) -> list[str]:
+    arguments = _common(policy, place, name="belljar-{jar}-depot")
+    arguments += ["--network", "none", "--read-only", "--ulimit", f"nofile={_GATE_FILES}:{_GATE_FILES}"]
+    if place.groups:
+        arguments += ["--memory", str(policy.fs.size_bytes + _DEPOT_MEMORY)]
+    return [*arguments, "--mount", f"type=volume,src={{volume}},dst={DEPOT}", place.image, "-c", BOOT]
+
+
+# --- a run's container -----------------------------------------------------------------------------------------------
+
+
+def _run_arguments(policy: Policy, place: Place) -> list[str]:
+    asked = policy.container
+    prefix = f"belljar-{asked.name}-" if asked.name else "belljar-"
+    arguments = _common(policy, place, name=f"{prefix}{{jar}}-{{run}}")
+    arguments += ["--network", asked.network, *(["--read-only"] if asked.read_only else [])]
+    arguments += ["--privileged"] if asked.privileged else []
+    arguments += ["--pid", "host"] if asked.pid == "host" else []
+    arguments += [part for port in asked.ports for part in ("--publish", port)]
+    if asked.network == "none":
+        arguments += ["--dns", "127.0.0.1", "--dns-option", "timeout:1", "--dns-option", "attempts:1"]
+    arguments += _limits(policy, place)
+    for index, mount in enumerate(policy.fs.mounts):
+        source = mount.source if is_live(mount) and mount.source is not None else f"{{files}}/m{index}"
+        arguments += ["--mount", _bind(source, mount.path, writable=mount.rw)]
+    for name, path in (("tmp", "/tmp"), ("shm", "/dev/shm"), ("code", CODE)):
+        arguments += ["--mount", _bind(f"{{files}}/{name}-{{run}}", path, writable=True)]
+    return [*arguments, place.image, "-c", BOOT]
+
+
+def _bind(source: str, path: str, *, writable: bool) -> str:
+    if "," in source or "," in path or '"' in source + path:
+        source, path = source.replace('"', '""'), path.replace('"', '""')
+        return f'type=bind,"src={source}","dst={path}"' + ("" if writable else ",readonly")
+    return f"type=bind,src={source},dst={path}" + ("" if writable else ",readonly")
+
+
+def _limits(policy: Policy, place: Place) -> list[str]:
+    proc = policy.proc
+    files = max(_GATE_FILES, proc.open_files)
+    arguments = ["--ulimit", f"nofile={files}:{files}"]
+    if not place.groups:
+        return arguments
+    arguments += ["--memory", str(proc.mem_bytes), "--memory-swap", str(proc.mem_bytes)]
+    # gVisor's own threads are counted outside as well; inside, the gate holds the number.
+    arguments += ["--pids-limit", str(proc.pids + 1 if not place.gvisor else 4 * proc.pids + 512)]
+    if proc.cpu_quota < place.processors:  # an engine refuses more processors than there are
+        arguments += ["--cpus", f"{proc.cpu_quota:.2f}"]
+    return arguments
+
+
+def _rlimits(policy: Policy, place: Place) -> dict[str, int]:
+    """What the code's process sets on itself, before the code."""
+    limits = {"RLIMIT_NOFILE": policy.proc.open_files, "RLIMIT_FSIZE": policy.proc.file_size_bytes, "RLIMIT_CORE": 1}
+    if not place.gvisor:
+        limits |= {"RLIMIT_MSGQUEUE": 0, "RLIMIT_MEMLOCK": 64 * 1024, "RLIMIT_SIGPENDING": 1024}
+    if not place.groups:  # in a user namespace of the container's own, so it counts this container alone
+        limits |= {"RLIMIT_NPROC": policy.proc.pids + 1, "RLIMIT_DATA": 4 * policy.proc.mem_bytes + (256 << 20)}
+    return limits
+
+
+def _expect(policy: Policy, place: Place) -> dict[str, Any]:
+    """What the gate must find before any code may start."""
+    asked = policy.container
+    writable = [mount.path for mount in policy.fs.mounts if mount.rw]
+    readonly = [mount.path for mount in policy.fs.mounts if not mount.rw]
+    volume = _volume(policy, place)
+    return {
+        "uid": policy.proc.uid,
+        "gvisor": place.gvisor,
+        "privileged": asked.privileged,
+        "network": asked.network,
+        "readonly_root": asked.read_only,
+        "host_processes": asked.pid == "host",
+        "seccomp": bool(place.profile) and not place.gvisor,
+        "writable": [*writable, "/tmp", "/dev/shm", CODE],
+        "readonly": readonly,
+        "absent": list(place.secrets),
+        "volume_bytes": volume["bytes"],
+        "volume_files": volume["files"],
+    }
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+def _environment(policy: Policy, request: RunRequest) -> dict[str, str]:
+    environment = {
+        "PATH": _PATH,
+        "HOME": HOME,
+        "USER": "jar",
+        "LOGNAME": "jar",
+        "TMPDIR": "/tmp",
+        "PWD": policy.fs.workdir,
+    }
+    if request.code is not None and request.language == "python":
+        environment |= {**_PYTHON_OURS, "PYTHONPATH": policy.fs.workdir}
+    if request.code is not None and request.language == "javascript":
+        environment["NODE_PATH"] = f"{policy.fs.workdir}/node_modules"
+    environment |= {name: request.env[name] for name in policy.env.pass_ if name in request.env}
+    return {**environment, **policy.env.set}
+
+
+def _code_name(request: RunRequest) -> str | None:
+    if request.code is None:
+        return None
+    name = os.path.basename(request.script_name)
+    usable = name.isprintable() and len(os.fsencode(name)) < 200 and name not in ("", ".", "..")
+    return name if usable else _FILE_NAMES[request.language]
+
+
+def _command(policy: Policy, request: RunRequest) -> list[str]:
+    entrypoint = list(policy.container.entrypoint or ())
+    if request.code is None:
+        if not request.argv:
+            raise UsageError("nothing to run: the command is empty")
+        return [*entrypoint, *request.argv]
+    return [*entrypoint, _PROGRAMS[request.language], f"{CODE}/{_code_name(request)}", *request.arguments]
+
+
+def _in_process(policy: Policy, request: RunRequest, environment: Mapping[str, str]) -> bool:
+    """Whether the interpreter that is up and waiting will do: for Python, unless it has to be started differently."""
+    if request.code is None or request.language != "python" or policy.container.entrypoint:
+        return False
+    ours = {**_PYTHON_OURS, "PYTHONPATH": environment.get("PYTHONPATH", "")}
+    special = {name: value for name, value in environment.items() if name.startswith("PYTHON")}
+    return all(ours.get(name) == value for name, value in special.items())

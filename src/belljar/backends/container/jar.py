@@ -1,0 +1,330 @@
+"""What the runs of one Sandbox share on a container engine: the volume, the depot that holds it, and a container that
+is up and waiting for the next run. Each run has a container of its own, used once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import secrets
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from belljar.backends.container.attached import Attached
+from belljar.backends.container.broom import BROOM
+from belljar.backends.container.canary import failures
+from belljar.backends.container.compile import CODE, DEPOT
+from belljar.backends.container.depot import Depot, source_frames
+from belljar.backends.container.engine import Engine
+from belljar.backends.container.keeper import KEEPER, owner
+from belljar.backends.container.process import ContainerProcess, RefusedProcess
+from belljar.backends.contract import ChangedTree, Clause, Entry, LaunchPlan, RunRequest
+from belljar.backends.denied_walk import find_denied
+from belljar.errors import BelljarError, SandboxUnavailableError, UsageError
+from belljar.guest import wire
+from belljar.policy.globs import DenyGlobs
+
+_FULL = (
+    "the workspace has to be copied, and is larger than fs.size_mb or has more files than fs.inodes",
+    "raise them (`--set fs.size_mb=4g --set fs.inodes=1000000`), or choose a smaller workspace",
+)
+
+_PATIENCE_SECONDS = 0.05
+"""After a Sandbox's first run: how long to wait before another container is made ready. Many have one run only."""
+
+_GVISOR_LACKS = frozenset({"statx"})
+"""Calls that gVisor of 2022 has in part only: told that there is none, programs use the older one."""
+
+
+class ContainerJar:
+    """The volume of a Sandbox and the containers around it."""
+
+    shortfalls: tuple[Clause, ...] = ()
+
+    def __init__(self, engine: Engine, plan: LaunchPlan, deny_globs: Sequence[str], *, mirrors: str) -> None:
+        self._engine = engine
+        self._stage = plan.stage
+        self._id = secrets.token_hex(6)
+        self._volume = f"belljar-{self._id}"
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        self._spare: _Waiting | None = None
+        self._runs = 0
+        self._alive: set[Attached] = set()
+        self._processes: set[ContainerProcess] = set()
+        self._closed = False
+        self._prepare_later: threading.Timer | None = None
+        KEEPER.sweep(engine)
+        KEEPER.add(engine.command(), "volume", self._volume)
+        try:
+            self._make_volume()
+            self._depot_container = self._start_depot()
+            self._depot = Depot(self._depot_container, mirrors)
+            self._fill(deny_globs)
+        except BaseException:
+            self.close()
+            raise
+
+    # --- opening ---
+
+    def _make_volume(self) -> None:
+        options = ("type=tmpfs", "device=tmpfs", f"o={self._stage['volume']['options']}")
+        labels = ("belljar=1", f"belljar.owner={owner()}", f"belljar.jar={self._id}")
+        arguments = [part for option in options for part in ("--opt", option)]
+        arguments += [part for label in labels for part in ("--label", label)]
+        self._engine.run("volume", "create", *arguments, self._volume)
+
+    def _start_depot(self) -> Attached:
+        container = self._start("depot", self._stage["depot"], files="")
+        container.configure(role="depot", absent=[], quota=DEPOT)
+        self._files = self._engine.run("volume", "inspect", "--format", "{{.Mountpoint}}", self._volume).strip()
+        found = container.ready()
+        volume = self._stage["volume"]
+        if (found["volume_bytes"], found["volume_files"]) != (volume["bytes"], volume["files"]):
+            raise SandboxUnavailableError(
+                f"the volume is not the tmpfs that was asked for: it has {found['volume_bytes']} bytes",
+                hint="run `belljar doctor`: this engine's volumes may have no size",
+            )
+        return container
+
+    def _start(self, run: str, arguments: list[str], *, files: str) -> Attached:
+        values = {"{jar}": self._id, "{run}": run, "{owner}": owner(), "{volume}": self._volume, "{files}": files}
+        filled = [_fill_in(argument, values) for argument in arguments]
+        with self._lock:
+            if self._closed:
+                raise UsageError("this Sandbox is closed")
+            container = Attached(self._engine, filled, filled[filled.index("--name") + 1])
+            self._alive.add(container)
+        return container
+
+    def _fill(self, deny_globs: Sequence[str]) -> None:
+        """Copy the host's directories in, but for what is denied in them."""
+        views = self._stage["views"]
+        self._depot.ask("make", names=[f"m{index}" for index in range(len(views))], mode=0o755)
+        for index, view in enumerate(views):
+            if view["source"] is not None and not view["live"]:
+                self._copy_in(index, view["source"], view["path"], deny_globs)
+        for view in views:  # a mount inside another needs a place there
+            for index, outer in enumerate(views):
+                if view["path"].startswith(f"{outer['path']}/") and not outer["live"]:
+                    self._depot.ask("mkdir", mount=index, path=view["path"][len(outer["path"]) + 1 :])
+
+    def _copy_in(self, index: int, source: str, jar_path: str, deny_globs: Sequence[str]) -> None:
+        if not os.path.isdir(source):
+            raise UsageError(
+                f"{source} is a file: a container's mounts are directories",
+                hint="mount the directory that it is in, or use --backend bubblewrap",
+            )
+        globs = DenyGlobs(tuple(deny_globs)).within(source, jar_path)
+        found = find_denied(source, source, jar_path, globs)
+        denied = set(found.paths)
+
+        def wanted(path: str) -> bool:  # judged again: it may have been made since the walk
+            return path not in denied and globs.denies(f"{source}/{path}", f"{jar_path}/{path}") is None
+
+        root = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._depot.fill(index, source_frames(root, found.directories, wanted))
+        except OSError as error:
+            if error.errno == 28:
+                raise SandboxUnavailableError(_FULL[0], hint=_FULL[1]) from error
+            raise SandboxUnavailableError(f"{source} can't be copied: {error.strerror}") from error
+        finally:
+            os.close(root)
+
+    # --- running ---
+
+    def launch(
+        self, plan: LaunchPlan, request: RunRequest, *, stdin: int | None, prepare: bool = False
+    ) -> ContainerProcess | RefusedProcess:
+        """Start a run in the container that waits for it, or in a new one; have the next one wait if asked."""
+        with self._lock:
+            waiting, self._spare = self._spare, None
+            self._runs += 1
+            if self._prepare_later is not None:
+                self._prepare_later.cancel()
+        waiting = waiting or self._prepare()
+        found = waiting.ready()
+        problems = failures(found, self._stage["expect"])
+        if problems:
+            self._remove(waiting.container)
+            return RefusedProcess(problems)
+        message, files = self._command(plan, request, stdin=stdin is not None)
+        try:
+            waiting.container.send(message + b"".join(files))
+        except BelljarError:
+            self._remove(waiting.container)
+            raise
+        if prepare and self._runs > 1:  # more will follow: the next one gets ready while this one runs
+            self._prepare_next()
+        process = ContainerProcess(
+            waiting.container,
+            stdin=stdin,
+            timeout_seconds=plan.limits["timeout_seconds"],
+            ended=lambda process: self._run_ended(process, waiting, prepare=prepare),
+        )
+        with self._lock:
+            self._processes.add(process)
+        process.start()
+        return process
+
+    def _command(self, plan: LaunchPlan, request: RunRequest, *, stdin: bool) -> tuple[bytes, list[bytes]]:
+        code, name = request.code, plan.stage["code_name"]
+        message = {
+            "do": "run",
+            "argv": list(plan.argv),
+            "env": dict(plan.env),
+            "workdir": plan.workdir,
+            "code_directory": CODE,
+            "files": [] if code is None else [[name, len(code)]],
+            "python": plan.stage["python"],
+            "timeout_seconds": plan.limits["timeout_seconds"],
+            "pids": plan.limits["pids"],
+            "rlimits": plan.stage["rlimits"],
+            "stdin": stdin,
+            **_filters(plan, files=request.explain_denials),
+        }
+        data = code or b""
+        frames = [wire.encode(wire.DATA, data[at : at + wire.CHUNK]) for at in range(0, len(data), wire.CHUNK)]
+        return wire.message(message), frames
+
+    def _prepare(self) -> _Waiting:
+        """A container that is starting, with the directories of a run of its own."""
+        number = str(next(self._numbers))
+        self._depot.ask("make", names=[f"tmp-{number}", f"shm-{number}"], mode=0o1777)
+        self._depot.ask("make", names=[f"code-{number}"], mode=0o755)
+        container = self._start(number, self._stage["run"], files=self._files)
+        expect = self._stage["expect"]
+        container.configure(role="gate", absent=expect["absent"], quota="/tmp")
+        return _Waiting(container, number)
+
+    def _prepare_next(self) -> None:
+        """Have a container wait for the next run, unless one does."""
+
+        def prepare() -> None:
+            with contextlib.suppress(BelljarError, OSError):  # told when a run needs it
+                waiting = self._prepare()
+                with self._lock:
+                    if self._spare is None and not self._closed:
+                        self._spare = waiting
+                        return
+                self._remove(waiting.container)
+
+        with self._lock:
+            if self._closed or self._spare is not None:
+                return
+        threading.Thread(target=prepare, name="belljar prepare", daemon=True).start()
+
+    def _run_ended(self, process: ContainerProcess, waiting: _Waiting, *, prepare: bool) -> None:
+        """Take the container down, off the caller's path; what the run left in its own directories goes too."""
+        self._remove(waiting.container)
+        with self._lock:
+            self._processes.discard(process)
+            if self._closed:
+                return
+            if prepare and self._runs == 1:  # there may be no second: wait for a sign of it, or a moment
+                self._prepare_later = threading.Timer(_PATIENCE_SECONDS, self._prepare_next)
+                self._prepare_later.daemon = True
+                self._prepare_later.start()
+        with contextlib.suppress(BelljarError, OSError):
+            self._depot.ask("wipe", names=[f"{kind}-{waiting.number}" for kind in ("tmp", "shm", "code")])
+
+    def _remove(self, container: Attached) -> None:
+        with self._lock:
+            if container not in self._alive:
+                return
+            self._alive.discard(container)
+        BROOM.remove(self._engine, [container])
+
+    # --- files ---
+
+    def read(self, mount: int, path: str, limit: int) -> bytes:
+        """At most `limit` bytes of a file."""
+        return self._depot.read(mount, path, limit)
+
+    def write(self, mount: int, path: str, content: bytes) -> int:
+        """Write a file and make the directories above it."""
+        self._need_writable(mount)
+        return self._depot.write(mount, path, content)
+
+    def list(self, mount: int, path: str, *, recursive: bool) -> Iterable[Entry]:
+        """The entries beneath a directory."""
+        return self._depot.list(mount, path, recursive=recursive)
+
+    def mkdir(self, mount: int, path: str) -> None:
+        """Make a directory and those above it."""
+        self._need_writable(mount)
+        self._depot.ask("mkdir", mount=mount, path=path)
+
+    def remove(self, mount: int, path: str) -> None:
+        """Remove a file or a tree."""
+        self._need_writable(mount)
+        self._depot.ask("remove", mount=mount, path=path)
+
+    def changed(self, mount: int) -> Iterable[Entry]:
+        """Everything in the copy: its times tell what is new."""
+        return self._depot.list(mount, ".", recursive=True)
+
+    def changes(self, mount: int, only: Sequence[str] | None = None) -> ChangedTree:
+        """What differs from what was copied in, as a directory of the host's."""
+        return self._depot.changes(mount, only)
+
+    def _need_writable(self, mount: int) -> None:
+        if not self._stage["views"][mount]["writable"]:
+            raise OSError(30, "Read-only file system", self._stage["views"][mount]["path"])
+
+    def close(self) -> None:
+        """End every run, and have everything removed."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._spare = None
+            running = list(self._processes)
+            if self._prepare_later is not None:
+                self._prepare_later.cancel()
+        for process in running:
+            process.kill("abandoned")
+        for process in running:
+            process.wait()
+        with self._lock:
+            alive, self._alive = list(self._alive), set()
+        if hasattr(self, "_depot"):
+            self._depot.close()
+        BROOM.remove(self._engine, alive, self._volume)
+
+
+class _Waiting:
+    """A container on its way up, or up and at its gate."""
+
+    def __init__(self, container: Attached, number: str) -> None:
+        self.container = container
+        self.number = number
+
+    def ready(self) -> dict[str, Any]:
+        return self.container.ready()
+
+
+def _fill_in(argument: str, values: Mapping[str, str]) -> str:
+    for place, value in values.items():
+        argument = argument.replace(place, value)
+    return argument
+
+
+def _filters(plan: LaunchPlan, *, files: bool) -> dict[str, Any]:
+    """What the gate puts on the code's process: made here, because the image need not have libseccomp."""
+    nothing = {"notify_filter": "", "jar_filter": "", "calls": {}, "observed": []}
+    if not plan.stage["filters"]:
+        return nothing
+    from belljar.backends.seccomp.filters import OBSERVED, REPORTED, jar_filter, notify_filter, numbered
+
+    if not plan.stage["observe"]:
+        return {**nothing, "jar_filter": jar_filter(reported=False, absent=_GVISOR_LACKS).hex()}
+    return {
+        "notify_filter": notify_filter(connects=True, files=files).hex(),
+        "jar_filter": jar_filter(reported=True).hex(),
+        "calls": numbered(REPORTED | OBSERVED),
+        "observed": sorted(OBSERVED),
+    }

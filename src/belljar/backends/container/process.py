@@ -1,0 +1,249 @@
+"""A run in a container, from belljar's side: a thread that passes input and output on, and hears of the end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from belljar.backends.container.attached import Attached
+from belljar.backends.contract import End, Observation
+from belljar.errors import BelljarError, SandboxUnavailableError
+from belljar.guest import wire
+
+_AHEAD = 1 << 18
+"""How much input is sent before the code has taken any."""
+_GRACE_SECONDS = 3.0
+"""After a kill, or the end of its time: how long the gate may take to tell of the end. Then the engine ends it."""
+
+
+class ContainerProcess:
+    """One run. `ended` is called once, from the thread, when the container is not needed any more."""
+
+    def __init__(
+        self,
+        container: Attached,
+        *,
+        stdin: int | None,
+        timeout_seconds: float,
+        ended: Callable[[ContainerProcess], None],
+    ) -> None:
+        self._container = container
+        self._ended = ended
+        self._deadline = time.monotonic() + timeout_seconds + _GRACE_SECONDS
+        self._killed = ""
+        self._told: dict[str, Any] | None = None
+        self._fault: BelljarError | None = None
+        self._over = threading.Event()
+        self._end_reader, self._end_writer = os.pipe2(os.O_CLOEXEC)
+        self._wake_reader, self._wake_writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self.stdout, out = os.pipe2(os.O_CLOEXEC)
+        self.stderr, err = os.pipe2(os.O_CLOEXEC)
+        self._outputs = {wire.STDOUT: out, wire.STDERR: err}
+        self._stdin = -1 if stdin is None else os.dup(stdin)
+        self._credit = _AHEAD
+
+    def start(self) -> None:
+        """Begin to listen."""
+        threading.Thread(target=self._run, name=f"belljar {self._container.name}", daemon=True).start()
+
+    def wait(self) -> None:
+        """Until it has ended, for a bounded time."""
+        self._over.wait(3 * _GRACE_SECONDS)
+
+    # --- the contract ---
+
+    def fileno(self) -> int:
+        """Readable when the run has ended and all of its output is in the pipes."""
+        return self._end_reader
+
+    def kill(self, reason: str) -> None:
+        """End everything in the container but the gate, which tells of the end."""
+        if self._over.is_set() or self._killed:
+            return
+        self._killed = reason
+        self._deadline = min(self._deadline, time.monotonic() + _GRACE_SECONDS)
+        with contextlib.suppress(BelljarError, OSError):
+            self._container.send(wire.message({"kill": reason}))
+        self._wake()
+
+    def end(self) -> End:
+        """Wait for the end, and tell it."""
+        self._over.wait()
+        if self._fault is not None:
+            raise self._fault
+        assert self._told is not None
+        told = self._told
+        status = told["status"]
+        number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+        return End(
+            exit_code=128 + number if number is not None else os.WEXITSTATUS(status),
+            signal=number,
+            ended_by=told["ended_by"],
+            problems=(),
+            started=True,
+            cpu_seconds=told["cpu_seconds"],
+            peak_memory_bytes=told["peak_memory_bytes"] or None,
+            processes=None,
+            bytes_read=None,
+            bytes_written=None,
+            oom_kills=told["oom_kills"],
+            pids_refused=told["pids_refused"],
+            observations=tuple(Observation(**seen) for seen in told["observations"]),
+        )
+
+    def close(self) -> None:
+        """Let go; a run that is still alive is ended."""
+        self.kill("abandoned")
+        for descriptor in (self.stdout, self.stderr):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self.stdout = self.stderr = -1
+        self._over.wait(2 * _GRACE_SECONDS)
+        if self._end_reader >= 0:
+            os.close(self._end_reader)
+            self._end_reader = -1
+
+    # --- the thread ---
+
+    def _run(self) -> None:
+        try:
+            while self._told is None:
+                self._turn()
+        except BelljarError as error:
+            self._told, self._fault = self._what_became_of_it(error)
+        except BaseException as error:  # noqa: BLE001 - told to whoever waits for the end
+            self._fault = SandboxUnavailableError(f"the run was lost: {type(error).__name__}: {error}")
+        finally:
+            self._finish()
+
+    def _turn(self) -> None:
+        descriptors = [self._container.stdout, self._wake_reader]
+        if self._stdin >= 0 and self._credit > 0:
+            descriptors.append(self._stdin)
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            self._end_it_from_outside()
+            left = _GRACE_SECONDS
+        ready, _, _ = select.select(descriptors, [], [], left)
+        if self._wake_reader in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._wake_reader, 4096)
+        if self._stdin in ready:
+            self._send_input()
+        if self._container.stdout in ready:
+            self._container.read()
+        for kind, payload in self._container.frames():
+            self._hear(kind, payload)
+
+    def _hear(self, kind: bytes, payload: bytes) -> None:
+        if kind in self._outputs:
+            self._pass_on(kind, payload)
+            return
+        message = json.loads(payload)
+        self._credit += int(message.get("took", 0))
+        if "end" in message:
+            self._told = message["end"]
+
+    def _pass_on(self, kind: bytes, payload: bytes) -> None:
+        view = memoryview(payload)
+        try:
+            while view:
+                view = view[os.write(self._outputs[kind], view) :]
+        except BrokenPipeError:  # nobody reads any more
+            return
+
+    def _send_input(self) -> None:
+        try:
+            data = os.read(self._stdin, min(wire.CHUNK, self._credit))
+        except BlockingIOError:
+            return
+        self._credit -= len(data)
+        self._container.send(wire.encode(wire.STDIN, data))
+        if not data:
+            self._close_input()
+
+    def _close_input(self) -> None:
+        if self._stdin >= 0:
+            os.close(self._stdin)
+            self._stdin = -1
+
+    def _end_it_from_outside(self) -> None:
+        """The gate did not do it: the code has it stopped, or the channel is stuck."""
+        self._killed = self._killed or "timeout"
+        self._deadline = time.monotonic() + _GRACE_SECONDS * 10
+        self._container.engine.attempt("kill", self._container.name)
+
+    def _what_became_of_it(self, error: BelljarError) -> tuple[dict[str, Any] | None, BelljarError | None]:
+        """The container ended without a word: killed for its memory, by us, by its own code, or lost."""
+        code, stdout, _stderr = self._container.engine.attempt(
+            "inspect", "--type", "container", "--format", "{{json .State}}", self._container.name
+        )
+        if code:
+            return None, error
+        state = json.loads(stdout)
+        if state.get("Running") or state.get("Status") in ("running", "created"):
+            return None, error  # the engine's client was lost, not the container
+        by = "oom" if state.get("OOMKilled") else self._killed or "killed"
+        return {
+            "status": int(signal.SIGKILL),
+            "ended_by": by,
+            "cpu_seconds": 0.0,
+            "peak_memory_bytes": 0,
+            "oom_kills": int(by == "oom"),
+            "pids_refused": 0,
+            "observations": [],
+        }, None
+
+    def _finish(self) -> None:
+        self._close_input()
+        for descriptor in self._outputs.values():
+            os.close(descriptor)
+        self._outputs = {}
+        self._over.set()
+        os.close(self._end_writer)
+        for descriptor in (self._wake_reader, self._wake_writer):
+            os.close(descriptor)
+        self._wake_writer = -1
+        self._ended(self)
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self._wake_writer, b"x")
+
+
+class RefusedProcess:
+    """A run that was not started, because the container is not what it should be."""
+
+    def __init__(self, problems: list[str]) -> None:
+        self._problems = tuple(problems)
+        pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(3)]
+        self.stdout, self.stderr, self._reader = (reader for reader, _writer in pipes)
+        for _reader, writer in pipes:
+            os.close(writer)
+
+    def fileno(self) -> int:
+        """Readable at once."""
+        return self._reader
+
+    def kill(self, reason: str) -> None:
+        """There is nothing to kill."""
+
+    def end(self) -> End:
+        """What the canaries found."""
+        nothing = {"cpu_seconds": 0.0, "oom_kills": 0, "pids_refused": 0}
+        usage = dict.fromkeys(("peak_memory_bytes", "processes", "bytes_read", "bytes_written"))
+        return End(125, None, "canary", self._problems, started=False, observations=(), **nothing, **usage)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        """Let go."""
+        for descriptor in (self.stdout, self.stderr, self._reader):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self.stdout = self.stderr = self._reader = -1

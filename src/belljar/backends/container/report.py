@@ -1,0 +1,140 @@
+"""How far each clause of a policy holds in a container of this engine. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from belljar.backends.contract import Clause, EnforcementReport, Status
+from belljar.policy.models import Policy
+
+if TYPE_CHECKING:
+    from belljar.backends.container.compile import Place
+
+
+def report(policy: Policy, place: Place) -> EnforcementReport:
+    """Every clause, accounted for."""
+    return EnforcementReport(
+        (
+            _enforced("fs.mounts", f"the container's mounts ({place.engine})"),
+            _deny_globs(policy),
+            *_size(policy),
+            _enforced("fs.snapshot", "every directory of the host is copied when the jar is opened"),
+            *_net(policy),
+            _enforced("proc.uid", "the container's user" + (", in a user namespace" if place.facts.rootless else "")),
+            *_groups(place),
+            _enforced("proc.timeout_ms", "the gate's clock, SIGKILL to everything in the container"),
+            _enforced("proc.open_files", "RLIMIT_NOFILE"),
+            _enforced("proc.file_size_mb", "RLIMIT_FSIZE"),
+            _enforced("proc.output_mb", "belljar's reader, SIGKILL"),
+            _enforced("env.set", "an environment made from nothing"),
+            _enforced("env.pass", "an environment made from nothing"),
+            *_python(policy),
+            _enforced("logging.sample_ratio", "no output of the code is written to any log"),
+            _enforced("logging.redact_pii", "no output of the code is written to any log"),
+            _syscalls(policy, place),
+            *_container(policy, place),
+        )
+    )
+
+
+def _enforced(key: str, by: str) -> Clause:
+    return Clause(key, Status.ENFORCED, by)
+
+
+def _live(policy: Policy) -> list[str]:
+    return [mount.path for mount in policy.fs.mounts if mount.source and mount.rw and not mount.cow]
+
+
+def _deny_globs(policy: Policy) -> Clause:
+    live = _live(policy)
+    if live and policy.fs.deny_globs:
+        lost = f"{', '.join(live)} is the host's own directory: a denied file that is replaced, or appears later, shows"
+        return Clause("fs.deny_globs", Status.DEGRADED, "covered files in a live mount", lost)
+    return _enforced("fs.deny_globs", "what is denied is not copied into the container's volume")
+
+
+def _size(policy: Policy) -> tuple[Clause, ...]:
+    keys = ("fs.size_mb", "fs.inodes")
+    if live := _live(policy):
+        lost = f"{', '.join(live)} is the host's own directory: only proc.file_size_mb holds there"
+        return tuple(Clause(key, Status.DEGRADED, "tmpfs for all but the live mounts", lost) for key in keys)
+    return tuple(_enforced(key, "a tmpfs volume, one for all that is writable") for key in keys)
+
+
+def _net(policy: Policy) -> tuple[Clause, ...]:
+    keys = ("net.enabled", "net.allowlist")
+    if policy.net.enabled:
+        lost = "this version has no egress proxy, so no host can be reached, listed or not"
+        return tuple(Clause(key, Status.UNSUPPORTED, "--network none", lost) for key in keys)
+    if policy.container.network != "none":
+        lost = f"the container is on the network {policy.container.network!r}, and nothing stands in between"
+        return tuple(Clause(key, Status.UNSUPPORTED, f"--network {policy.container.network}", lost) for key in keys)
+    return tuple(_enforced(key, "a network namespace with loopback only") for key in keys)
+
+
+def _groups(place: Place) -> tuple[Clause, ...]:
+    group = f"cgroup v{place.facts.cgroup_version} ({place.engine})"
+    if not place.groups:
+        why = "an ordinary user's containers have no control group with cgroup v1"
+        return (
+            Clause("proc.mem_mb", Status.DEGRADED, "RLIMIT_DATA of each process", f"not the sum of them: {why}"),
+            Clause("proc.cpu_quota", Status.DEGRADED, "proc.timeout_ms only", f"every processor may be used: {why}"),
+            _enforced("proc.pids", "RLIMIT_NPROC in the container's own user namespace"),
+        )
+    if place.gvisor:
+        lost = "gVisor has no limit of its own: the gate counts, and kills when there are more; a burst may pass"
+        return (
+            _enforced("proc.mem_mb", f"{group}: memory, gVisor's own kernel included"),
+            _enforced("proc.cpu_quota", f"{group}: cpu"),
+            Clause("proc.pids", Status.DEGRADED, f"the gate, and {group}: pids around gVisor itself", lost),
+        )
+    return (
+        _enforced("proc.mem_mb", f"{group}: memory, no swap"),
+        _enforced("proc.cpu_quota", f"{group}: cpu"),
+        _enforced("proc.pids", f"{group}: pids"),
+    )
+
+
+def _python(policy: Policy) -> tuple[Clause, ...]:
+    """The interpreter is the image's."""
+    named = {"python.venv": policy.python.venv, "python.interpreter": policy.python.interpreter}
+    lost = "the code runs with the image's Python: build an image with the packages (belljar image build --pip …)"
+    return tuple(
+        Clause(key, Status.UNSUPPORTED, "nothing", lost) if value else _enforced(key, "the image's Python")
+        for key, value in named.items()
+    )
+
+
+def _syscalls(policy: Policy, place: Place) -> Clause:
+    if policy.container.privileged:
+        return Clause("syscalls", Status.UNSUPPORTED, "nothing", "a privileged container may make every call")
+    inner = "a filter that the gate puts on the code" if place.filters else ""
+    outer = "gVisor's kernel" if place.gvisor else "the engine's seccomp profile" if place.profile else ""
+    if not (inner or outer):
+        return Clause("syscalls", Status.UNSUPPORTED, "nothing", f"{place.engine} has no seccomp here")
+    return _enforced("syscalls", " and ".join(filter(None, (outer, inner))))
+
+
+def _container(policy: Policy, place: Place) -> tuple[Clause, ...]:
+    asked = policy.container
+    weaker = {
+        "container.privileged": (asked.privileged, "the code has every privilege of the host"),
+        "container.network": (asked.network != "none", f"the code is on the network {asked.network!r}"),
+        "container.pid": (asked.pid == "host", "the code sees and may end the host's processes"),
+        "container.read_only": (not asked.read_only, "the code may change its image, without a limit of size"),
+    }
+    clauses = [
+        Clause(key, Status.DEGRADED, "the policy", lost) if given else _enforced(key, "the container's configuration")
+        for key, (given, lost) in weaker.items()
+    ]
+    clauses += [
+        _enforced("container.image", f"{place.image_name} ({place.image_id[:19]})"),
+        _enforced("container.engine", place.engine),
+        _enforced("container.runtime", place.facts.runtime),
+        _enforced("container.name", "the container's name"),
+        _enforced("container.auto_remove", "removed when the run has ended" if asked.auto_remove else "kept"),
+        _enforced("container.entrypoint", "put before the command"),
+        _enforced("container.ports", "published by the engine" if asked.ports else "none"),
+        _enforced("container.pull", asked.pull),
+    ]
+    return tuple(clauses)

@@ -16,8 +16,8 @@ from belljar.backends.bubblewrap.host import Host
 from belljar.backends.bubblewrap.report import report
 from belljar.backends.bubblewrap.stageplan import StagePlan
 from belljar.backends.bubblewrap.whiteout import Whiteouts, names_to_deny
-from belljar.backends.denied_walk import find_denied
 from belljar.backends.contract import LaunchPlan, RunRequest
+from belljar.backends.denied_walk import find_denied
 from belljar.backends.runtimes import Runtime
 from belljar.errors import UsageError
 from belljar.limits.detect import CgroupSupport, Mechanism

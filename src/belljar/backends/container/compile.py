@@ -201,7 +201,7 @@ def _limits(policy: Policy, place: Place) -> list[str]:
     if not place.groups:
         return arguments
     arguments += ["--memory", str(proc.mem_bytes), "--memory-swap", str(proc.mem_bytes)]
-    # gVisor's own threads are counted outside as well; inside, the gate holds the number.
+    # Outside, gVisor's own threads count as well; inside, its kernel holds the number (RLIMIT_NPROC).
     arguments += ["--pids-limit", str(proc.pids + 1 if not place.gvisor else 4 * proc.pids + 512)]
     if proc.cpu_quota < place.processors:  # an engine refuses more processors than there are
         arguments += ["--cpus", f"{proc.cpu_quota:.2f}"]
@@ -213,8 +213,10 @@ def _rlimits(policy: Policy, place: Place) -> dict[str, int]:
     limits = {"RLIMIT_NOFILE": policy.proc.open_files, "RLIMIT_FSIZE": policy.proc.file_size_bytes, "RLIMIT_CORE": 1}
     if not place.gvisor:
         limits |= {"RLIMIT_MSGQUEUE": 0, "RLIMIT_MEMLOCK": 64 * 1024, "RLIMIT_SIGPENDING": 1024}
-    if not place.groups:  # in a user namespace of the container's own, so it counts this container alone
-        limits |= {"RLIMIT_NPROC": policy.proc.pids + 1, "RLIMIT_DATA": 4 * policy.proc.mem_bytes + (256 << 20)}
+    if place.gvisor or not place.groups:  # a kernel, or a user namespace, of the container's own: nobody else counts
+        limits["RLIMIT_NPROC"] = policy.proc.pids + 1
+    if not place.groups:
+        limits["RLIMIT_DATA"] = 4 * policy.proc.mem_bytes + (256 << 20)
     return limits
 
 

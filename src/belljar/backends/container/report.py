@@ -82,11 +82,10 @@ def _groups(place: Place) -> tuple[Clause, ...]:
             _enforced("proc.pids", "RLIMIT_NPROC in the container's own user namespace"),
         )
     if place.gvisor:
-        lost = "gVisor has no limit of its own: the gate counts, and kills when there are more; a burst may pass"
         return (
             _enforced("proc.mem_mb", f"{group}: memory, gVisor's own kernel included"),
             _enforced("proc.cpu_quota", f"{group}: cpu"),
-            Clause("proc.pids", Status.DEGRADED, f"the gate, and {group}: pids around gVisor itself", lost),
+            _enforced("proc.pids", "RLIMIT_NPROC in gVisor's kernel, which has no other user"),
         )
     return (
         _enforced("proc.mem_mb", f"{group}: memory, no swap"),

@@ -183,6 +183,7 @@ class TestSockets:
         ({"DOCKER_HOST": "unix:///srv/e/d.sock"}, "/srv", "/srv/e/d.sock"),
         ({"DOCKER_HOST": "unix:///srv/e/d.sock"}, "/srv/f", None),
         ({"DOCKER_HOST": "unix:/srv/e/../e/d.sock"}, "/srv/e", "/srv/e/d.sock"),
+        ({"DOCKER_HOST": "unix://e/d.sock"}, "HERE", "HERE/e/d.sock"),
         ({"DOCKER_HOST": "tcp://127.0.0.1:2375"}, "/srv", None),
         ({"DOCKER_HOST": "ssh://me@there/srv/e"}, "/srv", None),
         ({"CONTAINER_HOST": "unix:///srv/p.sock"}, "/srv", "/srv/p.sock"),
@@ -192,9 +193,10 @@ class TestSockets:
     ]
 
     @pytest.mark.parametrize(("environ", "source", "expected"), NAMED)
-    def test_by_the_environment(self, environ: dict[str, str], source: str, expected: str | None) -> None:
+    def test_by_the_environment(self, here: Path, environ: dict[str, str], source: str, expected: str | None) -> None:
         """What the engine's own program would use."""
-        assert engine_sockets.shown_by(source, environ) == expected
+        wanted = expected and expected.replace("HERE", str(here))
+        assert engine_sockets.shown_by(source.replace("HERE", str(here)), environ) == wanted
 
     def test_the_callers_environment_counts(self, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Through links, of the socket and of the source."""
@@ -206,6 +208,14 @@ class TestSockets:
                 resolve(workspace=workspace, managed=None)
         (here / "else").mkdir()
         assert resolve(workspace="else", managed=None).fs.mounts[0].source == f"{here}/else"
+
+    def test_a_link_in_the_usual_place(self, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As on hosts whose engine is in a virtual machine."""
+        (here / "vm/deep").mkdir(parents=True)
+        (here / "usual.sock").symlink_to(here / "vm/deep/engine.sock")
+        monkeypatch.setattr(engine_sockets, "_ALWAYS", (f"{here}/usual.sock",))
+        for source in ("vm/deep", "vm"):
+            assert engine_sockets.shown_by(f"{here}/{source}", {}) == f"{here}/usual.sock"
 
     @pytest.mark.parametrize("name", ["docker.sock", "podman/podman.sock", "containerd.sock"])
     def test_a_socket_that_is_there(self, here: Path, name: str) -> None:

@@ -34,7 +34,7 @@ def shown_by(source: str, environ: Mapping[str, str]) -> str | None:
     """The socket that a mount of `source`, an absolute path without links, would show; None if there is none."""
     sockets = tuple(_sockets(environ))
     for socket in sockets:
-        if beneath(socket, source) or beneath(os.path.realpath(socket), source):
+        if beneath(socket, source):
             return socket
     for name in _ANYWHERE:
         if _is_socket(path := os.path.join(source, name)):
@@ -48,9 +48,10 @@ def _sockets(environ: Mapping[str, str]) -> Iterator[str]:
     for name in _OF_A_SESSION:
         yield os.path.abspath(os.path.join(session, name))
     for variable in _VARIABLES:
-        scheme, colon, rest = environ.get(variable, "").rpartition("unix:")
-        if rest.startswith("/") and (colon or not scheme):
-            yield os.path.normpath("/" + rest.lstrip("/"))
+        address = environ.get(variable, "")
+        path = address.removeprefix("unix:").removeprefix("//")
+        if path and address.startswith(("unix:", "/")):
+            yield os.path.abspath(path)
     home = os.path.expanduser("~")
     for name in _OF_A_HOME:
         if os.path.lexists(path := os.path.join(home, name)):
@@ -65,10 +66,11 @@ def _is_socket(path: str) -> bool:
 
 
 def _under_another_name(source: str, sockets: tuple[str, ...]) -> str | None:
+    """Through links and second mounts: whether a directory above a socket is the same as `source`."""
     own = _identity(source)
     seen: set[str] = set()
     for socket in sockets:
-        directory = os.path.realpath(os.path.dirname(socket))
+        directory = os.path.dirname(os.path.realpath(socket))
         while own and directory not in seen:
             seen.add(directory)
             if _identity(directory) == own:

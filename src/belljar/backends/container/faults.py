@@ -42,6 +42,8 @@ class _Row(NamedTuple):
 
 
 _AGAIN = "try again; `belljar doctor` says whether the engine is well"
+_WENT_AWAY = "{engine}'s daemon went away in the middle"
+_BACK = "try again when it is back; its log says why: journalctl -u {engine}"
 
 # The first row that matches wins, so the narrow ones come first.
 _ROWS = (
@@ -58,6 +60,12 @@ _ROWS = (
         PrerequisiteError,
         "{engine}'s program and its daemon are of versions that do not fit",
         "install the program that came with the daemon, or set DOCKER_API_VERSION to what the daemon speaks",
+    ),
+    _Row(
+        r"error during connect: .*(?:\bEOF\b|reset by peer|broken pipe)",
+        SandboxUnavailableError,
+        _WENT_AWAY,
+        _BACK,
     ),
     _Row(
         r"cannot connect to the docker daemon|is the docker daemon running|failed to connect to the docker api|"
@@ -144,8 +152,8 @@ _ROWS = (
         r"\bEOF\b|transport is closing|connection reset by peer|broken pipe|server is shutting down|ttrpc: closed|"
         r"use of closed network connection|code = (?:Unavailable|Canceled)|shim disconnected|context canceled",
         SandboxUnavailableError,
-        "{engine}'s daemon went away in the middle",
-        "try again when it is back; its log says why: journalctl -u {engine}",
+        _WENT_AWAY,
+        _BACK,
     ),
     _Row(
         r"cgroup|sd-bus call|Interactive authentication required|Delegate=|crun: .*controller",

@@ -46,13 +46,18 @@ give_docker() {
 }
 
 give_podman() {
-  command -v podman >/dev/null && command -v newuidmap >/dev/null || return 0
+  [ "${BELLJAR_TEST_ENGINES:-}" != here ] && command -v podman newuidmap >/dev/null || return 0
   grep -qs "^$user:" /etc/subuid && grep -qs "^$user:" /etc/subgid || give_subordinate_ids
   mkdir -m 700 "$work/podman" "$work/podman/runtime"
   "$python" tests/engines/run.py podman-settings "$work/podman" >"$work/podman/exports"
   chown -R "$user:" "$work/podman"
   engines+=(XDG_RUNTIME_DIR="$work/podman/runtime" \
     CONTAINERS_CONF="$work/podman/containers.conf" CONTAINERS_STORAGE_CONF="$work/podman/storage.conf")
+  [ -d "${BELLJAR_IMAGE_CACHE:-}" ] || return 0
+  cp -r "$BELLJAR_IMAGE_CACHE" "$work/images"
+  chown -R "$user:" "$work/images"
+  engines+=(BELLJAR_IMAGE_CACHE="$work/images")
+  (cd / && as_user BELLJAR_STATE_DIR="$work/tmp/state" "$work/venv/bin/belljar" image build --engine podman) >/dev/null || true
 }
 
 # 65536 ids above all that are given to somebody.

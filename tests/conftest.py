@@ -5,12 +5,16 @@ backend joins them by adding its name to BACKENDS.
 
 `@pytest.mark.backend("bubblewrap")`, or the fixture `need_backend("bubblewrap")`, skips a test with the reason where
 the backend does not work. In `BELLJAR_MUST_WORK=bubblewrap,…` such a skip is a failure: so CI can't pass by skipping.
+
+`make test` starts container engines for the tests where it can (tests/engines); elsewhere they use what is there.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -23,15 +27,18 @@ import pytest
 
 from belljar import Policy, Sandbox
 
-BACKENDS = ("bubblewrap",)
+BACKENDS = ("bubblewrap", "docker", "gvisor", "podman")
 """The backends that the conformance tests and the attacks run on."""
 
+ENGINE_VARIABLES = ("PATH", "HOME", "DOCKER_HOST", "CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF", "XDG_RUNTIME_DIR")
 OpenJar = Callable[..., Sandbox]
 NeedBackend = Callable[[str], None]
 _TEST_SECONDS = int(os.environ.get("BELLJAR_TEST_SECONDS", "200"))
 """After this long a test has failed: far longer than any takes, under emulation too. `slow` ones have thrice that."""
 _PATIENCE_SECONDS = 5.0
 """How long what a test ended may take to be gone: belljar verifies the end of a jar, not that of its launcher."""
+_ENGINE_PATIENCE_SECONDS = 30.0
+"""The same for containers and volumes: an engine takes half a second for each, on a machine at rest."""
 
 
 # --- backends --------------------------------------------------------------------------------------------------------
@@ -52,6 +59,7 @@ def _must_work() -> set[str]:
 
 def _need(name: str) -> None:
     if not (reason := why_not(name)):
+        _look_at_engines(name)
         return
     if name in _must_work():
         pytest.fail(f"the backend {name} must work here (BELLJAR_MUST_WORK): {reason}", pytrace=False)
@@ -62,6 +70,12 @@ def _need(name: str) -> None:
 def need_backend() -> NeedBackend:
     """Skips, or fails where the backend must work."""
     return _need
+
+
+@pytest.fixture(scope="session")
+def engine_environment() -> dict[str, str]:
+    """The variables that lead to the container engines, for a program that is started with no others."""
+    return {name: os.environ[name] for name in ENGINE_VARIABLES if name in os.environ}
 
 
 @pytest.fixture(params=BACKENDS, scope="session")
@@ -143,7 +157,7 @@ def nothing_left_by_the_test() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def nothing_left_by_the_session() -> Iterator[None]:
-    """No process at all once the launcher is told to end, no group of a dead launcher, no orphan."""
+    """No process at all once the launcher is told to end, no group of a dead launcher, no orphan, no container."""
     before = Leftovers.here(groups=True)
     yield
     from belljar.backends.bubblewrap.client import LAUNCHER
@@ -151,10 +165,12 @@ def nothing_left_by_the_session() -> Iterator[None]:
     LAUNCHER.stop()
     left = _wait_until_empty(lambda: Leftovers.here(groups=True, launcher=True).beyond(before))
     assert not left, f"the tests left behind: {left}"
+    left = _wait_until_empty(containers_left, _ENGINE_PATIENCE_SECONDS)
+    assert not left, f"the tests left behind: {left}"
 
 
-def _wait_until_empty(look: Callable[[], str]) -> str:
-    deadline = time.monotonic() + _PATIENCE_SECONDS
+def _wait_until_empty(look: Callable[[], str], seconds: float = _PATIENCE_SECONDS) -> str:
+    deadline = time.monotonic() + seconds
     while (left := look()) and time.monotonic() < deadline:
         time.sleep(0.02)
     return left
@@ -239,6 +255,35 @@ def stale_groups() -> list[str]:
         with suppress(OSError):
             found += [f"{directory}/{name}" for name in os.listdir(directory) if is_stale(name)]
     return found
+
+
+_ENGINES = {"docker": ("docker",), "podman": ("podman",), "gvisor": ("docker", "podman")}
+_engines_before: dict[str, frozenset[str]] = {}
+"""What each engine that a test asked for had of belljar's when the first one asked."""
+
+
+def _look_at_engines(backend: str) -> None:
+    for engine in _ENGINES.get(backend, ()):
+        if engine not in _engines_before:
+            _engines_before[engine] = labelled(engine)
+
+
+def containers_left() -> str:
+    """Containers and volumes of belljar's that were not there when a test first asked for their engine, in words."""
+    found = [name for engine, before in _engines_before.items() for name in sorted(labelled(engine) - before)]
+    return f"containers and volumes: {', '.join(found)}" if found else ""
+
+
+def labelled(engine: str) -> frozenset[str]:
+    """The names of the containers and volumes with belljar's label; none of an engine that does not answer."""
+    found: set[str] = set()
+    program = shutil.which(engine)
+    for look in (["ps", "--all", "--format", "{{.Names}}"], ["volume", "ls", "--format", "{{.Name}}"]):
+        if program is not None:
+            command = [program, *look, "--filter", "label=belljar=1"]
+            told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+            found.update(f"{engine} {look[0]} {name}" for name in told.stdout.split())
+    return frozenset(found)
 
 
 def _children(pid: int) -> list[int]:

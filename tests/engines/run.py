@@ -240,16 +240,13 @@ def received(connection: socket.socket) -> dict[str, object] | None:
 
 
 def build_images(environment: dict[str, str]) -> None:
-    """The base image, once for each engine; the archive that it is loaded from is kept in `.cache/images`."""
-    belljar = Path(sys.executable).parent / "belljar"
-    found = subprocess.run([belljar, "image", "build", "--help"], capture_output=True, check=False, env=environment)
-    if found.returncode != 0:
-        return
-    for engine in ("docker", "podman"):
-        begun = time.monotonic()
-        done = subprocess.run([belljar, "image", "build", "--engine", engine], check=False, env=environment)
-        how = "is there" if done.returncode == 0 else "could not be built"
-        say(f"the base image {how} for {engine} ({time.monotonic() - begun:.1f} s)")
+    """The base image, for each engine that works; the archive that it is loaded from is kept in `.cache/images`."""
+    begun = time.monotonic()
+    command = [str(Path(sys.executable).parent / "belljar"), "image", "build"]
+    environment = environment | {"BELLJAR_STATE_DIR": str(KEPT / "state")}
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False, env=environment)
+    how = "is there" if done.returncode == 0 else "could not be built"
+    say(f"the base image {how} ({time.monotonic() - begun:.1f} s)")
 
 
 def run(command: list[str], environment: dict[str, str]) -> int:

@@ -135,4 +135,6 @@ def _groups() -> set[str]:
 
 
 def _mounts() -> list[str]:
-    return [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if "belljar" in line]
+    """Mounts that belljar made, known by their source: others on this machine may have its name in a path."""
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return [line for line in lines if line.partition(" - ")[2].split(" ")[1:2] == ["belljar"]]

@@ -57,7 +57,7 @@ def careless(_package: str, _backend: str, marker: str, _workspace: str) -> None
 
     user = 61_234 if os.geteuid() == 0 else None
     code = ["sh", "-c", f"echo on; sleep 300; : {marker}"]
-    subprocess.run(code, cwd=tempfile.mkdtemp(), user=user, start_new_session=True, check=False)
+    subprocess.Popen(code, cwd=tempfile.mkdtemp(), user=user, start_new_session=True).wait()
 
 
 if __name__ == "__main__":

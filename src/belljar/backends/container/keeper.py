@@ -27,7 +27,7 @@ owner = leftovers.owner
 
 Kind = Literal["container", "volume"]
 _DESCRIPTOR = 3
-_EXIT_SECONDS = 2.0
+_EXIT_SECONDS = 1.0
 """How long the end of this process waits for the keeper's: it goes on alone."""
 _POLL_SECONDS = 0.002
 

@@ -41,7 +41,7 @@ is_debian() { grep -Eqs '^ID(_LIKE)?=.*debian' /etc/os-release; }
 
 look_for_engines() {
   has dockerd || engines+=(docker.io)
-  has docker || engines+=(docker-cli)  # of its own since Debian 13, a part of docker.io before
+  has docker || ! has dockerd || engines+=(docker-cli)  # since Debian 13 docker.io is the daemon alone
   has containerd || engines+=(containerd)
   has runc || engines+=(runc)
   has runsc || engines+=(runsc)
@@ -66,10 +66,8 @@ apt_get() { as_root env DEBIAN_FRONTEND=noninteractive apt-get --quiet --yes "$@
 
 # The packages among these that apt knows: not every release has all of them.
 known() {
-  local package
-  for package in "$@"; do
-    ! apt-cache policy "$package" 2>/dev/null | grep -q 'Candidate: [^(]' || echo "$package"
-  done
+  apt-cache policy "$@" 2>/dev/null |
+    awk '/^[^ ]/ {name = $1; sub(/:$/, "", name)} $1 == "Candidate:" && $2 != "(none)" {print name}'
 }
 
 # While this file is there and says 101, no package starts a daemon. One that somebody made is left as it is.
@@ -98,7 +96,7 @@ install_engines() {
     apt_get update || true
     mapfile -t packages < <(known "$@")
   fi
-  [ "${#packages[@]}" -gt 0 ] || return 0
+  if [ "${#packages[@]}" = 0 ]; then return 0; fi
   no_daemons
   if install "${packages[@]}"; then
     stay_off "${packages[@]}"
@@ -108,9 +106,12 @@ install_engines() {
 
 # Nor at the next boot: who wants the system's own docker has to say so.
 stay_off() {
+  local units=()
   has systemctl || return 0
-  case " $* " in *' docker.io '*) systemctl --quiet disable docker.service docker.socket ;; esac >>"$log" 2>&1 || true
-  case " $* " in *' containerd '*) systemctl --quiet disable containerd.service ;; esac >>"$log" 2>&1 || true
+  case " $* " in *' docker.io '*) units+=(docker.service docker.socket) ;; esac
+  case " $* " in *' containerd '*) units+=(containerd.service) ;; esac
+  case " $* " in *' podman '*) units+=(podman.socket) ;; esac
+  [ "${#units[@]}" = 0 ] || systemctl --quiet disable "${units[@]}" >>"$log" 2>&1 || true
 }
 
 install() {
@@ -142,10 +143,11 @@ if [ "${#missing[@]}" -gt 0 ] && can_install; then
   install "${missing[@]}" || true
   look
 fi
-if [ "${#engines[@]}" -gt 0 ] && can_install; then
+for _ in 1 2; do  # what one brings along may lack another
+  [ "${#engines[@]}" -gt 0 ] && can_install || break
   install_engines "${engines[@]}"
   look
-fi
+done
 if [ "${#required[@]}" -gt 0 ]; then
   echo "error: belljar needs what is not installed here, and it can't be installed from here: ${required[*]}" >&2
   echo "hint: type this, then try again:" >&2

@@ -36,9 +36,16 @@ class Record:
 def cache_directory() -> str:
     """Where archives are kept; made if it is not there."""
     chosen = os.environ.get("BELLJAR_IMAGE_CACHE")
-    path = os.path.abspath(chosen) if chosen else os.path.join(state_directory(), "images")
-    os.makedirs(path, mode=0o700, exist_ok=True)
-    return path
+    return _made(os.path.abspath(chosen)) if chosen else _made(state_directory(), "images")
+
+
+def _made(directory: str, *names: str) -> str:
+    """The directory, made if it is not there, each part that is ours closed to everyone else."""
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    for name in names:
+        directory = os.path.join(directory, name)
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+    return directory
 
 
 def archive_path(recipe: str) -> str:
@@ -60,7 +67,7 @@ def keep(archive: str, record: Record) -> None:
 
 def remember(record: Record) -> None:
     """Write down, in the state directory, what an image that an engine now has consists of."""
-    os.makedirs(_records(), mode=0o700, exist_ok=True)
+    _made(state_directory(), os.path.basename(_records()))
     _write(_record_path(record.id), record)
 
 

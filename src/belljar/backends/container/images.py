@@ -156,7 +156,8 @@ def remove(engine: Engine, name: str) -> Image:
 
 def containers_of(engine: Engine, image: Image) -> list[str]:
     """The names of the containers, running or not, that were made of the image."""
-    return engine.run("ps", "--all", "--filter", f"ancestor={image.id}", "--format", "{{.Names}}").split()
+    ancestor = image.id.removeprefix("sha256:") if engine.name == "podman" else image.id
+    return engine.run("ps", "--all", "--filter", f"ancestor={ancestor}", "--format", "{{.Names}}").split()
 
 
 def engines(name: str | None = None) -> list[Engine]:

@@ -7,6 +7,8 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --no-input
 # How long one pass of the tests may take before it is ended, in seconds.
 TEST_SECONDS ?= 1500
 PYTEST_ARGS  ?=
+# `here`: the tests start no container engines of their own.
+BELLJAR_TEST_ENGINES ?=
 # Which tests `make test-containers` runs.
 CONTAINER_TESTS ?= tests/conformance tests/attacks
 # Container engines of the tests' own, as root on Debian.
@@ -16,6 +18,7 @@ VM_TESTS     ?= tests/conformance
 
 .DEFAULT_GOAL := help
 MAKEFLAGS     += --no-print-directory
+export BELLJAR_TEST_ENGINES
 .PHONY: help demo test test-passes test-here test-user test-containers engines engines-stop test-vm check lint format types layers generated generate bench install dev clean
 
 help: ## list the targets

@@ -21,7 +21,9 @@ def create(name: str, *, state: str) -> Backend:
 
         return BubblewrapBackend(state=state)
     if name in _CONTAINERS:
-        return _container(name, state)
+        from belljar.backends.container.backend import ContainerBackend
+
+        return ContainerBackend(name=name, state=state)
     if name == "unconfined":
         from belljar.backends.unconfined import UnconfinedBackend
 
@@ -31,21 +33,10 @@ def create(name: str, *, state: str) -> Backend:
     )
 
 
-def _container(name: str, state: str) -> Backend:
-    from importlib import import_module
-
-    made: Backend = import_module("belljar.backends.container.backend").ContainerBackend(name=name, state=state)
-    return made
-
-
 def availability(name: str, *, state: str) -> Availability:
     """What `probe` says, for backends that exist and for those that do not yet."""
     if name in _LATER:
         return Availability(name, available=False, reason="not in this version of belljar")
-    if name in _CONTAINERS:
-        from belljar.backends.container.probe import probe
-
-        return probe(name)
     return create(name, state=state).probe()
 
 

@@ -163,6 +163,8 @@ def nothing_left_by_the_session() -> Iterator[None]:
     from belljar.backends.bubblewrap.client import LAUNCHER
 
     LAUNCHER.stop()
+    if keeper := sys.modules.get("belljar.backends.container.keeper"):
+        keeper.KEEPER.stop()
     left = _wait_until_empty(lambda: Leftovers.here(groups=True, launcher=True).beyond(before))
     assert not left, f"the tests left behind: {left}"
     left = _wait_until_empty(containers_left, _ENGINE_PATIENCE_SECONDS)
@@ -181,6 +183,8 @@ def _wait_until_empty(look: Callable[[], str], seconds: float = _PATIENCE_SECOND
 # see ourselves, and groups of dead launchers beneath our own. Other runs on this machine are not mistaken for ours.
 
 _LAUNCHER, _STAGE = "belljar-launch", "belljar-stage"
+_OURS = (_LAUNCHER, "belljar-keeper", "docker", "podman", "conmon")
+"""What lives as long as the program that uses belljar, or ends in its own time: engines are asked, not waited for."""
 
 
 @dataclass(frozen=True)
@@ -197,7 +201,7 @@ class Leftovers:
 
         What is beneath the stages `shared` is theirs: a stage keeps a jar ready for its next run.
         """
-        own = [pid for pid in descendants(os.getpid(), but=shared) if launcher or _name(pid) != _LAUNCHER]
+        own = [pid for pid in descendants(os.getpid(), but=shared) if launcher or _name(pid) not in _OURS]
         lost = orphans() if groups else []
         return cls(
             frozenset(text for pid in {*own, *lost} if (text := _describe(pid))),

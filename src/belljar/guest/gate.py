@@ -138,6 +138,7 @@ class Gate:
             self._channel.read()
 
     def _turn(self, run: Run) -> None:
+        self._obey_all(run)  # what came together with the command, at first
         poll = select.poll()
         poll.register(self._channel.incoming, select.POLLIN)
         poll.register(self._children, select.POLLIN)
@@ -163,9 +164,6 @@ class Gate:
     def _handle(self, run: Run, descriptor: int) -> None:
         if descriptor == self._channel.incoming:
             self._channel.read()
-            for kind, payload in self._channel.frames:
-                self._obey(run, kind, payload)
-            self._channel.frames.clear()
             if self._channel.ended:
                 run.kill("abandoned")
         elif descriptor == self._channel.outgoing:
@@ -179,6 +177,11 @@ class Gate:
                 run.observer = None if run.status is None else run.observer
         elif run.listener_from is not None and descriptor == run.listener_from.fileno():
             self._take_listener(run)
+
+    def _obey_all(self, run: Run) -> None:
+        for kind, payload in self._channel.frames:
+            self._obey(run, kind, payload)
+        self._channel.frames.clear()
 
     def _obey(self, run: Run, kind: bytes, payload: bytes) -> None:
         if kind == wire.STDIN:

@@ -175,7 +175,7 @@ def _run_arguments(policy: Policy, place: Place) -> list[str]:
     arguments += ["--network", asked.network, *(["--read-only"] if asked.read_only else [])]
     arguments += ["--privileged"] if asked.privileged else []
     arguments += ["--pid", "host"] if asked.pid == "host" else []
-    arguments += [part for port in asked.ports for part in ("--publish", port)]
+    arguments += [part for port in asked.ports for part in ("--publish", f"127.0.0.1:{port}")]
     if asked.network == "none":
         arguments += ["--dns", "127.0.0.1", "--dns-option", "timeout:1", "--dns-option", "attempts:1"]
     arguments += _limits(policy, place)

@@ -133,7 +133,14 @@ def _container(policy: Policy, place: Place) -> tuple[Clause, ...]:
         _enforced("container.name", "the container's name"),
         _enforced("container.auto_remove", "removed when the run has ended" if asked.auto_remove else "kept"),
         _enforced("container.entrypoint", "put before the command"),
-        _enforced("container.ports", "published by the engine" if asked.ports else "none"),
+        _ports(policy),
         _enforced("container.pull", asked.pull),
     ]
     return tuple(clauses)
+
+
+def _ports(policy: Policy) -> Clause:
+    if policy.container.ports and policy.container.network == "none":
+        lost = "a container without a network can publish nothing"
+        return Clause("container.ports", Status.UNSUPPORTED, "nothing", lost)
+    return _enforced("container.ports", "published on loopback by the engine" if policy.container.ports else "none")

@@ -14,7 +14,7 @@ from belljar.backends.container.image_sources import building_program
 from belljar.backends.container.image_store import Record
 from belljar.errors import PrerequisiteError
 
-RECORD = Record("sha256:" + "a" * 64, "x:1", "0123", 5, "bookworm", "amd64", ("bash 5.2",), ("numpy",))
+RECORD = Record("sha256:" + "a" * 64, "x:1", "0123", "sha256:b", 5, "bookworm", "amd64", ("bash 5.2",), ("numpy",))
 
 
 @pytest.mark.parametrize(

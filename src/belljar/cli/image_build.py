@@ -37,18 +37,20 @@ def run(parsed: Parsed) -> int:
 
 def _give(engine: Engine, record: Record, progress: Progress) -> bool:
     """Load it unless the engine has exactly this one; whether it was loaded."""
+    from dataclasses import replace
+
     from belljar.backends.container.image_store import archive_path, remember
-    from belljar.backends.container.images import load, look
+    from belljar.backends.container.images import RECIPE_LABEL, load, look
 
     there = look(engine, record.name)
-    missing = there is None or there.id != record.id
-    if missing:
+    # Not by the ID: an engine that keeps its images in containerd takes another digest for it.
+    missing = there is None or (there.layers, there.labels.get(RECIPE_LABEL)) != ((record.layer,), record.recipe)
+    if there is None or missing:
         progress(f"loading it into {engine.name}")
         there = load(engine, archive_path(record.recipe), record.name)
-    if there is None or (there.id != record.id and engine.name != "nerdctl"):
-        found = there.id if there else "nothing"
-        raise InternalError(f"{engine.name} has {found} under the name of the image {record.id}")
-    remember(record)
+    if there.layers != (record.layer,):
+        raise InternalError(f"{engine.name} has other layers under the name {record.name}: {', '.join(there.layers)}")
+    remember(replace(record, id=there.id))
     return missing
 
 

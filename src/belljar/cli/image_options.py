@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from belljar.cli.parsing import Option, Parsed
+from belljar.cli.terminal import visible
 from belljar.errors import PrerequisiteError
 
 if TYPE_CHECKING:
@@ -19,7 +21,11 @@ def engines(parsed: Parsed) -> list[Engine]:
     """The engine that was named, or all that work. Raises PrerequisiteError."""
     from belljar.backends.container.images import engines as working
 
-    return working(parsed.text("--engine"))
+    return working(parsed.text("--engine"), left_out=_note)
+
+
+def _note(reason: str) -> None:
+    sys.stderr.write(f"belljar: one engine is left out: {visible(reason)}\n")
 
 
 def image_or_base(words: list[str]) -> str:

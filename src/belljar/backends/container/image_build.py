@@ -68,6 +68,7 @@ def _build(recipe: Recipe, sources: Sources, digest: str, scratch: str, tell: Te
         id=image,
         name=recipe.name,
         recipe=digest,
+        layer=f"sha256:{layer.digest}",
         size=layer.size,
         release=sources.release,
         architecture=sources.architecture,

@@ -42,6 +42,7 @@ def fetch_packages(requirements: tuple[str, ...], sources: Sources, scratch: str
         errors="replace",
         env=environment,
         stdin=subprocess.DEVNULL,
+        cwd=scratch,  # a file here that has the name of a package must not be taken for it
     )
     if done.returncode:
         raise SandboxUnavailableError(

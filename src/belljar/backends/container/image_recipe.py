@@ -36,6 +36,8 @@ NEVER = (
 
 USER, USER_ID, HOME = "jar", 1000, "/tmp/home"
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")
+# A name, extras, versions. No path and no address: pip would build what it finds there, and building runs its code.
+_REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9._, -]+\])?\s*([<>=!~][<>=!~ A-Za-z0-9.*+,_-]*)?")
 _NAME = re.compile(r"[a-z0-9]+(?:[._/-]+[a-z0-9]+)*(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?")
 
 
@@ -69,8 +71,8 @@ def make_recipe(name: str | None, packages: list[str], requirements: list[str]) 
         if not _PACKAGE.fullmatch(package):
             raise UsageError(f"{package!r} is no name of a Debian package", hint="such as --with git")
     for requirement in requirements:
-        if not requirement.strip() or requirement.lstrip().startswith("-"):
-            raise UsageError(f"{requirement!r} is no Python requirement", hint="such as --pip 'numpy>=2'")
+        if not _REQUIREMENT.fullmatch(requirement):
+            raise UsageError(f"{requirement!r} is no name of a Python package", hint="such as --pip 'numpy>=2'")
     if (packages or requirements) and name is None:
         raise UsageError("an image with more in it than the base image needs a name of its own", hint="--name my-image")
     if name is None:

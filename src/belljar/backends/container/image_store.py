@@ -11,11 +11,14 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 
 from belljar.audit.state import state_directory
+
+_UNUSED_SECONDS = 30 * 86400
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,8 @@ class Record:
     id: str
     name: str
     recipe: str
+    layer: str
+    """The digest of its only layer."""
     size: int
     release: str
     architecture: str
@@ -56,13 +61,32 @@ def archive_path(recipe: str) -> str:
 def cached(recipe: str) -> Record | None:
     """The record of the archive in the cache; None if there is none, or half of one."""
     record = _read(os.path.join(cache_directory(), f"{recipe}.json"))
-    return record if record and os.path.exists(archive_path(recipe)) else None
+    if record is None:
+        return None
+    try:
+        os.utime(archive_path(recipe))  # it is in use
+    except FileNotFoundError:
+        return None
+    except PermissionError:
+        pass  # somebody else's cache
+    return record
 
 
 def keep(archive: str, record: Record) -> None:
     """Move a finished archive into the cache: the record last, so that what is recorded is whole."""
     os.replace(archive, archive_path(record.recipe))
     _write(os.path.join(cache_directory(), f"{record.recipe}.json"), record)
+    _remove_unused()
+
+
+def _remove_unused() -> None:
+    """Archives that nobody has asked for in a month: recipes change, and each is as large as an image."""
+    for name in os.listdir(cache_directory()):
+        path = os.path.join(cache_directory(), name)
+        with suppress(OSError):
+            if name.endswith(".tar") and time.time() - os.stat(path).st_mtime > _UNUSED_SECONDS:
+                os.unlink(path)
+                os.unlink(f"{path.removesuffix('.tar')}.json")
 
 
 def remember(record: Record) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from collections.abc import Callable
 from typing import Any
 
 from belljar.backends.container.engine import Engine, fault, find_engine
@@ -39,6 +40,8 @@ class Image:
     environment: tuple[str, ...]
     labels: dict[str, str]
     names: tuple[str, ...] = ()
+    layers: tuple[str, ...] = ()
+    """The digests of what its layers hold; unlike the ID, the same in every kind of engine."""
     created: str = ""
     architecture: str = ""
 
@@ -87,6 +90,7 @@ def _image(name: str, found: dict[str, Any]) -> Image:
         environment=tuple(config.get("Env") or ()),
         labels=dict(config.get("Labels") or found.get("Labels") or {}),
         names=tuple(sorted(short_name(tag) for tag in found.get("RepoTags") or ())),
+        layers=tuple((found.get("RootFS") or {}).get("Layers") or ()),
         created=str(found.get("Created") or ""),
         architecture=str(found.get("Architecture") or ""),
     )
@@ -160,8 +164,10 @@ def containers_of(engine: Engine, image: Image) -> list[str]:
     return engine.run("ps", "--all", "--filter", f"ancestor={ancestor}", "--format", "{{.Names}}").split()
 
 
-def engines(name: str | None = None) -> list[Engine]:
+def engines(name: str | None = None, *, left_out: Callable[[str], None] = lambda _reason: None) -> list[Engine]:
     """The engine called `name`, or every one that is installed and answers.
+
+    `left_out` is told of each that is installed and does not answer.
 
     Raises:
         UsageError: there is no such engine.
@@ -179,13 +185,12 @@ def engines(name: str | None = None) -> list[Engine]:
             found.append(_answering(each))
         except BelljarError as problem:
             problems.append(problem)
+    down = [problem for problem in problems if not problem.message.endswith("is not installed")]
     if not found:
-        raise PrerequisiteError(
-            "no container engine works here: " + "; ".join(problem.message for problem in problems),
-            hint=next(
-                (problem.hint for problem in problems if "not installed" not in problem.message), problems[0].hint
-            ),
-        )
+        reasons = "; ".join(problem.message for problem in down or problems)
+        raise PrerequisiteError(f"no container engine works here: {reasons}", hint=(down or problems)[0].hint)
+    for each_down in down:
+        left_out(each_down.message)
     return found
 
 

@@ -59,7 +59,7 @@ def around(command: list[str]) -> int:
     with Handled():
         engines = Engines.used()
         try:
-            build_images(engines.environment)
+            build_images(engines)
             return run(command, engines.environment)
         finally:
             left = engines.leave()
@@ -72,7 +72,7 @@ def start() -> int:
         say(f"nothing to start: {why}")
         return 1
     engines = Engines.used()
-    build_images(engines.environment)
+    build_images(engines)
     engines.keep()
     for name, value in engines.variables.items():
         print(f"export {name}={shlex.quote(value)}")
@@ -239,14 +239,22 @@ def received(connection: socket.socket) -> dict[str, object] | None:
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
-def build_images(environment: dict[str, str]) -> None:
-    """The base image, for each engine that works; the archive that it is loaded from is kept in `.cache/images`."""
-    begun = time.monotonic()
-    command = [str(Path(sys.executable).parent / "belljar"), "image", "build"]
-    environment = environment | {"BELLJAR_STATE_DIR": str(KEPT / "state")}
-    done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False, env=environment)
-    how = "is there" if done.returncode == 0 else "could not be built"
-    say(f"the base image {how} ({time.monotonic() - begun:.1f} s)")
+def build_images(engines: Engines) -> None:
+    """The base image, for each engine of ours; the archive that it is loaded from is kept in `.cache/images`."""
+    belljar = str(Path(sys.executable).parent / "belljar")
+    environment = engines.environment | {"BELLJAR_STATE_DIR": str(KEPT / "state")}
+    for engine, variable in (("docker", "DOCKER_HOST"), ("podman", "CONTAINERS_STORAGE_CONF")):
+        program = shutil.which(engine, path=environment.get("PATH"))
+        if program is None or variable not in engines.variables:  # it would be the system's
+            continue
+        begun = time.monotonic()
+        build = [belljar, "image", "build", "--engine", engine]
+        done = subprocess.run(build, stdout=subprocess.DEVNULL, check=False, env=environment)
+        # An older base image has lost its name to this one.
+        prune = [program, "image", "prune", "--force"]
+        subprocess.run(prune, capture_output=True, check=False, env=environment)
+        how = "is there" if done.returncode == 0 else "could not be built"
+        say(f"the base image {how} for {engine} ({time.monotonic() - begun:.1f} s)")
 
 
 def run(command: list[str], environment: dict[str, str]) -> int:

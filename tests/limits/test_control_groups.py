@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import select
+import signal
 import time
 from collections.abc import Callable
 from typing import Any
@@ -253,6 +254,32 @@ def test_a_dead_launchers_groups_are_swept(support: CgroupSupport) -> None:
     assert {os.path.basename(path) for path in swept.removed} == {name}
     assert swept.busy == ()
     assert still_there
+    assert _directories(f"*/{name}") == []
+
+
+def test_what_a_dead_launcher_left_running_is_ended(support: CgroupSupport) -> None:
+    """A process that lost launcher and stage in one instant is found by its group, ended, and the group goes."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        dead = create_jar_group(support, "dead")
+        assert dead is not None
+        orphan = dead.run_group("run-1", Limits(pids=5)).fork()
+        if orphan == 0:
+            os.close(writer)
+            signal.pause()
+        os.write(writer, f"{dead.name} {orphan}".encode())
+        os._exit(0)
+    os.close(writer)
+    name, orphan = os.read(reader, 200).decode().split()
+    os.close(reader)
+    os.waitpid(pid, 0)
+    process = os.pidfd_open(int(orphan))
+    swept = sweep_stale(support, seconds=0.1)
+    ended = bool(select.select([process], [], [], 5)[0])
+    os.close(process)
+    assert ended
+    assert swept.busy == ()
     assert _directories(f"*/{name}") == []
 
 

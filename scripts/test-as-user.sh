@@ -36,7 +36,8 @@ as_user() {
 
 # Only a socket of the tests' own: who may speak with a dockerd is root in all but name.
 give_docker() {
-  local socket=${DOCKER_HOST#unix://} bin
+  local host=${DOCKER_HOST:-} socket bin
+  socket=${host#unix://}
   case $socket in /tmp/belljar-engines.*/docker.sock) ;; *) return 0 ;; esac
   chgrp "$(id -g "$user")" "$socket"
   chmod 660 "$socket"

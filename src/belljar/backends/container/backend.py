@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import resource
@@ -59,7 +60,6 @@ class ContainerBackend:
         require_sound_runtime(known)
         image = find(engine, asked.image or BASE_IMAGE)
         filters = _filters_can_be_made()
-        hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
         home = os.path.expanduser("~")
         return engine, Place(
             backend=self.name,
@@ -74,9 +74,18 @@ class ContainerBackend:
             filters=filters,
             processors=os.cpu_count() or 1,
             root=os.geteuid() == 0,
-            hard_processes=-1 if hard == resource.RLIM_INFINITY else hard,
+            hard_processes=_most_processes(),
             secrets=(f"{home}/.ssh", f"{home}/.aws", self._state, "/run/docker.sock", "/run/podman/podman.sock"),
         )
+
+
+def _most_processes() -> int:
+    """What podman may ask for: it lowers its own limit to the number of processes that the kernel has names for."""
+    limits = [resource.getrlimit(resource.RLIMIT_NPROC)[1]]
+    with contextlib.suppress(OSError), open("/proc/sys/kernel/pid_max") as file:
+        limits.append(int(file.read()))
+    finite = [limit for limit in limits if limit != resource.RLIM_INFINITY]
+    return min(finite, default=-1)
 
 
 def _filters_can_be_made() -> bool:

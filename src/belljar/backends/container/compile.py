@@ -176,7 +176,7 @@ def _run_arguments(policy: Policy, place: Place) -> list[str]:
     arguments += ["--privileged"] if asked.privileged else []
     arguments += ["--pid", "host"] if asked.pid == "host" else []
     arguments += [part for port in asked.ports for part in ("--publish", f"127.0.0.1:{port}")]
-    if asked.network == "none":
+    if asked.network == "none" and place.engine != "podman":  # which then has no name server to begin with
         arguments += ["--dns", "127.0.0.1", "--dns-option", "timeout:1", "--dns-option", "attempts:1"]
     arguments += _limits(policy, place)
     for index, mount in enumerate(policy.fs.mounts):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,7 @@ RECORD = Record("sha256:" + "a" * 64, "x:1", "0123", "sha256:b", 5, "bookworm", 
         (["build", "--engine", "rkt"], "there is no engine 'rkt'"),
         (["build", "--with", "git"], "needs a name of its own"),
         (["build", "--name", "belljar-base", "--with", "git"], "the base image's own name"),
+        (["build", "--output", "/no/such/directory/x.tar"], "can't be written"),
         (["scan", "--input", "x", "y"], "--input names a file"),
         (["rm"], "too few words"),
         (["sacn"], "did you mean `belljar image scan`?"),
@@ -58,6 +61,35 @@ def test_names_cannot_deceive(image: Call, tmp_path: Path) -> None:
     done = image("scan", "--input", str(tmp_path / "image.tar"))
     assert "\x1b" not in done.out
     assert "\\x1b" in done.out
+
+
+STEPS = """
+from belljar.cli.progress import Progress
+with Progress("x") as progress:
+    progress("one")
+    progress("one")
+    progress("two")
+    if progress._terminal:
+        progress._done.wait(1.2)
+"""
+
+
+def test_progress_in_a_file() -> None:
+    """A line for each step, once."""
+    done = subprocess.run([sys.executable, "-c", STEPS], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "belljar: x: one (0 s)\nbelljar: x: two (0 s)\n")
+
+
+def test_progress_on_a_terminal() -> None:
+    """One line that changes, and is gone at the end."""
+    ours, theirs = os.openpty()
+    subprocess.run([sys.executable, "-c", STEPS], stderr=theirs, check=True)
+    os.close(theirs)
+    shown = os.read(ours, 4096).decode()
+    os.close(ours)
+    assert shown.startswith("\r\x1b[Kbelljar: x: two (")
+    assert shown.endswith("\r\x1b[K")
+    assert "\n" not in shown
 
 
 def test_a_missing_program() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ from belljar.cli.image_options import ALL_ENGINES, engines, megabytes
 from belljar.cli.jar_options import JSON, QUIET
 from belljar.cli.parsing import Command, Option, Parsed, expect_words
 from belljar.cli.progress import Progress
-from belljar.errors import InternalError
+from belljar.errors import InternalError, UsageError
 
 if TYPE_CHECKING:
     from belljar.backends.container.engine import Engine
@@ -23,7 +24,7 @@ def run(parsed: Parsed) -> int:
 
     expect_words(COMMAND, parsed, 0, 0)
     recipe = make_recipe(parsed.text("--name"), parsed.texts("--with"), parsed.texts("--pip"))
-    output = parsed.text("--output")
+    output = _writable(parsed.text("--output"))
     targets = engines(parsed) if output is None or parsed.text("--engine") else []
     with Progress(recipe.name, quiet=parsed.flag("--quiet")) as progress:
         record = build(recipe, tell=progress, fresh=parsed.flag("--no-cache"))
@@ -33,6 +34,13 @@ def run(parsed: Parsed) -> int:
         loaded = [engine.name for engine in targets if _give(engine, record, progress)]
     _report(parsed, record, [engine.name for engine in targets], loaded, progress.seconds)
     return 0
+
+
+def _writable(path: str | None) -> str | None:
+    """The path, if a file can be made there: told before the build, not a minute later. Raises UsageError."""
+    if path is not None and (os.path.isdir(path) or not os.access(os.path.dirname(os.path.abspath(path)), os.W_OK)):
+        raise UsageError(f"{path} can't be written", hint="--output names a file, in a directory that exists")
+    return path
 
 
 def _give(engine: Engine, record: Record, progress: Progress) -> bool:

@@ -59,7 +59,8 @@ class TestParallel:
     def test_no_more_than_the_limit_at_once(self, jar: Sandbox, limit: int) -> None:
         """Each counts those that run beside it; at most `limit` are ever seen."""
         script = (
-            ": > /workspace/r$$-$1; ls /workspace/r* | wc -l; sleep 0.1; ls /workspace/r* | wc -l; rm /workspace/r$$-$1"
+            "count() { set -- /workspace/r*; echo $#; }; "
+            ": > /workspace/r$$-$1; count; sleep 0.1; count; rm /workspace/r$$-$1"
         )
         results = Executor(jar).parallel([["sh", "-c", script, "sh", str(number)] for number in range(6)], limit=limit)
         counts = [int(word) for result in results for word in result.stdout.split()]

@@ -19,7 +19,7 @@ VM_TESTS     ?= tests/conformance
 .DEFAULT_GOAL := help
 MAKEFLAGS     += --no-print-directory
 export BELLJAR_TEST_ENGINES
-.PHONY: help demo test test-passes test-here test-user test-containers engines engines-stop test-vm check lint format types layers generated generate bench install dev clean
+.PHONY: help demo test test-passes test-here test-user test-containers engines engines-stop test-vm check lint format types layers generated generate bench bench-containers install dev clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -95,6 +95,10 @@ generate: dev ## write the compiled presets and the reference pages again
 bench: dev ## measure what a jar costs; BENCH_ARGS=--record writes benchmarks/results.md
 	@scripts/install-prerequisites.sh demo "$(PYTHON)"
 	@$(BIN)/python benchmarks/bench.py $(BENCH_ARGS)
+
+bench-containers: dev ## measure what containers cost; BENCH_ARGS=--record writes benchmarks/containers.md and .svg
+	@scripts/install-prerequisites.sh test "$(PYTHON)"
+	@$(ENGINES) around -- $(BIN)/python benchmarks/containers.py $(BENCH_ARGS)
 
 clean: ## remove caches and built files; the virtual environment stays (rm -rf .venv)
 	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

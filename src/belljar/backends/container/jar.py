@@ -54,6 +54,7 @@ class ContainerJar:
         self._runs = 0
         self._alive: set[Attached] = set()
         self._processes: set[ContainerProcess] = set()
+        self._starting = False
         self._closed = False
         self._prepare_later: threading.Timer | None = None
         KEEPER.sweep(engine)
@@ -106,10 +107,11 @@ class ContainerJar:
         for index, view in enumerate(views):
             if view["source"] is not None and not view["live"]:
                 self._copy_in(index, view["source"], view["path"], deny_globs)
-        for view in views:  # a mount inside another needs a place there
-            for index, outer in enumerate(views):
-                if view["path"].startswith(f"{outer['path']}/") and not outer["live"]:
-                    self._depot.ask("mkdir", mount=index, path=view["path"][len(outer["path"]) + 1 :])
+        for index, outer in enumerate(views):  # a mount inside another needs a place there
+            for path in _inside(outer, views):
+                if outer["live"]:
+                    raise UsageError(f"{outer['path']}/{path} lies in a live directory: a container can't mount there")
+                self._depot.ask("mkdir", mount=index, path=path)
 
     def _copy_in(self, index: int, source: str, jar_path: str, deny_globs: Sequence[str]) -> None:
         if not os.path.isdir(source):
@@ -140,13 +142,22 @@ class ContainerJar:
         self, plan: LaunchPlan, request: RunRequest, *, stdin: int | None, prepare: bool = False
     ) -> ContainerProcess | RefusedProcess:
         """Start a run in the container that waits for it, or in a new one; have the next one wait if asked."""
+        self._depot.need()
         with self._lock:
-            waiting, self._spare = self._spare, None
+            self._need_quiet()
+            spare, self._spare = self._spare, None
             self._runs += 1
             if self._prepare_later is not None:
                 self._prepare_later.cancel()
-        waiting = waiting or self._prepare()
-        found = waiting.ready()
+        try:
+            return self._go(spare, plan, request, stdin, prepare=prepare)
+        finally:
+            self._starting = False
+
+    def _go(
+        self, spare: _Waiting | None, plan: LaunchPlan, request: RunRequest, stdin: int | None, *, prepare: bool
+    ) -> ContainerProcess | RefusedProcess:
+        waiting, found = self._at_its_gate(spare)
         problems = failures(found, self._stage["expect"])
         if problems:
             self._remove(waiting.container)
@@ -170,6 +181,17 @@ class ContainerJar:
         process.start()
         return process
 
+    def _at_its_gate(self, spare: _Waiting | None) -> tuple[_Waiting, dict[str, Any]]:
+        """A container that waits, and what it found; a spare that something else removed is not missed."""
+        waiting = spare if spare is not None and not spare.container.is_over else self._prepare()
+        if spare is not None and waiting is not spare:
+            self._remove(spare.container)
+        try:
+            return waiting, waiting.ready()
+        except BelljarError:
+            self._remove(waiting.container)
+            raise
+
     def _command(self, plan: LaunchPlan, request: RunRequest, *, stdin: bool) -> tuple[bytes, list[bytes]]:
         code, name = request.code, plan.stage["code_name"]
         message = {
@@ -192,6 +214,7 @@ class ContainerJar:
 
     def _prepare(self) -> _Waiting:
         """A container that is starting, with the directories of a run of its own."""
+        self._check_places()
         number = str(next(self._numbers))
         self._depot.ask("make", names=[f"tmp-{number}", f"shm-{number}"], mode=0o1777)
         self._depot.ask("make", names=[f"code-{number}"], mode=0o755)
@@ -200,8 +223,42 @@ class ContainerJar:
         container.configure(role="gate", absent=expect["absent"], quota="/tmp")
         return _Waiting(container, number)
 
+    def _places(self) -> list[tuple[int, str]]:
+        """Mount points that lie in directories which the code may write."""
+        views = self._stage["views"]
+        writable = [(index, outer) for index, outer in enumerate(views) if outer["writable"]]
+        return [(index, path) for index, outer in writable for path in _inside(outer, views)]
+
+    def _check_places(self) -> None:
+        """Every mount point is a directory, reached through no link: the engine would follow one."""
+        for mount, path in self._places():
+            try:
+                self._depot.ask("mkdir", mount=mount, path=path)
+            except OSError as error:
+                where = f"{self._stage['views'][mount]['path']}/{path}"
+                raise SandboxUnavailableError(
+                    f"{where} is a place to mount on, and the code has put something else there: {error.strerror}",
+                    hint=f"remove it with files.remove, or open a new Sandbox; a mount outside {where} avoids it",
+                ) from error
+
+    def _need_quiet(self) -> None:
+        """Where a mount lies in a writable one, no container starts while code runs.
+
+        The code could put a link in the place of the mount point, between the check and the engine's own look.
+        """
+        if not self._places():
+            return
+        if self._processes or self._starting:
+            raise SandboxUnavailableError(
+                "a run of this Sandbox goes on, and one of its mounts lies inside a writable one",
+                hint="let the runs follow each other, mount it elsewhere, or use --backend bubblewrap",
+            )
+        self._starting = True
+
     def _prepare_next(self) -> None:
-        """Have a container wait for the next run, unless one does."""
+        """Have a container wait for the next run, unless one does, or none may (see `_need_quiet`)."""
+        if self._places():
+            return
 
         def prepare() -> None:
             with contextlib.suppress(BelljarError, OSError):  # told when a run needs it
@@ -305,6 +362,12 @@ class _Waiting:
 
     def ready(self) -> dict[str, Any]:
         return self.container.ready()
+
+
+def _inside(outer: Mapping[str, Any], views: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Where other mounts lie in this one."""
+    start = f"{outer['path']}/"
+    return [view["path"][len(start) :] for view in views if view["path"].startswith(start)]
 
 
 def _fill_in(argument: str, values: Mapping[str, str]) -> str:

@@ -53,6 +53,8 @@ class Run:
         self.stdin_waiting = bytearray()
         self.stdin_ended = False
         self.observer: observer.Observer | None = None
+        self.observing = True
+        """Whether any process is left that it could hear from."""
         self.listener_from: socket.socket | None = None
         self.names = {int(number): name for number, name in request["calls"].items()}
         self.observed = frozenset(request["observed"])
@@ -149,7 +151,7 @@ class Gate:
                 poll.register(descriptor, select.POLLIN)
         if run.stdin_waiting and run.stdin >= 0:
             poll.register(run.stdin, select.POLLOUT)
-        if run.observer is not None:
+        if run.observer is not None and run.observing:
             poll.register(run.observer.fileno(), select.POLLIN)
         if run.listener_from is not None:
             poll.register(run.listener_from.fileno(), select.POLLIN)
@@ -173,8 +175,7 @@ class Gate:
         elif descriptor == run.stdin:
             self._feed(run)
         elif run.observer is not None and descriptor == run.observer.fileno():
-            if not run.observer.on_readable():
-                run.observer = None if run.status is None else run.observer
+            run.observing = run.observer.on_readable()
         elif run.listener_from is not None and descriptor == run.listener_from.fileno():
             self._take_listener(run)
 

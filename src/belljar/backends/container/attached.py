@@ -5,19 +5,23 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import subprocess
 import threading
 import time
 from typing import Any
 
 from belljar.backends.container.engine import Engine
-from belljar.backends.container.faults import fault
+from belljar.backends.container.faults import fault, no_answer, says_something, stopped
 from belljar.backends.container.guest_program import bundle
 from belljar.backends.container.keeper import KEEPER
 from belljar.errors import BelljarError, SandboxUnavailableError
 from belljar.guest import wire
 
 START_SECONDS = 120.0
+_SILENT_SECONDS = 120.0
+"""How long the other side may say nothing when something is expected of it, or take nothing."""
+_ASK_SECONDS = 10.0
 _MOST_COMPLAINT = 16384
 
 
@@ -44,6 +48,7 @@ class Attached:
         assert self._client.stdin is not None
         assert self._client.stdout is not None
         self._stdin, self.stdout = self._client.stdin.fileno(), self._client.stdout.fileno()
+        os.set_blocking(self._stdin, False)
 
     def configure(self, **config: Any) -> None:
         """Send the program and what it shall be. It answers with `ready`, whenever it is up."""
@@ -55,11 +60,9 @@ class Attached:
         Raises:
             PrerequisiteError, SandboxUnavailableError: the engine could not start it, and says why.
         """
-        import select
-
         deadline = time.monotonic() + START_SECONDS
         while not self._frames:
-            if not select.select([self.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            if not _happens(self.stdout, select.POLLIN, deadline - time.monotonic()):
                 raise SandboxUnavailableError(
                     f"the container was not ready after {START_SECONDS:.0f} s", hint="run `belljar doctor`"
                 )
@@ -69,6 +72,8 @@ class Attached:
 
     def read(self) -> None:
         """Take what has arrived; waits if nothing has. Raises what became of the container if it is gone."""
+        if not _happens(self.stdout, select.POLLIN, _SILENT_SECONDS):
+            raise no_answer(self.engine, _SILENT_SECONDS)
         data = os.read(self.stdout, wire.CHUNK)
         if not data:
             raise self.lost()
@@ -99,14 +104,35 @@ class Attached:
         view = memoryview(data)
         with self._sending:
             while view:
-                view = view[os.write(self._stdin, view[: wire.MAX_FRAME]) :]
+                if not _happens(self._stdin, select.POLLOUT, _SILENT_SECONDS):
+                    raise no_answer(self.engine, _SILENT_SECONDS)
+                with contextlib.suppress(BlockingIOError):
+                    view = view[os.write(self._stdin, view[: wire.MAX_FRAME]) :]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the client has ended: the container has, or its daemon."""
+        return self._client.poll() is not None
 
     def lost(self) -> BelljarError:
-        """Why the client ended, in the engine's words."""
+        """Why the client ended: in its words, or if it has none, as the engine sees the container now."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._client.wait(5)
-        complaint = os.pread(self._complaint, _MOST_COMPLAINT, 0).decode(errors="replace")
-        return fault(self.engine, complaint, self._client.returncode or 1)
+        complaint = b"" if self._complaint < 0 else os.pread(self._complaint, _MOST_COMPLAINT, 0)
+        text = complaint.decode(errors="replace")
+        if says_something(text):
+            return fault(self.engine, text, self._client.returncode or 1)
+        try:
+            state = self.state()
+        except BelljarError as error:
+            return error
+        return stopped(state.get("ExitCode"))
+
+    def state(self) -> dict[str, Any]:
+        """What the engine says of the container. Raises if there is none, or the engine does not answer."""
+        shown = ("inspect", "--type", "container", "--format", "{{json .State}}", self.name)
+        found: dict[str, Any] = json.loads(self.engine.run(*shown, timeout=_ASK_SECONDS))
+        return found
 
     def let_go(self) -> None:
         """Close the channel: the program in the container ends by itself, and with it the container."""
@@ -126,3 +152,10 @@ class Attached:
         if self._complaint >= 0:
             os.close(self._complaint)
             self._complaint = -1
+
+
+def _happens(descriptor: int, event: int, seconds: float) -> bool:
+    """Whether it can be read or written within this time, or is broken."""
+    poll = select.poll()
+    poll.register(descriptor, event)
+    return bool(poll.poll(max(0.0, seconds) * 1000))

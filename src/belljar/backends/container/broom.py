@@ -1,17 +1,29 @@
 """Removing containers and volumes in the background: nobody has to wait until an engine has taken one down.
 
-What is not done when this process ends, the keeper does.
+What an engine that is away has not removed, it is asked for again until it is back. What is not done when this process
+ends, the keeper does.
 """
 
 from __future__ import annotations
 
 import queue
 import threading
+from typing import NamedTuple
 
 from belljar.backends.container.attached import Attached
 from belljar.backends.container.engine import Engine
 from belljar.backends.container.keeper import KEEPER
 from belljar.errors import BelljarError
+
+_SECONDS = 30.0
+"""For one command of the engine."""
+_FIRST_PAUSE, _LAST_PAUSE = 0.25, 30.0
+
+
+class _Job(NamedTuple):
+    engine: Engine
+    containers: list[Attached]
+    volume: str
 
 
 class Broom:
@@ -19,7 +31,7 @@ class Broom:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._jobs: queue.SimpleQueue[tuple[Engine, list[Attached], str]] | None = None
+        self._jobs: queue.SimpleQueue[_Job] | None = None
 
     def remove(self, engine: Engine, containers: list[Attached], volume: str = "") -> None:
         """Have these removed, the volume after them."""
@@ -27,35 +39,51 @@ class Broom:
             if self._jobs is None:
                 self._jobs = queue.SimpleQueue()
                 threading.Thread(target=_sweep, args=(self._jobs,), name="belljar broom", daemon=True).start()
-            self._jobs.put((engine, containers, volume))
+            self._jobs.put(_Job(engine, containers, volume))
 
     def abandon_after_fork(self) -> None:
         """In a forked child of the user's program there is no such thread."""
         self._lock, self._jobs = threading.Lock(), None
 
 
-def _sweep(jobs: queue.SimpleQueue[tuple[Engine, list[Attached], str]]) -> None:
+def _sweep(jobs: queue.SimpleQueue[_Job]) -> None:
+    undone: list[_Job] = []
+    pause = _FIRST_PAUSE
     while True:
-        engine, containers, volume = jobs.get()
         try:
-            _remove(engine, containers, volume)
-        except (BelljarError, OSError):
-            continue  # the engine is away: the keeper, or the next belljar's sweep, finds them
+            undone.append(jobs.get(timeout=pause if undone else None))
+        except queue.Empty:
+            pause = min(2 * pause, _LAST_PAUSE)
+        undone = [job for job in undone if not _is_done(job)]
+        pause = pause if undone else _FIRST_PAUSE
 
 
-def _remove(engine: Engine, containers: list[Attached], volume: str) -> None:
-    for container in containers:
+def _is_done(job: _Job) -> bool:
+    try:
+        return _remove(job)
+    except (BelljarError, OSError):  # the engine is away
+        return False
+
+
+def _remove(job: _Job) -> bool:
+    """Whether everything is gone. May be called again."""
+    for container in job.containers:
         container.let_go()
-    if containers:
-        code, _stdout, _stderr = engine.attempt("rm", "--force", *(container.name for container in containers))
-        for container in containers:
-            container.bury()
-            if code == 0:
-                KEEPER.done(container.name)
-    if volume:
-        code, _stdout, _stderr = engine.attempt("volume", "rm", "--force", volume)
-        if code == 0:
-            KEEPER.done(volume)
+    names = [container.name for container in job.containers]
+    if names and not _succeeds(job.engine, "rm", "--force", "--volumes", *names):
+        return False
+    for container in job.containers:
+        container.bury()
+        KEEPER.done(container.name)
+    if job.volume and not _succeeds(job.engine, "volume", "rm", "--force", job.volume):
+        return False
+    KEEPER.done(job.volume)
+    return True
+
+
+def _succeeds(engine: Engine, *args: str) -> bool:
+    """Whether the command does; of what is not there, engines say nothing when they are told to `--force`."""
+    return engine.attempt(*args, timeout=_SECONDS)[0] == 0
 
 
 BROOM = Broom()

@@ -21,7 +21,7 @@ from belljar.backends.container.attached import Attached
 from belljar.backends.container.keeper import owner
 from belljar.backends.contract import ChangedTree, Entry
 from belljar.backends.hostile_files import MAX_DEPTH, MAX_ENTRIES, open_beneath, parts
-from belljar.errors import SandboxUnavailableError
+from belljar.errors import BelljarError, SandboxUnavailableError
 from belljar.guest import wire
 
 Message = dict[str, Any]
@@ -36,6 +36,14 @@ class Depot:
         self._lock = threading.Lock()
         self._count = 0
         self._mirrors: list[str] = []
+        self._broken: SandboxUnavailableError | None = None
+
+    def need(self) -> None:
+        """Raise if the container that holds the files is gone: this Sandbox can't be used any more."""
+        if self._broken is None and self._container.is_over:
+            self._broken = _broken(self._container.lost())
+        if self._broken is not None:
+            raise SandboxUnavailableError(self._broken.message, hint=self._broken.hint)
 
     def ask(self, verb: str, *, follow: Callable[[], Iterator[bytes]] | None = None, **request: Any) -> Message:
         """One request and its answer; `follow` makes the frames that go along. Raises OSError as the depot says."""
@@ -49,10 +57,11 @@ class Depot:
     ) -> Iterator[tuple[Message | None, bytes]]:
         """Everything that comes back: (message, nothing) or (None, data); the last message is the answer."""
         with self._lock:
+            self.need()
             self._count += 1
-            self._container.send(wire.message({"do": verb, "id": self._count, **request}))
             answered = False
             try:
+                self._container.send(wire.message({"do": verb, "id": self._count, **request}))
                 for frame in follow() if follow else ():
                     self._container.send(frame)
                 while not answered:
@@ -65,8 +74,11 @@ class Depot:
                     if answered and "errno" in message:
                         raise OSError(message["errno"], message["message"])
                     yield message, b""
+            except BelljarError as error:
+                self._broken = _broken(error)
+                raise self._broken from error
             finally:
-                if not answered:  # whoever listened went away in the middle
+                if not answered and self._broken is None:  # whoever listened went away in the middle
                     self._skip()
 
     def _skip(self) -> None:
@@ -213,6 +225,13 @@ class _Writer:
     def close(self) -> None:
         """Let go of the last file."""
         self._finish()
+
+
+def _broken(error: BelljarError) -> SandboxUnavailableError:
+    first = f"{error.hint}; then open" if error.hint else "open"
+    return SandboxUnavailableError(
+        f"this Sandbox is lost, with the files in it: {error.message}", hint=f"{first} a new Sandbox"
+    )
 
 
 def _entry(told: Message) -> Entry:

@@ -199,13 +199,30 @@ _TABLE = tuple((re.compile(row.pattern, re.IGNORECASE), row) for row in _ROWS)
 
 def fault(engine: Engine, stderr: str, code: int) -> BelljarError:
     """What the engine's program meant when it ended with `code` and this text: whose fault it is, and what to do."""
-    lines = [line for line in map(str.strip, stderr[-_MOST_TEXT:].splitlines()) if line and not _NOISE.match(line)]
+    lines = _telling_lines(stderr)
     for pattern, row in _TABLE:
         for line in reversed(lines):
             if pattern.search(line):
                 return row.error(f"{_fill(row.message, engine)}: {printable(line)}", hint=_fill(row.hint, engine))
     said = printable(lines[-1]) if lines else "it said nothing"
     return SandboxUnavailableError(f"{engine.name} failed with code {code}: {said}", hint=_AGAIN)
+
+
+def says_something(stderr: str) -> bool:
+    """Whether there is a complaint in this text at all."""
+    return bool(_telling_lines(stderr))
+
+
+def _telling_lines(stderr: str) -> list[str]:
+    return [line for line in map(str.strip, stderr[-_MOST_TEXT:].splitlines()) if line and not _NOISE.match(line)]
+
+
+def stopped(exit_code: object) -> BelljarError:
+    """A container ended that belljar did not end."""
+    return SandboxUnavailableError(
+        f"the container was stopped by something else (exit code {exit_code})",
+        hint="try again; leave containers with the label belljar=1 to belljar",
+    )
 
 
 def no_answer(engine: Engine, seconds: float) -> BelljarError:

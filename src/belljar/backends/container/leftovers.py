@@ -107,12 +107,17 @@ def _remove_containers(caller: Caller, names: list[str]) -> None:
 
 
 def _are_there(caller: Caller, names: list[str], stores: list[str]) -> bool:
-    there: set[str] = set()
+    """Whether one of them is there, for all that is known: of an engine that does not answer, nothing is."""
+    containers: str | None = ""
+    volumes: str | None = ""
     if names:
-        listed = caller.ask("ps", "-a", "--no-trunc", "--filter", f"label={LABEL}", "--format", "{{.ID}} {{.Names}}")
-        there.update((listed or "").replace(",", " ").split())
+        shown = ("--filter", f"label={LABEL}", "--format", "{{.ID}} {{.Names}}")
+        containers = caller.ask("ps", "-a", "--no-trunc", *shown)
     if stores:
-        there.update((caller.ask("volume", "ls", "--format", "{{.Name}}") or "").split())
+        volumes = caller.ask("volume", "ls", "--format", "{{.Name}}")
+    if containers is None or volumes is None:
+        return True
+    there = {*containers.replace(",", " ").split(), *volumes.split()}
     return not there.isdisjoint((*names, *stores))
 
 

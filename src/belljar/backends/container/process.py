@@ -21,6 +21,8 @@ _AHEAD = 1 << 18
 """How much input is sent before the code has taken any."""
 _GRACE_SECONDS = 3.0
 """After a kill, or the end of its time: how long the gate may take to tell of the end. Then the engine ends it."""
+_KILL_SECONDS = 10.0
+"""How long the engine may take for that."""
 
 
 class ContainerProcess:
@@ -178,19 +180,19 @@ class ContainerProcess:
         """The gate did not do it: the code has it stopped, or the channel is stuck."""
         self._killed = self._killed or "timeout"
         self._deadline = time.monotonic() + _GRACE_SECONDS * 10
-        self._container.engine.attempt("kill", self._container.name)
+        self._container.engine.attempt("kill", self._container.name, timeout=_KILL_SECONDS)
 
     def _what_became_of_it(self, error: BelljarError) -> tuple[dict[str, Any] | None, BelljarError | None]:
-        """The container ended without a word: killed for its memory, by us, by its own code, or lost."""
-        code, stdout, _stderr = self._container.engine.attempt(
-            "inspect", "--type", "container", "--format", "{{json .State}}", self._container.name
-        )
-        if code:
+        """The container ended without a word: killed for its memory, by us, or lost."""
+        try:
+            state = self._container.state()
+        except BelljarError:
             return None, error
-        state = json.loads(stdout)
         if state.get("Running") or state.get("Status") in ("running", "created"):
             return None, error  # the engine's client was lost, not the container
-        by = "oom" if state.get("OOMKilled") else self._killed or "killed"
+        by = "oom" if state.get("OOMKilled") else self._killed
+        if not by:
+            return None, error
         return {
             "status": int(signal.SIGKILL),
             "ended_by": by,

@@ -34,9 +34,6 @@ _FULL = (
 _PATIENCE_SECONDS = 0.05
 """After a Sandbox's first run: how long to wait before another container is made ready. Many have one run only."""
 
-_GVISOR_LACKS = frozenset({"statx"})
-"""Calls that gVisor of 2022 has in part only: told that there is none, programs use the older one."""
-
 
 class ContainerJar:
     """The volume of a Sandbox and the containers around it."""
@@ -63,6 +60,8 @@ class ContainerJar:
             self._make_volume()
             self._depot_container = self._start_depot()
             self._depot = Depot(self._depot_container, mirrors)
+            self._make_places()
+            self._spare = self._prepare()  # the first run's: it comes up while the files are copied
             self._fill(deny_globs)
         except BaseException:
             self.close()
@@ -216,8 +215,8 @@ class ContainerJar:
         """A container that is starting, with the directories of a run of its own."""
         self._check_places()
         number = str(next(self._numbers))
-        self._depot.ask("make", names=[f"tmp-{number}", f"shm-{number}"], mode=0o1777)
-        self._depot.ask("make", names=[f"code-{number}"], mode=0o755)
+        own = {f"tmp-{number}": 0o1777, f"shm-{number}": 0o1777, f"code-{number}": 0o755}
+        self._depot.ask("make", directories=own)
         container = self._start(number, self._stage["run"], files=self._files)
         expect = self._stage["expect"]
         container.configure(role="gate", absent=expect["absent"], quota="/tmp")
@@ -384,7 +383,7 @@ def _filters(plan: LaunchPlan, *, files: bool) -> dict[str, Any]:
     from belljar.backends.seccomp.filters import OBSERVED, REPORTED, jar_filter, notify_filter, numbered
 
     if not plan.stage["observe"]:
-        return {**nothing, "jar_filter": jar_filter(reported=False, absent=_GVISOR_LACKS).hex()}
+        return {**nothing, "jar_filter": jar_filter(reported=False).hex()}
     return {
         "notify_filter": notify_filter(connects=True, files=files).hex(),
         "jar_filter": jar_filter(reported=True).hex(),

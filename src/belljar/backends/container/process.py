@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from belljar.backends.container.attached import Attached
+from belljar.backends.container.out_of_memory import told_late
 from belljar.backends.contract import End, Observation
 from belljar.errors import BelljarError, SandboxUnavailableError
 from belljar.guest import wire
@@ -191,6 +192,8 @@ class ContainerProcess:
         if state.get("Running") or state.get("Status") in ("running", "created"):
             return None, error  # the engine's client was lost, not the container
         by = "oom" if state.get("OOMKilled") else self._killed
+        if not by and told_late(self._container.engine, self._container.name, state):
+            by = "oom"
         if not by:
             return None, error
         return {

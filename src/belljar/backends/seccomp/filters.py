@@ -40,13 +40,12 @@ _ENOSYS = libseccomp.refuse(errno.ENOSYS)
 
 
 @functools.cache
-def jar_filter(*, reported: bool, absent: frozenset[str] = frozenset()) -> bytes:
+def jar_filter(*, reported: bool) -> bytes:
     """Build the program for `bwrap --seccomp`, which refuses everything with EPERM that is not on the list.
 
     Args:
         reported: whether `notify_filter` is beneath it with a live supervisor; else the reported calls are
             refused in the kernel, with EPERM.
-        absent: allowed calls that shall look as if the kernel had none (ENOSYS), so that programs use another.
 
     Raises:
         PrerequisiteError: no libseccomp, or a machine whose calls we don't know.
@@ -54,8 +53,8 @@ def jar_filter(*, reported: bool, absent: frozenset[str] = frozenset()) -> bytes
     """
     architecture = _architecture()
     with libseccomp.Filter(default=_EPERM, bad_architecture=_BAD_ARCHITECTURE) as program:
-        _add(program, libseccomp.ALLOW, ALLOWED - absent)
-        _add(program, _ENOSYS, ABSENT | absent)
+        _add(program, libseccomp.ALLOW, ALLOWED)
+        _add(program, _ENOSYS, ABSENT)
         if reported:
             _add(program, libseccomp.trace(), REPORTED)
         for rule in conditions.allowed():

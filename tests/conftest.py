@@ -12,6 +12,7 @@ the backend does not work. In `BELLJAR_MUST_WORK=bubblewrap,…` such a skip is 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -25,7 +26,7 @@ from typing import Any
 
 import pytest
 
-from belljar import Policy, Sandbox
+from belljar import BelljarError, Policy, Sandbox
 
 BACKENDS = ("bubblewrap", "docker", "gvisor", "podman")
 """The backends that the conformance tests and the attacks run on."""
@@ -99,9 +100,53 @@ def open_jar(backend: str) -> Iterator[OpenJar]:
 
 
 @pytest.fixture
-def jar(open_jar: OpenJar) -> Sandbox:
-    """A jar with the default policy."""
-    return open_jar()
+def jar(request: pytest.FixtureRequest, backend: str) -> Sandbox:
+    """A jar with the default policy and an empty workspace.
+
+    Opening one on a container engine takes seconds: there the tests share it, as long as it comes back in order.
+    """
+    if backend in _ENGINES:
+        shared: SharedJar = request.getfixturevalue("shared_jar")
+        return shared.emptied()
+    opened: Sandbox = request.getfixturevalue("open_jar")()
+    return opened
+
+
+@pytest.fixture(scope="session")
+def shared_jar(backend: str) -> Iterator[SharedJar]:
+    """The jar of the tests that use `jar` on the same engine."""
+    shared = SharedJar(backend)
+    yield shared
+    shared.close()
+
+
+class SharedJar:
+    """A jar with the default policy; a new one when a test has closed or broken the one before."""
+
+    def __init__(self, backend: str) -> None:
+        self._backend = backend
+        self._jar: Sandbox | None = None
+
+    def emptied(self) -> Sandbox:
+        if self._jar is None or not self._empty(self._jar):
+            self.close()
+            self._jar = Sandbox(backend=self._backend)
+        return self._jar
+
+    def _empty(self, jar: Sandbox) -> bool:
+        with suppress(BelljarError, OSError):
+            for entry in jar.files.list():
+                jar.files.remove(entry.path)
+            jar.files.write("probe", b"")  # which is then the only entry, in a directory that can be written
+            found = [entry.path for entry in jar.files.list()]
+            jar.files.remove("probe")
+            return found == ["probe"]
+        return False
+
+    def close(self) -> None:
+        if self._jar is not None:
+            self._jar.close()
+            self._jar = None
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -279,15 +324,30 @@ def containers_left() -> str:
 
 
 def labelled(engine: str) -> frozenset[str]:
-    """The names of the containers and volumes with belljar's label; none of an engine that does not answer."""
+    """The names of the containers and volumes with belljar's label, but not of another program that is alive.
+
+    None of an engine that does not answer.
+    """
     found: set[str] = set()
     program = shutil.which(engine)
-    for look in (["ps", "--all", "--format", "{{.Names}}"], ["volume", "ls", "--format", "{{.Name}}"]):
+    for look in (
+        ["ps", "--all", "--format", "{{.Names}} {{.Labels}}"],
+        ["volume", "ls", "--format", "{{.Name}} {{.Labels}}"],
+    ):
         if program is not None:
             command = [program, *look, "--filter", "label=belljar=1"]
             told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-            found.update(f"{engine} {look[0]} {name}" for name in told.stdout.split())
+            lines = [line for line in told.stdout.splitlines() if not _is_anothers(line)]
+            found.update(f"{engine} {look[0]} {line.partition(' ')[0]}" for line in lines)
     return frozenset(found)
+
+
+def _is_anothers(line: str) -> bool:
+    """Whether the process that made it is neither dead nor ours: other tests may use the same engine."""
+    from belljar.limits.naming import is_dead
+
+    owner = re.search(r"belljar\.owner[=:]\d+-(\d+-(\d+)-\d+)", line)
+    return owner is not None and not is_dead(owner[1]) and int(owner[2]) not in (os.getpid(), *descendants(os.getpid()))
 
 
 def _children(pid: int) -> list[int]:

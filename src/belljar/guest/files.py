@@ -62,9 +62,9 @@ class Depot:
     # --- the volume ---
 
     def _make(self, request: Request) -> Reply:
-        for name in request["names"]:
+        for name, mode in request["directories"].items():
             os.mkdir(name, 0o755, dir_fd=self._root)
-            os.chmod(f"/proc/self/fd/{self._root}/{name}", request["mode"])
+            os.chmod(f"/proc/self/fd/{self._root}/{name}", mode)
         return {}
 
     def _wipe(self, request: Request) -> Reply:
@@ -118,6 +118,8 @@ class Depot:
                 os.symlink(entry["target"], name, dir_fd=parent)
             else:
                 self._put_file(parent, name, entry, size)
+        except FileExistsError:
+            pass  # the place of another mount, which covers it
         finally:
             os.close(parent)
 

@@ -99,18 +99,21 @@ class ContainerJar:
             self._alive.add(container)
         return container
 
-    def _fill(self, deny_globs: Sequence[str]) -> None:
-        """Copy the host's directories in, but for what is denied in them."""
+    def _make_places(self) -> None:
+        """The directories of the mounts, and in them the places of mounts that are inside others."""
         views = self._stage["views"]
-        self._depot.ask("make", names=[f"m{index}" for index in range(len(views))], mode=0o755)
-        for index, view in enumerate(views):
-            if view["source"] is not None and not view["live"]:
-                self._copy_in(index, view["source"], view["path"], deny_globs)
-        for index, outer in enumerate(views):  # a mount inside another needs a place there
+        self._depot.ask("make", directories={f"m{index}": 0o755 for index in range(len(views))})
+        for index, outer in enumerate(views):
             for path in _inside(outer, views):
                 if outer["live"]:
                     raise UsageError(f"{outer['path']}/{path} lies in a live directory: a container can't mount there")
                 self._depot.ask("mkdir", mount=index, path=path)
+
+    def _fill(self, deny_globs: Sequence[str]) -> None:
+        """Copy the host's directories in, but for what is denied in them. No code has been started yet."""
+        for index, view in enumerate(self._stage["views"]):
+            if view["source"] is not None and not view["live"]:
+                self._copy_in(index, view["source"], view["path"], deny_globs)
 
     def _copy_in(self, index: int, source: str, jar_path: str, deny_globs: Sequence[str]) -> None:
         if not os.path.isdir(source):

@@ -36,6 +36,8 @@ class EnforcementReport:
     """Every clause of a policy, accounted for."""
 
     clauses: tuple[Clause, ...]
+    unseen: str = ""
+    """What is refused here without a record in `denials`, and why; empty where all is recorded."""
 
     def clause(self, key: str) -> Clause:
         """The clause named `key`."""

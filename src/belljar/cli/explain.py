@@ -53,7 +53,8 @@ def describe(plan: LaunchPlan, refused: tuple[Clause, ...]) -> str:
         verdict = "This run would be refused: the policy does not accept less for " + _keys(refused) + "."
     elif not plan.report.shortfalls():
         verdict = "Every clause of the policy is enforced."
-    return f"{aligned(facts)}\n{aligned(clauses)}\n{verdict}\n"
+    unseen = f"Not recorded: {visible(plan.report.unseen)}.\n" if plan.report.unseen else ""
+    return f"{aligned(facts)}\n{aligned(clauses)}\n{verdict}\n{unseen}"
 
 
 def _rows(clause: Clause) -> list[tuple[str, str, str]]:

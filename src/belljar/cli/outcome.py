@@ -36,6 +36,8 @@ def report(result: RunResult, *, quiet: bool, explained: bool) -> str:
     colour = supports_colour(2)
     parts = [_why(result, colour=colour)]
     parts += [_denial(denial, result, colour=colour) for denial in result.denials]
+    if explained and result.enforcement.unseen:
+        parts.append(_unseen(result, colour=colour))
     if not quiet:
         parts += [_weaker(result, colour=colour), _truncated(result), _suggestion(result, colour, explained=explained)]
     return "".join(parts)
@@ -61,6 +63,12 @@ def _denial(denial: Denial, result: RunResult, *, colour: bool) -> str:
     )
 
 
+def _unseen(result: RunResult, *, colour: bool) -> str:
+    """Asked for what was refused, on a backend that can't tell: silence would look like "nothing"."""
+    label = paint("belljar: not recorded:", YELLOW, on=colour)
+    return f"{label} {visible(result.enforcement.unseen)}\n"
+
+
 def _weaker(result: RunResult, *, colour: bool) -> str:
     keys = ", ".join(clause.key for clause in result.enforcement.shortfalls())
     text = ""
@@ -83,6 +91,6 @@ def _truncated(result: RunResult) -> str:
 
 
 def _suggestion(result: RunResult, colour: bool, *, explained: bool) -> str:  # noqa: FBT001 - private, two call words
-    if result.outcome is not Outcome.FAILED or explained:
+    if result.outcome is not Outcome.FAILED or explained or result.enforcement.unseen:
         return ""
     return paint("belljar: if the jar may be why, --explain-denials names what it refused", DIM, on=colour) + "\n"

@@ -184,7 +184,7 @@ class Sandbox:
     ) -> Iterator[Output | Finished]:
         started = time.monotonic()
         jar = self._open(plan)
-        report = EnforcementReport((*plan.report.clauses, *jar.shortfalls))
+        report = EnforcementReport((*plan.report.clauses, *jar.shortfalls), plan.report.unseen)
         if refused := report.refused_by(self.policy):
             yield Finished(refused_result(self.policy, plan, run_id, report, refused))
             return

@@ -12,7 +12,7 @@ from typing import Any
 
 from belljar.backends.container.facts import Facts
 from belljar.backends.container.guest_program import BOOT
-from belljar.backends.container.report import report
+from belljar.backends.container.report import observes, report
 from belljar.backends.contract import LaunchPlan, RunRequest
 from belljar.errors import PolicyError, UsageError
 from belljar.policy.models import Mount, Policy
@@ -111,7 +111,7 @@ def compile_plan(policy: Policy, request: RunRequest, place: Place) -> LaunchPla
             "python": _in_process(policy, request, environment),
             "rlimits": _rlimits(policy, place),
             "filters": place.filters and not policy.container.privileged,
-            "observe": place.filters and not place.gvisor and not policy.container.privileged,
+            "observe": observes(policy, place),
         },
         report=report(policy, place),
         policy_digest=policy.digest,

@@ -33,8 +33,23 @@ def report(policy: Policy, place: Place) -> EnforcementReport:
             _enforced("logging.redact_pii", "no output of the code is written to any log"),
             _syscalls(policy, place),
             *_container(policy, place),
-        )
+        ),
+        unseen=_unseen(policy, place),
     )
+
+
+def observes(policy: Policy, place: Place) -> bool:
+    """Whether the gate hears of refused calls: by seccomp's notifications, through a filter that belljar made."""
+    return not _unseen(policy, place)
+
+
+def _unseen(policy: Policy, place: Place) -> str:
+    what = "refused files, connections and system calls"
+    if place.gvisor:
+        return f"{what}: gVisor's kernel tells nobody of them (it has no seccomp notification)"
+    if policy.container.privileged:
+        return f"{what}: a privileged container has no filter"
+    return "" if place.filters else f"{what}: this host has no libseccomp"
 
 
 def _enforced(key: str, by: str) -> Clause:

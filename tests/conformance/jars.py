@@ -33,6 +33,11 @@ def is_enforced(jar: Sandbox, key: str) -> bool:
     return jar.plan(argv=["true"]).report.clause(key).status is Status.ENFORCED
 
 
+def stays(jar: Sandbox, path: str) -> bool:
+    """Whether the next run still finds what one made: gVisor keeps pipes and sockets in its own memory."""
+    return sh(jar, '[ -e "$1" ]', path).ok
+
+
 def finish(events: Iterable[Output | Finished]) -> RunResult:
     """Read a stream to its end."""
     last = list(events)[-1]

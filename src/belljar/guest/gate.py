@@ -1,9 +1,10 @@
 """Pid 1 of a container: waits for one command, runs it once, watches it to its end, and tells the host.
 
 The gate is the jar's user, as the code is, but the code can't touch it: signals to pid 1 from inside are ignored, and
-its memory and descriptors are closed to others (not dumpable). The code has pipes of its own for its output, never the
-channel to the host. When the code's first process ends, everything else in the container is killed before the end is
-told: so an end that was told is an end.
+its memory and descriptors are closed to others (not dumpable). gVisor closes the memory only; there the code can end
+the gate and with it itself, and what it writes to the host lacks the seal of the gate's frames (see `wire`). The code
+has pipes of its own for its output, never the channel to the host. When the code's first process ends, everything else
+in the container is killed before the end is told: so an end that was told is an end.
 """
 
 from __future__ import annotations
@@ -71,8 +72,9 @@ class Run:
 class Gate:
     """Waits at the channel, then at the run."""
 
-    def __init__(self, channel: wire.Channel) -> None:
+    def __init__(self, channel: wire.Channel, key: bytearray) -> None:
         self._channel = channel
+        self._key = key
         self._children, self._child_ended = os.pipe()
         for end in (self._children, self._child_ended):
             os.set_blocking(end, False)
@@ -101,9 +103,11 @@ class Gate:
         ours, theirs = socket.socketpair()
         run.pid = os.fork()
         if run.pid == 0:
+            self._key[:] = bytes(len(self._key))  # its only copy in this process: nothing was sealed yet
             ours.close()
             child = Child(request, files)
             return child.become(stdin, out_end, err_end, theirs)
+        self._channel.seal(wire.Seal(self._key))
         for descriptor in (stdin, out_end, err_end):
             os.close(descriptor)
         theirs.close()
@@ -130,7 +134,7 @@ class Gate:
         while run.status is None:
             self._turn(run)
         run.kill(run.ended_by)
-        self._bury_everyone()
+        self._bury_everyone(run)
         for descriptor in list(run.outputs):
             while self._forward(run, descriptor):
                 self._channel.drain()
@@ -255,10 +259,13 @@ class Gate:
             if pid == run.pid:
                 run.status = status
 
-    def _bury_everyone(self) -> None:
+    def _bury_everyone(self, run: Run) -> None:
+        """Until nobody is left. Whoever was born while all were killed (not on Linux) is killed in the next turn."""
         while True:
             try:
-                os.waitpid(-1, 0)
+                if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                    select.poll().poll(1)
+                    run.kill(run.ended_by)
             except ChildProcessError:
                 return
 
@@ -386,6 +393,18 @@ def _without_us(kind: type[BaseException], error: BaseException, trace: Tracebac
     sys.__excepthook__(kind, error.with_traceback(trace), trace)
 
 
+def _receive_into(place: bytearray, incoming: int) -> None:
+    """Fill the place, and nothing but it: no copy of what was read is left in memory."""
+    with memoryview(place) as view:
+        taken = 0
+        while taken < len(place):
+            with view[taken:] as rest:
+                size = os.readv(incoming, [rest])
+            if not size:
+                os._exit(125)
+            taken += size
+
+
 def start(started_with: frozenset[str]) -> Started | None:
     """The container's program. In pid 1 it never returns; in the code's process it returns what is left to run."""
     global _STARTED_WITH  # noqa: PLW0603 - known only at the very start
@@ -397,6 +416,8 @@ def start(started_with: frozenset[str]) -> Started | None:
     os.dup2(nothing, 0)
     os.dup2(nothing, 1)
     os.close(nothing)
+    key = bytearray(wire.KEY_SIZE)
+    _receive_into(key, incoming)
     channel = wire.Channel(incoming, outgoing)
     frame = channel.next()
     if frame is None:
@@ -409,7 +430,7 @@ def start(started_with: frozenset[str]) -> Started | None:
 
         files.Depot(channel, config["quota"]).serve()
         os._exit(0)
-    started = Gate(channel).wait()
+    started = Gate(channel, key).wait()
     if started is None:
         os._exit(0)
     return started

@@ -1,6 +1,9 @@
 """Frames between belljar and the program in a container: one byte of kind, four of length, then the payload.
 
 Used on both sides. A frame never grows beyond MAX_FRAME, so neither side can be made to keep more than that.
+
+While code runs, each frame of the gate's has a seal behind it: in gVisor, whoever is the same user can open the gate's
+descriptors in /proc and write to the host. The gate alone has the key; the code's process is born without it.
 """
 
 from __future__ import annotations
@@ -10,16 +13,41 @@ import os
 import struct
 from typing import Any
 
+try:  # at once, where hashlib first loads OpenSSL: the guest is not up before
+    from _blake2 import blake2b
+except ImportError:
+    from hashlib import blake2b
+
 JSON, DATA, STDIN, STDOUT, STDERR = b"J", b"D", b"I", b"O", b"E"
 MAX_FRAME = 1 << 20
 CHUNK = 1 << 16
+KEY_SIZE = 32
+_SEAL_SIZE = 16
 _HEADER = struct.Struct("!cI")
 
 Frame = "tuple[bytes, bytes]"
 
 
 class FrameError(Exception):
-    """What arrived is no frame."""
+    """What arrived is no frame, or not the gate's."""
+
+    def __init__(self, what: str, before: list[tuple[bytes, bytes]]) -> None:
+        super().__init__(what)
+        self.before = before
+        """The frames that came before it."""
+
+
+class Seal:
+    """Tells one side's frames, in their order, from anyone else's."""
+
+    def __init__(self, key: bytes | bytearray) -> None:
+        self._key = key
+        self._count = 0
+
+    def of(self, frame: bytes) -> bytes:
+        """The seal of the next frame."""
+        self._count += 1
+        return blake2b(self._count.to_bytes(8, "big") + frame, key=self._key, digest_size=_SEAL_SIZE).digest()
 
 
 def encode(kind: bytes, payload: bytes) -> bytes:
@@ -37,20 +65,28 @@ class Parser:
 
     def __init__(self) -> None:
         self._buffer = bytearray()
+        self._seal: Seal | None = None
+
+    def expect(self, seal: Seal) -> None:
+        """From the next frame on, each has to be sealed."""
+        self._seal = seal
 
     def feed(self, data: bytes) -> list[tuple[bytes, bytes]]:
         """The frames that are complete now."""
         self._buffer += data
-        frames = []
+        frames: list[tuple[bytes, bytes]] = []
         while len(self._buffer) >= _HEADER.size:
             kind, length = _HEADER.unpack_from(self._buffer)
             if length > MAX_FRAME or kind not in (JSON, DATA, STDIN, STDOUT, STDERR):
-                raise FrameError(f"kind {kind!r}, {length} bytes")
+                raise FrameError(f"kind {kind!r}, {length} bytes", frames)
             end = _HEADER.size + length
-            if len(self._buffer) < end:
+            sealed = end + (_SEAL_SIZE if self._seal else 0)
+            if len(self._buffer) < sealed:
                 break
+            if self._seal and self._seal.of(bytes(self._buffer[:end])) != self._buffer[end:sealed]:
+                raise FrameError("a frame that the gate did not send", frames)
             frames.append((kind, bytes(self._buffer[_HEADER.size : end])))
-            del self._buffer[:end]
+            del self._buffer[:sealed]
         return frames
 
 
@@ -65,6 +101,7 @@ class Channel:
         self.frames: list[tuple[bytes, bytes]] = []
         self.ended = False
         """Whether the other side is gone."""
+        self._seal: Seal | None = None
         os.set_blocking(outgoing, False)
 
     @property
@@ -90,9 +127,13 @@ class Channel:
             self.read()
         return self.frames.pop(0)
 
+    def seal(self, seal: Seal) -> None:
+        """From the next frame on, each is sealed."""
+        self._seal = seal
+
     def send(self, frame: bytes) -> None:
         """Queue a frame, and write what can be written now."""
-        self._waiting += frame
+        self._waiting += frame + self._seal.of(frame) if self._seal else frame
         self.flush()
 
     def flush(self) -> None:

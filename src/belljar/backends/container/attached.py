@@ -25,6 +25,10 @@ _ASK_SECONDS = 10.0
 _MOST_COMPLAINT = 16384
 
 
+class ForgedFrameError(SandboxUnavailableError):
+    """Someone else than the gate has written to us: the code, which is not heard any further."""
+
+
 class Attached:
     """A container whose stdin and stdout are ours. Frames may be sent by any thread, and read by one at a time."""
 
@@ -52,7 +56,9 @@ class Attached:
 
     def configure(self, **config: Any) -> None:
         """Send the program and what it shall be. It answers with `ready`, whenever it is up."""
-        self._write(bundle() + wire.message(config))
+        self._key = os.urandom(wire.KEY_SIZE)
+        self._watched = config["role"] == "gate"
+        self._write(bundle() + self._key + wire.message(config))
 
     def ready(self) -> dict[str, Any]:
         """Wait until the program is up: what it found.
@@ -68,6 +74,8 @@ class Attached:
                 )
             self.read()
         found: dict[str, Any] = json.loads(self._frames.pop(0)[1])["ready"]
+        if self._watched:  # from now on, code may be beside the gate: only what has the gate's seal is believed
+            self._parser.expect(wire.Seal(self._key))
         return found
 
     def read(self) -> None:
@@ -80,7 +88,8 @@ class Attached:
         try:
             self._frames += self._parser.feed(data)
         except wire.FrameError as error:
-            raise SandboxUnavailableError(f"the container's program does not speak our language: {error}") from error
+            self._frames += error.before
+            raise ForgedFrameError(f"the container's program does not speak our language: {error}") from error
 
     def frames(self) -> list[tuple[bytes, bytes]]:
         """What has been read and not yet been looked at."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from belljar.backends.container.attached import Attached
+from belljar.backends.container.attached import Attached, ForgedFrameError
 from belljar.backends.container.out_of_memory import told_late
 from belljar.backends.contract import End, Observation
 from belljar.errors import BelljarError, SandboxUnavailableError
@@ -119,6 +119,12 @@ class ContainerProcess:
         try:
             while self._told is None:
                 self._turn()
+        except ForgedFrameError:
+            for kind, payload in self._container.frames():  # what the gate still said
+                self._hear(kind, payload)
+            self._killed = self._killed or "killed"
+            self._end_it_from_outside()
+            self._told = _ended_without_a_word(self._killed)
         except BelljarError as error:
             self._told, self._fault = self._what_became_of_it(error)
         except BaseException as error:  # noqa: BLE001 - told to whoever waits for the end
@@ -194,17 +200,11 @@ class ContainerProcess:
         by = "oom" if state.get("OOMKilled") else self._killed
         if not by and told_late(self._container.engine, self._container.name, state):
             by = "oom"
+        if not by and self._container.engine.runtime == "runsc":  # there, pid 1 is safe from no signal of the code's
+            by = "killed"
         if not by:
             return None, error
-        return {
-            "status": int(signal.SIGKILL),
-            "ended_by": by,
-            "cpu_seconds": 0.0,
-            "peak_memory_bytes": 0,
-            "oom_kills": int(by == "oom"),
-            "pids_refused": 0,
-            "observations": [],
-        }, None
+        return _ended_without_a_word(by), None
 
     def _finish(self) -> None:
         self._close_input()
@@ -221,6 +221,19 @@ class ContainerProcess:
     def _wake(self) -> None:
         with contextlib.suppress(OSError):
             os.write(self._wake_writer, b"x")
+
+
+def _ended_without_a_word(by: str) -> dict[str, Any]:
+    """What there is to tell of a run when nobody could look at its end."""
+    return {
+        "status": int(signal.SIGKILL),
+        "ended_by": by,
+        "cpu_seconds": 0.0,
+        "peak_memory_bytes": 0,
+        "oom_kills": int(by == "oom"),
+        "pids_refused": 0,
+        "observations": [],
+    }
 
 
 class RefusedProcess:

@@ -1,4 +1,4 @@
-"""Writes what is generated from the policy's tables: the compiled presets and three reference pages.
+"""Writes what is generated from the policy's tables and the backends' reports: the compiled presets, reference pages.
 
 python scripts/generate.py          writes them
 python scripts/generate.py --check  says which are out of date, and exits with 1 if one is
@@ -332,11 +332,19 @@ def container_page() -> str:
     return CONTAINER_HEAD + "\n".join(lines) + "\n" + CONTAINER_FIXED + "\n".join(dangers) + "\n" + foot
 
 
+def enforcement_page() -> str:
+    """How far each clause holds, for each backend."""
+    from enforcement_page import page
+
+    return page()
+
+
 GENERATED: dict[Path, Callable[[], str]] = {
     COMPILED: compiled_presets,
     ROOT / "docs/reference/presets.md": presets_page,
     ROOT / "docs/reference/policy.md": policy_page,
     ROOT / "docs/reference/container-options.md": container_page,
+    ROOT / "docs/reference/enforcement.md": enforcement_page,
 }
 
 

@@ -69,7 +69,7 @@ def _deny_globs(policy: Policy) -> Clause:
 def _size(policy: Policy) -> tuple[Clause, ...]:
     live = [mount.path for mount in policy.fs.mounts if mount.source and mount.rw and not mount.cow]
     if live:
-        lost = f"{', '.join(live)} is the host's own directory: only fs.file_size holds there"
+        lost = f"{', '.join(live)} is the host's own directory: only proc.file_size_mb holds there"
         return tuple(
             Clause(key, Status.DEGRADED, "tmpfs for all but the live mounts", lost)
             for key in ("fs.size_mb", "fs.inodes")

@@ -12,10 +12,10 @@ import time
 from typing import Any
 
 from belljar.backends.container.engine import Engine
-from belljar.backends.container.faults import fault, no_answer, says_something, stopped
+from belljar.backends.container.faults import fault, no_answer, says_something, stopped, went_away
 from belljar.backends.container.guest_program import bundle
 from belljar.backends.container.keeper import KEEPER
-from belljar.errors import BelljarError, SandboxUnavailableError
+from belljar.errors import BelljarError, PrerequisiteError, SandboxUnavailableError
 from belljar.guest import wire
 
 START_SECONDS = 120.0
@@ -133,6 +133,8 @@ class Attached:
             return fault(self.engine, text, self._client.returncode or 1)
         try:
             state = self.state()
+        except PrerequisiteError:  # it was there when the container was started
+            return went_away(self.engine)
         except BelljarError as error:
             return error
         return stopped(state.get("ExitCode"))

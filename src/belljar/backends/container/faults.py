@@ -225,6 +225,11 @@ def stopped(exit_code: object) -> BelljarError:
     )
 
 
+def went_away(engine: Engine) -> BelljarError:
+    """The daemon was there, and is not any more."""
+    return SandboxUnavailableError(_fill(_WENT_AWAY, engine), hint=_fill(_BACK, engine))
+
+
 def no_answer(engine: Engine, seconds: float) -> BelljarError:
     """The engine's program did not end in time."""
     return SandboxUnavailableError(

@@ -4,7 +4,8 @@ Runs in a container of its own, which has the volume and nothing else; no code o
 in the volume was made by that code: names, links, modes and depths are hostile, so every path is walked one name at a
 time through no link.
 
-The volume has a directory for each mount (`m0`, `m1`, …) and, for each run, `tmp-N`, `shm-N` and `code-N`.
+The volume has a directory for each mount (`m0`, `m1`, …) and, for each run, `tmp-N`, `shm-N` and `code-N`. Live
+directories of the host's are bound beside it, as they are in the runs' containers.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from belljar.guest import wire
 
 _STEP = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _BATCH = 500
+LIVE = "/live"
+"""Where the depot has the host's own directories, if the policy shows any for writing."""
 
 Request = dict[str, Any]
 Reply = dict[str, Any]
@@ -28,9 +31,10 @@ Reply = dict[str, Any]
 class Depot:
     """Answers requests about the files beneath `root`, one after the other."""
 
-    def __init__(self, channel: wire.Channel, root: str) -> None:
+    def __init__(self, channel: wire.Channel, root: str, live: list[int]) -> None:
         self._channel = channel
         self._root = os.open(root, _STEP)
+        self._live = frozenset(live)
         self._copied: dict[int, dict[str, tuple[int, int]]] = {}
         """What was copied in from the host: (inode, time of change) by path, for each mount."""
         self._verbs: dict[str, Callable[[Request], Reply]] = {
@@ -76,7 +80,8 @@ class Depot:
         return {}
 
     def _mount(self, request: Request) -> int:
-        return os.open(f"m{int(request['mount'])}", _STEP, dir_fd=self._root)
+        mount = int(request["mount"])
+        return os.open(f"{LIVE}/{mount}" if mount in self._live else f"m{mount}", _STEP, dir_fd=self._root)
 
     # --- copying in ---
 
@@ -235,6 +240,8 @@ class Depot:
             try:
                 if not stat.S_ISDIR(os.lstat(name, dir_fd=parent).st_mode):
                     os.unlink(name, dir_fd=parent)
+                elif int(request["mount"]) in self._live:
+                    remove_in_place(parent, name)
                 else:
                     self._remove_directory(parent, name)
             finally:
@@ -481,3 +488,13 @@ def remove_tree(parent: int, name: str) -> None:
         finally:
             os.close(descriptor)
         os.rmdir(current, dir_fd=parent)
+
+
+def remove_in_place(parent: int, name: str) -> None:
+    """The same in a directory of the host's, out of which nothing can be moved."""
+    import shutil
+
+    try:
+        shutil.rmtree(f"/proc/self/fd/{parent}/{name}")
+    except RecursionError:
+        raise OSError(errno.ENAMETOOLONG, "so deep that it can't be removed") from None

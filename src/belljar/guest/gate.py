@@ -428,7 +428,7 @@ def start(started_with: frozenset[str]) -> Started | None:
     if config["role"] == "depot":
         from belljar.guest import files
 
-        files.Depot(channel, config["quota"]).serve()
+        files.Depot(channel, config["quota"], config["live"]).serve()
         os._exit(0)
     started = Gate(channel, key).wait()
     if started is None:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from belljar.backends.bubblewrap import kernel
+from belljar.backends import kernel
 from belljar.backends.bubblewrap.jar_root import DEVICES
 from belljar.policy.records import dataclass
 

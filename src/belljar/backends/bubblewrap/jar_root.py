@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import stat
 
-from belljar.backends.bubblewrap import kernel, layout
+from belljar.backends import kernel
+from belljar.backends.bubblewrap import layout
 from belljar.backends.bubblewrap.stageplan import StagePlan
 
 CLOSED = kernel.MOUNT_ATTR_RDONLY | kernel.MOUNT_ATTR_NOSUID | kernel.MOUNT_ATTR_NODEV

@@ -16,7 +16,8 @@ import sys
 import time
 from typing import NamedTuple, NoReturn
 
-from belljar.backends.bubblewrap import kernel, stage, wire
+from belljar.backends import kernel
+from belljar.backends.bubblewrap import stage, wire
 from belljar.backends.bubblewrap.kernel_uid import spare_uid
 from belljar.backends.bubblewrap.orphans import end_orphans
 from belljar.backends.bubblewrap.stageplan import StagePlan

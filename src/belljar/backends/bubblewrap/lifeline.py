@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import signal
 
-from belljar.backends.bubblewrap import kernel
+from belljar.backends import kernel
 
 _ENDING_SECONDS = 4
 """How long a stage may take to end its jars once its launcher is gone; then the kernel ends it, and them with it."""

@@ -16,7 +16,7 @@ import socket
 import struct
 from typing import Any
 
-from belljar.backends.bubblewrap import kernel
+from belljar.backends import kernel
 from belljar.backends.seccomp.filters import OBSERVED, syscall_name
 from belljar.backends.seccomp.notify import Listener, Notification
 

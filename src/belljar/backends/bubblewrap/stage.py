@@ -20,7 +20,8 @@ import time
 from collections.abc import Callable
 from typing import NoReturn
 
-from belljar.backends.bubblewrap import kernel, layout, staging, wire
+from belljar.backends import kernel
+from belljar.backends.bubblewrap import layout, staging, wire
 from belljar.backends.bubblewrap.jar_root import write_all
 from belljar.backends.bubblewrap.lifeline import end_with
 from belljar.backends.bubblewrap.lookout import Lookout

@@ -11,7 +11,8 @@ import errno
 import os
 import stat
 
-from belljar.backends.bubblewrap import kernel, layout
+from belljar.backends import kernel
+from belljar.backends.bubblewrap import layout
 from belljar.backends.bubblewrap.jar_root import CLOSED, make_root
 from belljar.backends.bubblewrap.lifeline import die_with
 from belljar.backends.bubblewrap.stageplan import Source, StagePlan

@@ -12,7 +12,8 @@ import os
 import stat
 from collections.abc import Iterator
 
-from belljar.backends.bubblewrap import kernel, layout
+from belljar.backends import kernel
+from belljar.backends.bubblewrap import layout
 from belljar.backends.bubblewrap.jar_root import CLOSED, create, write_all
 from belljar.backends.bubblewrap.stageplan import StagePlan, View, ViewKind
 from belljar.backends.bubblewrap.whiteout import Whiteouts, names_to_deny

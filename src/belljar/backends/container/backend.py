@@ -8,6 +8,7 @@ import os
 import resource
 import shutil
 
+from belljar.backends.container import live
 from belljar.backends.container.compile import Place, compile_plan
 from belljar.backends.container.engine import Engine, find_engine
 from belljar.backends.container.facts import facts, require_sound_runtime
@@ -41,9 +42,9 @@ class ContainerBackend:
     def open(self, policy: Policy, plan: LaunchPlan) -> ContainerJar:
         """Make the volume of a Sandbox, and copy into it what the policy shows of the host."""
         engine, _place = self._place(policy)
-        mirrors = os.path.join(self._state, "mirrors")
-        _sweep(mirrors)
-        return ContainerJar(engine, plan, policy.fs.deny_globs, mirrors=mirrors)
+        _sweep(os.path.join(self._state, "mirrors"))
+        live.sweep(os.path.join(self._state, "live"))
+        return ContainerJar(engine, plan, policy.fs.deny_globs, state=self._state)
 
     def _place(self, policy: Policy) -> tuple[Engine, Place]:
         asked = policy.container

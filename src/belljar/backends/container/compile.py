@@ -1,7 +1,8 @@
 """Policy + request + what the engine is → a plan. Pure: nothing is asked, nothing is started.
 
-`stage` holds the engine's own arguments, ready but for three places that are known only when a Sandbox is opened:
-`{volume}` (its name), `{files}` (where the engine keeps it) and `{run}` (the number of the run).
+`stage` holds the engine's own arguments, ready but for places that are known only when a Sandbox is opened: `{volume}`
+(its name), `{files}` (where the engine keeps it), `{live}` (where live directories are mounted for it), `{jar}`,
+`{owner}` and `{run}` (the number of the run).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from belljar.backends.container.guest_program import BOOT
 from belljar.backends.container.report import observes, report
 from belljar.backends.contract import LaunchPlan, RunRequest
 from belljar.errors import PolicyError, UsageError
+from belljar.guest.files import LIVE
 from belljar.policy.models import Mount, Policy
 from belljar.policy.records import dataclass, field
 
@@ -102,6 +104,9 @@ def compile_plan(policy: Policy, request: RunRequest, place: Place) -> LaunchPla
             "image": place.image_name,
             "image_id": place.image_id,
             "volume": _volume(policy, place),
+            "idmap": place.root,
+            "keeps_id": place.facts.rootless,
+            "local": place.facts.local,
             "depot": _depot_arguments(policy, place),
             "run": _run_arguments(policy, place),
             "boot": BOOT,
@@ -162,7 +167,16 @@ def _depot_arguments(policy: Policy, place: Place) -> list[str]:
     arguments += ["--network", "none", "--read-only", "--ulimit", f"nofile={_GATE_FILES}:{_GATE_FILES}"]
     if place.groups:
         arguments += ["--memory", str(policy.fs.size_bytes + _DEPOT_MEMORY)]
+    for index, mount in enumerate(policy.fs.mounts):
+        if is_live(mount):
+            arguments += ["--mount", bind(_live_source(index, mount, place), f"{LIVE}/{index}", writable=True)]
     return [*arguments, "--mount", f"type=volume,src={{volume}},dst={DEPOT}", place.image, "-c", BOOT]
+
+
+def _live_source(index: int, mount: Mount, place: Place) -> str:
+    """What the engine binds: the host's directory, or, started by root, its mount with the owner mapped."""
+    assert mount.source is not None
+    return f"{{live}}/{index}" if place.root else mount.source
 
 
 # --- a run's container -----------------------------------------------------------------------------------------------
@@ -180,14 +194,15 @@ def _run_arguments(policy: Policy, place: Place) -> list[str]:
         arguments += ["--dns", "127.0.0.1", "--dns-option", "timeout:1", "--dns-option", "attempts:1"]
     arguments += _limits(policy, place)
     for index, mount in enumerate(policy.fs.mounts):
-        source = mount.source if is_live(mount) and mount.source is not None else f"{{files}}/m{index}"
-        arguments += ["--mount", _bind(source, mount.path, writable=mount.rw)]
+        source = _live_source(index, mount, place) if is_live(mount) else f"{{files}}/m{index}"
+        arguments += ["--mount", bind(source, mount.path, writable=mount.rw)]
     for name, path in (("tmp", "/tmp"), ("shm", "/dev/shm"), ("code", CODE)):
-        arguments += ["--mount", _bind(f"{{files}}/{name}-{{run}}", path, writable=True)]
+        arguments += ["--mount", bind(f"{{files}}/{name}-{{run}}", path, writable=True)]
     return [*arguments, place.image, "-c", BOOT]
 
 
-def _bind(source: str, path: str, *, writable: bool) -> str:
+def bind(source: str, path: str, *, writable: bool) -> str:
+    """The value of `--mount` for a directory or file of the host's, quoted where it has to be."""
     if "," in source or "," in path or '"' in source + path:
         source, path = source.replace('"', '""'), path.replace('"', '""')
         return f'type=bind,"src={source}","dst={path}"' + ("" if writable else ",readonly")

@@ -15,15 +15,17 @@ from typing import Any
 from belljar.backends.container.attached import Attached
 from belljar.backends.container.broom import BROOM
 from belljar.backends.container.canary import failures
-from belljar.backends.container.compile import CODE, DEPOT
+from belljar.backends.container.compile import CODE, DEPOT, bind
 from belljar.backends.container.depot import Depot, source_frames
 from belljar.backends.container.engine import Engine
 from belljar.backends.container.keeper import KEEPER, owner
+from belljar.backends.container.live import Live, is_directory, need_writable
 from belljar.backends.container.process import ContainerProcess, RefusedProcess
-from belljar.backends.contract import ChangedTree, Clause, Entry, LaunchPlan, RunRequest
+from belljar.backends.contract import ChangedTree, Clause, Entry, LaunchPlan, RunRequest, Status
 from belljar.backends.denied_walk import find_denied
 from belljar.errors import BelljarError, SandboxUnavailableError, UsageError
 from belljar.guest import wire
+from belljar.guest.files import LIVE
 from belljar.policy.globs import DenyGlobs
 
 _FULL = (
@@ -40,7 +42,7 @@ class ContainerJar:
 
     shortfalls: tuple[Clause, ...] = ()
 
-    def __init__(self, engine: Engine, plan: LaunchPlan, deny_globs: Sequence[str], *, mirrors: str) -> None:
+    def __init__(self, engine: Engine, plan: LaunchPlan, deny_globs: Sequence[str], *, state: str) -> None:
         self._engine = engine
         self._stage = plan.stage
         self._id = secrets.token_hex(6)
@@ -54,12 +56,16 @@ class ContainerJar:
         self._starting = False
         self._closed = False
         self._prepare_later: threading.Timer | None = None
+        self._live = Live(os.path.join(state, "live"), self._id)
+        self._covers: list[tuple[str, str, str]] = []
+        """Denied names in live directories: on the host, in a run, in the depot."""
         KEEPER.sweep(engine)
         KEEPER.add(engine.command(), "volume", self._volume)
         try:
+            self._share_live(deny_globs)
             self._make_volume()
             self._depot_container = self._start_depot()
-            self._depot = Depot(self._depot_container, mirrors)
+            self._depot = Depot(self._depot_container, os.path.join(state, "mirrors"))
             self._make_places()
             self._spare = self._prepare()  # the first run's: it comes up while the files are copied
             self._fill(deny_globs)
@@ -68,6 +74,35 @@ class ContainerJar:
             raise
 
     # --- opening ---
+
+    def _share_live(self, deny_globs: Sequence[str]) -> None:
+        """Have the host's own directories ready for the engine to bind, and know what is denied in them."""
+        for index, view in enumerate(self._stage["views"]):
+            if not view["live"]:
+                continue
+            uid, source, path = self._stage["expect"]["uid"], view["source"], view["path"]
+            if not self._stage["local"]:
+                raise SandboxUnavailableError(
+                    f"{source} can't be shown to the code for writing: the engine is on another machine",
+                    hint="leave out --live and use --apply",
+                )
+            if self._stage["idmap"]:
+                self._live.share(index, source, uid)
+            elif not self._stage["keeps_id"]:
+                need_writable(source, uid)
+            denied = self._live.covers(source, path, tuple(deny_globs))
+            self._covers += [(f"{source}/{name}", f"{path}/{name}", f"{LIVE}/{index}/{name}") for name in denied]
+        lost = self._live.shortfalls
+        self.shortfalls = tuple(Clause("fs.deny_globs", Status.DEGRADED, "covered files", why) for why in lost)
+
+    def _cover(self, *, depot: bool) -> list[str]:
+        """The engine's arguments that cover what is denied in live directories and is there now."""
+        arguments = []
+        for on_host, in_run, in_depot in self._covers:
+            if (directory := is_directory(on_host)) is not None:
+                cover = self._live.closed(directory=directory)
+                arguments += ["--mount", bind(cover, in_depot if depot else in_run, writable=False)]
+        return arguments
 
     def _make_volume(self) -> None:
         options = ("type=tmpfs", "device=tmpfs", f"o={self._stage['volume']['options']}")
@@ -78,7 +113,8 @@ class ContainerJar:
 
     def _start_depot(self) -> Attached:
         container = self._start("depot", self._stage["depot"], files="")
-        container.configure(role="depot", absent=[], quota=DEPOT)
+        live = [index for index, view in enumerate(self._stage["views"]) if view["live"]]
+        container.configure(role="depot", absent=[], quota=DEPOT, live=live)
         self._files = self._engine.run("volume", "inspect", "--format", "{{.Mountpoint}}", self._volume).strip()
         found = container.ready()
         volume = self._stage["volume"]
@@ -91,7 +127,10 @@ class ContainerJar:
 
     def _start(self, run: str, arguments: list[str], *, files: str) -> Attached:
         values = {"{jar}": self._id, "{run}": run, "{owner}": owner(), "{volume}": self._volume, "{files}": files}
+        values["{live}"] = self._live.directory
         filled = [_fill_in(argument, values) for argument in arguments]
+        image = filled.index("-c") - 1
+        filled[image:image] = self._cover(depot=run == "depot")
         with self._lock:
             if self._closed:
                 raise UsageError("this Sandbox is closed")
@@ -352,6 +391,7 @@ class ContainerJar:
             alive, self._alive = list(self._alive), set()
         if hasattr(self, "_depot"):
             self._depot.close()
+        self._live.close()
         BROOM.remove(self._engine, alive, self._volume)
 
 

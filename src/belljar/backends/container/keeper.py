@@ -25,7 +25,7 @@ __all__ = ["KEEPER", "Keeper", "labels", "owner", "sweep"]
 
 owner = leftovers.owner
 
-Kind = Literal["container", "volume"]
+Kind = Literal["container", "volume", "mount"]
 _DESCRIPTOR = 3
 _EXIT_SECONDS = 1.0
 """How long the end of this process waits for the keeper's: it goes on alone."""

@@ -4,6 +4,7 @@ A bare interpreter in a session of its own, with one socket. It takes lines of J
 
     {"environment": {...}}                                       of the engine, for what follows
     {"add": NAME, "kind": "container", "command": ["docker"]}    exists from now on, or will in a moment
+    {"add": PATH, "kind": "mount", "command": []}                is mounted, or will be in a moment
     {"done": NAME}                                               is removed
     {"sweep": ["docker"]}                                        remove what earlier belljars left, meanwhile
 """
@@ -19,7 +20,7 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
-from belljar.backends.container.leftovers import Caller, remove, sweep
+from belljar.backends.container.leftovers import Caller, remove, sweep, unmount
 
 GRACE_SECONDS = 2.0
 _SECONDS = 25.0
@@ -90,7 +91,11 @@ def _reap() -> None:
 
 
 def _clean_up(held: dict[str, tuple[str, Caller]]) -> None:
-    engines: dict[str, Caller] = {repr(caller): caller for _, caller in held.values()}
+    for name in [name for name, (kind, _) in held.items() if kind == "mount"]:
+        unmount(name)
+        with contextlib.suppress(OSError):  # the directory of the Sandbox, when nothing else is in it
+            os.rmdir(os.path.dirname(name))
+    engines: dict[str, Caller] = {repr(caller): caller for kind, caller in held.values() if kind != "mount"}
     for shown, caller in engines.items():
         mine = [(name, kind) for name, (kind, its) in held.items() if repr(its) == shown]
         remove(

@@ -1,10 +1,11 @@
-"""Removing containers and volumes: those of a belljar that is gone, by name or by the label that says whose they are.
+"""Removing containers, volumes and mounts of a belljar that is gone, by name or by the label that says whose they are.
 
 Runs in the keeper, a bare interpreter, and in belljar itself, with the privilege of whoever started belljar.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -76,6 +77,16 @@ def remove(
             return False
         time.sleep(pause)
         pause = min(pause * 2, _LAST_PAUSE)
+
+
+def unmount(target: str) -> None:
+    """Unmount a live directory of the host's (see `live`), and remove the place that it was mounted on."""
+    from belljar.backends import kernel
+
+    with contextlib.suppress(OSError):
+        kernel.unmount(target)
+    with contextlib.suppress(OSError):  # fails, and changes nothing, where it is still mounted
+        os.rmdir(target)
 
 
 def sweep(caller: Caller) -> list[str]:

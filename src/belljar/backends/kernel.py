@@ -104,9 +104,9 @@ def move_mount(tree: int, target: str) -> None:
     )
 
 
-def idmap(tree: int, userns: int) -> None:
-    """Make a detached mount show the owners that `userns` maps them to."""
-    attributes = _MountAttr(attr_set=MOUNT_ATTR_IDMAP, userns_fd=userns)
+def idmap(tree: int, userns: int, *, private: bool = False) -> None:
+    """Make a detached mount show the owners that `userns` maps them to; `private`, and share no mounts with others."""
+    attributes = _MountAttr(attr_set=MOUNT_ATTR_IDMAP, userns_fd=userns, propagation=MS_PRIVATE if private else 0)
     _syscall(
         _NR_MOUNT_SETATTR,
         tree,

@@ -45,8 +45,8 @@ def describe(plan: LaunchPlan, refused: tuple[Clause, ...]) -> str:
     facts = [("backend", plan.backend), ("policy", plan.policy_digest), ("directory", plan.workdir)]
     facts += [("command", _shell(plan.argv))]
     facts += [("environment", _shell([f"{name}={value}" for name, value in sorted(plan.env.items())]))]
-    if program := plan.stage.get("bwrap"):
-        facts += [("started by", _shell([program, *plan.stage["arguments"]]))]
+    if started_by := _started_by(plan):
+        facts += [("started by", _shell(started_by))]
     clauses = [("clause", "status", "held by"), *(row for clause in plan.report.clauses for row in _rows(clause))]
     verdict = "Every clause of the policy that is not enforced is accepted by it."
     if refused:
@@ -55,6 +55,14 @@ def describe(plan: LaunchPlan, refused: tuple[Clause, ...]) -> str:
         verdict = "Every clause of the policy is enforced."
     unseen = f"Not recorded: {visible(plan.report.unseen)}.\n" if plan.report.unseen else ""
     return f"{aligned(facts)}\n{aligned(clauses)}\n{verdict}\n{unseen}"
+
+
+def _started_by(plan: LaunchPlan) -> list[str]:
+    """What makes the jar; of a container, without the text of the program that waits in it (`boot`, with --json)."""
+    stage = plan.stage
+    if "bwrap" in stage:
+        return [stage["bwrap"], *stage["arguments"]]
+    return [stage["program"], *("…" if word == stage["boot"] else word for word in stage["run"])] if stage else []
 
 
 def _rows(clause: Clause) -> list[tuple[str, str, str]]:

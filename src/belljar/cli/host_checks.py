@@ -1,9 +1,8 @@
-"""What `belljar doctor` looks at beside the backends: languages, the managed policy, state, engines. Reads only."""
+"""What `belljar doctor` looks at beside the backends: languages, the managed policy, state. Reads only."""
 
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -13,12 +12,10 @@ if TYPE_CHECKING:
     from belljar.backends.contract import Check
     from belljar.policy.models import Policy
 
-_ENGINES = ("docker", "podman", "runsc")
-
 
 def host_checks(policy: Policy, state: str) -> list[Check]:
     """One line each."""
-    return [*_languages(policy), _managed(), _state(state), *_engines()]
+    return [*_languages(policy), _managed(), _state(state)]
 
 
 def _languages(policy: Policy) -> Iterator[Check]:
@@ -58,12 +55,3 @@ def _state(state: str) -> Check:
     return Check(
         "state directory", ok=False, found=f"{state} can't be written", meaning=meaning, hint="set BELLJAR_STATE_DIR"
     )
-
-
-def _engines() -> Iterator[Check]:
-    from belljar.backends.contract import Check
-
-    for engine in _ENGINES:
-        found = shutil.which(engine)
-        meaning = "this version of belljar has no backend for it" if found else ""
-        yield Check(f"engine {engine}", ok=True, found=found or "not installed", meaning=meaning)

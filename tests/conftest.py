@@ -210,7 +210,8 @@ def nothing_left_by_the_session() -> Iterator[None]:
     LAUNCHER.stop()
     if keeper := sys.modules.get("belljar.backends.container.keeper"):
         keeper.KEEPER.stop()
-    left = _wait_until_empty(lambda: Leftovers.here(groups=True, launcher=True).beyond(before))
+    patience = _ENGINE_PATIENCE_SECONDS if _engines_before else _PATIENCE_SECONDS  # the keeper removes what is left
+    left = _wait_until_empty(lambda: Leftovers.here(groups=True, launcher=True).beyond(before), patience)
     assert not left, f"the tests left behind: {left}"
     left = _wait_until_empty(containers_left, _ENGINE_PATIENCE_SECONDS)
     assert not left, f"the tests left behind: {left}"

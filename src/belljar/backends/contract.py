@@ -107,6 +107,8 @@ class LaunchPlan:
     """What is prepared outside the jar before it is made; its form is the backend's own."""
     report: EnforcementReport
     policy_digest: str
+    image: str = ""
+    """The digest of the container image that the code runs in; empty where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,8 @@ class End:
     oom_kills: int
     pids_refused: int
     observations: tuple[Observation, ...]
+    kept: str = ""
+    """The container that stays, where the policy says so."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,8 @@ def _weaker(result: RunResult, *, colour: bool) -> str:
         text += (
             f"{paint('belljar: fallback:', YELLOW, on=colour)} ran on {result.backend}, {names} does not work here\n"
         )
+    if result.container:
+        text += f"belljar: kept: the container {result.container} (container.auto_remove is false)\n"
     return text
 
 

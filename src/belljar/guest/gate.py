@@ -332,6 +332,7 @@ class Child:
             descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o444)
             with open(descriptor, "wb") as file:
                 file.write(content)
+        os.chmod(request["code_directory"], 0o555)  # noqa: S103 - to be read
         home = request["env"].get("HOME")
         if home and home.startswith("/tmp/"):
             os.makedirs(home, exist_ok=True)

@@ -79,6 +79,10 @@ class RunResult:
     """For anything but `ok` and `failed`: what ended it, in words, with the rule."""
     fallback_from: tuple[str, ...] = field(default=())
     """Backends that the policy preferred and that were not available here."""
+    image: str = ""
+    """The digest of the container image that the code ran in (`sha256:…`); empty on a backend without images."""
+    container: str = ""
+    """The name of the run's container, where it was kept (`container.auto_remove: false`)."""
 
     @property
     def ok(self) -> bool:

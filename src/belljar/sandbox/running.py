@@ -115,6 +115,8 @@ def make_result(
         backend=plan.backend,
         reason=reason,
         fallback_from=fallback_from,
+        image=plan.image,
+        container=end.kept,
     )
 
 
@@ -192,6 +194,7 @@ def refused_result(
         enforcement=report,
         backend=plan.backend,
         reason=reason,
+        image=plan.image,
     )
 
 

@@ -23,6 +23,8 @@ _SILENT_SECONDS = 120.0
 """How long the other side may say nothing when something is expected of it, or take nothing."""
 _ASK_SECONDS = 10.0
 _MOST_COMPLAINT = 16384
+_NOWHERE = "/proc"
+"""Where podman's client is: its monitor makes a file `oom` wherever it was started, if that can be written."""
 
 
 class ForgedFrameError(SandboxUnavailableError):
@@ -46,7 +48,8 @@ class Attached:
             stdout=subprocess.PIPE,
             stderr=self._complaint,
             bufsize=0,
-            env=engine.environment(),
+            env=_absolute(engine.environment()),
+            cwd=_NOWHERE if engine.name == "podman" and os.path.isdir(_NOWHERE) else None,
             start_new_session=True,  # Ctrl-C is ours to handle
         )
         assert self._client.stdin is not None
@@ -170,3 +173,9 @@ def _happens(descriptor: int, event: int, seconds: float) -> bool:
     poll = select.poll()
     poll.register(descriptor, event)
     return bool(poll.poll(max(0.0, seconds) * 1000))
+
+
+def _absolute(environment: dict[str, str]) -> dict[str, str]:
+    """The same, for a program that is started elsewhere."""
+    names = {"CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF"} & environment.keys()
+    return {**environment, **{name: os.path.abspath(environment[name]) for name in names}}

@@ -12,7 +12,7 @@ from belljar.backends.container import live
 from belljar.backends.container.compile import Place, compile_plan
 from belljar.backends.container.engine import Engine, find_engine
 from belljar.backends.container.facts import facts, require_sound_runtime
-from belljar.backends.container.images import BASE_IMAGE, find
+from belljar.backends.container.images import BASE_IMAGE, Image, find, look, pull
 from belljar.backends.container.jar import ContainerJar
 from belljar.backends.container.seccomp_profile import profile
 from belljar.backends.contract import Availability, LaunchPlan, RunRequest
@@ -48,7 +48,7 @@ class ContainerBackend:
 
     def _place(self, policy: Policy) -> tuple[Engine, Place]:
         asked = policy.container
-        key = (asked.engine, asked.runtime, asked.image)
+        key = (asked.engine, asked.runtime, asked.image, asked.pull)
         if key not in self._places:
             self._places[key] = self._look(policy)
         return self._places[key]
@@ -59,7 +59,7 @@ class ContainerBackend:
         engine = find_engine(self.name, asked.engine, asked.runtime)
         known = facts(engine)
         require_sound_runtime(known)
-        image = find(engine, asked.image or BASE_IMAGE)
+        image = _image(engine, asked.image or BASE_IMAGE, pulls=asked.pull == "missing")
         filters = _filters_can_be_made()
         home = os.path.expanduser("~")
         return engine, Place(
@@ -78,6 +78,13 @@ class ContainerBackend:
             hard_processes=_most_processes(),
             secrets=(f"{home}/.ssh", f"{home}/.aws", self._state, "/run/docker.sock", "/run/podman/podman.sock"),
         )
+
+
+def _image(engine: Engine, name: str, *, pulls: bool) -> Image:
+    """The image, pulled if the policy says so and it is not here. belljar's own is in no registry."""
+    if pulls and name != BASE_IMAGE and look(engine, name) is None:
+        return pull(engine, name)
+    return find(engine, name)
 
 
 def _most_processes() -> int:

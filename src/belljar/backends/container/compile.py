@@ -81,6 +81,7 @@ def compile_plan(policy: Policy, request: RunRequest, place: Place) -> LaunchPla
             f"{policy.origin('proc.mem_mb') or 'proc.mem_mb'}: a container needs {least >> 20} MB at least",
             hint=f"--set proc.mem_mb={least >> 20}, or --backend bubblewrap",
         )
+    _refuse_dangers(policy)
     environment = _environment(policy, request)
     argv = _command(policy, request)
     return LaunchPlan(
@@ -104,6 +105,7 @@ def compile_plan(policy: Policy, request: RunRequest, place: Place) -> LaunchPla
             "image": place.image_name,
             "image_id": place.image_id,
             "volume": _volume(policy, place),
+            "keep": not policy.container.auto_remove,
             "idmap": place.root,
             "keeps_id": place.facts.rootless,
             "local": place.facts.local,
@@ -120,7 +122,24 @@ def compile_plan(policy: Policy, request: RunRequest, place: Place) -> LaunchPla
         },
         report=report(policy, place),
         policy_digest=policy.digest,
+        image=place.image_id,
     )
+
+
+def _refuse_dangers(policy: Policy) -> None:
+    """A second look: whatever made this policy, only one that is marked as dangerous gets what is."""
+    asked = policy.container
+    dangers = {
+        "container.privileged": asked.privileged,
+        "container.pid": asked.pid == "host",
+        "container.network": asked.network != "none",
+    }
+    named = [key for key, given in dangers.items() if given]
+    if named and not policy.dangerous:
+        raise PolicyError(
+            f"{policy.origin(named[0]) or named[0]}: only a policy that extends `unrestricted` may ask for this",
+            hint="--policy unrestricted, and read what it says first",
+        )
 
 
 # --- the volume and the depot ----------------------------------------------------------------------------------------
@@ -144,11 +163,12 @@ def _volume(policy: Policy, place: Place) -> dict[str, Any]:
     return {"options": options, "bytes": blocks * PAGE, "files": files}
 
 
-def _common(policy: Policy, place: Place, *, name: str) -> list[str]:
+def _common(policy: Policy, place: Place, *, name: str, kept: bool = False) -> list[str]:
     """What every container of belljar's has: no privilege, no network, nothing to write on but what is mounted."""
     uid = policy.proc.uid
     arguments = ["run", "--interactive", *place.run_options, "--name", name, "--hostname", "jar"]
-    arguments += ["--label", f"{LABEL}=1", "--label", f"{LABEL}.owner={{owner}}", "--label", f"{LABEL}.jar={{jar}}"]
+    mark = f"{LABEL}.kept=1" if kept else f"{LABEL}=1"  # by `belljar=1`, what was left is found and removed
+    arguments += ["--label", mark, "--label", f"{LABEL}.owner={{owner}}", "--label", f"{LABEL}.jar={{jar}}"]
     arguments += ["--pull", "never", "--log-driver", "none", "--user", f"{uid}:{uid}", "--workdir", "/"]
     arguments += ["--cap-drop", "ALL", "--security-opt", "no-new-privileges"]
     if place.profile:
@@ -185,7 +205,7 @@ def _live_source(index: int, mount: Mount, place: Place) -> str:
 def _run_arguments(policy: Policy, place: Place) -> list[str]:
     asked = policy.container
     prefix = f"belljar-{asked.name}-" if asked.name else "belljar-"
-    arguments = _common(policy, place, name=f"{prefix}{{jar}}-{{run}}")
+    arguments = _common(policy, place, name=f"{prefix}{{jar}}-{{run}}", kept=not asked.auto_remove)
     arguments += ["--network", asked.network, *(["--read-only"] if asked.read_only else [])]
     arguments += ["--privileged"] if asked.privileged else []
     arguments += ["--pid", "host"] if asked.pid == "host" else []

@@ -209,12 +209,15 @@ class ContainerJar:
         except BelljarError:
             self._remove(waiting.container)
             raise
+        if self._stage["keep"]:
+            KEEPER.done(waiting.container.name)  # from here on it stays, whatever happens
         if prepare and self._runs > 1:  # more will follow: the next one gets ready while this one runs
             self._prepare_next()
         process = ContainerProcess(
             waiting.container,
             stdin=stdin,
             timeout_seconds=plan.limits["timeout_seconds"],
+            kept=waiting.container.name if self._stage["keep"] else "",
             ended=lambda process: self._run_ended(process, waiting, prepare=prepare),
         )
         with self._lock:
@@ -317,7 +320,10 @@ class ContainerJar:
 
     def _run_ended(self, process: ContainerProcess, waiting: _Waiting, *, prepare: bool) -> None:
         """Take the container down, off the caller's path; what the run left in its own directories goes too."""
-        self._remove(waiting.container)
+        if self._stage["keep"]:
+            self._keep(waiting.container)
+        else:
+            self._remove(waiting.container)
         with self._lock:
             self._processes.discard(process)
             if self._closed:
@@ -335,6 +341,12 @@ class ContainerJar:
                 return
             self._alive.discard(container)
         BROOM.remove(self._engine, [container])
+
+    def _keep(self, container: Attached) -> None:
+        """Let go of a container that ran: it ends, and is the user's from now on."""
+        with self._lock:
+            self._alive.discard(container)
+        container.bury()
 
     # --- files ---
 

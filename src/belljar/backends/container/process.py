@@ -35,10 +35,12 @@ class ContainerProcess:
         *,
         stdin: int | None,
         timeout_seconds: float,
+        kept: str = "",
         ended: Callable[[ContainerProcess], None],
     ) -> None:
         self._container = container
         self._ended = ended
+        self._kept = kept
         self._deadline = time.monotonic() + timeout_seconds + _GRACE_SECONDS
         self._killed = ""
         self._told: dict[str, Any] | None = None
@@ -99,6 +101,7 @@ class ContainerProcess:
             oom_kills=told["oom_kills"],
             pids_refused=told["pids_refused"],
             observations=tuple(Observation(**seen) for seen in told["observations"]),
+            kept=self._kept,
         )
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from belljar.backends.seccomp.libseccomp import Condition
 
 _INT = 0xFFFFFFFF
+_LONG = 0xFFFFFFFFFFFFFFFF
 
 # CLONE_NEWTIME is not among them: clone(2) reads that bit as part of the exit signal. This is the flags'
 # place on x86_64 and aarch64; s390 and cris have the stack first, and `filters` refuses to build there.
@@ -60,11 +61,21 @@ class Rule(NamedTuple):
 
 def allowed() -> tuple[Rule, ...]:
     """Every conditional rule, in no order that matters: rules of one call are alternatives."""
-    return (*_clone(), *_personality(), *_seccomp(), *_sockets(), *_modes(), *_nodes(), *_opens())
+    return (*_clone(), *_limits(), *_personality(), *_seccomp(), *_sockets(), *_modes(), *_nodes(), *_opens())
 
 
 def _clone() -> Iterator[Rule]:
     yield Rule("clone", (Condition(0, _NEW_NAMESPACES, 0),))
+
+
+def _limits() -> Iterator[Rule]:
+    """A process may set its own limits and read anyone's.
+
+    The kernel lets it set those of every process of the same user: in a container, of the gate, which then could not
+    open a file, or would be killed for the time it has used.
+    """
+    yield Rule("prlimit64", (Condition(0, _INT, 0),))
+    yield Rule("prlimit64", (Condition(2, _LONG, 0),))
 
 
 def _personality() -> Iterator[Rule]:

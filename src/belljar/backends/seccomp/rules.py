@@ -75,7 +75,7 @@ _PROCESSES = """
     alarm arch_prctl capget capset execve execveat exit exit_group fork vfork getcpu getegid geteuid getgid
     getgroups getitimer getpgid getpgrp getpid getppid getpriority getresgid getresuid getrlimit getrusage getsid gettid
     getuid get_robust_list set_robust_list get_thread_area set_thread_area set_tid_address ioprio_get ioprio_set kill
-    nanosleep pause pidfd_open pidfd_send_signal prctl prlimit64 restart_syscall rseq rt_sigaction rt_sigpending
+    nanosleep pause pidfd_open pidfd_send_signal prctl restart_syscall rseq rt_sigaction rt_sigpending
     rt_sigprocmask rt_sigqueueinfo rt_sigreturn rt_sigsuspend rt_sigtimedwait rt_tgsigqueueinfo
     sched_get_priority_max sched_get_priority_min sched_getaffinity sched_getattr sched_getparam
     sched_getscheduler sched_rr_get_interval sched_setaffinity sched_setattr sched_setparam sched_setscheduler
@@ -138,7 +138,7 @@ REPORTED = frozenset(_REPORTED.split())
 # Allowed on conditions; here so that one test can see that no name stands in two tables.
 _CONDITIONAL = """
     clone personality seccomp socket socketpair chmod fchmod fchmodat fchmodat2 creat open openat mkdir mkdirat
-    mknod mknodat
+    mknod mknodat prlimit64
 """
 CONDITIONAL = frozenset(_CONDITIONAL.split())
 

@@ -19,6 +19,8 @@ _PLACES = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin")
 _PROGRAMS = {"docker": ("docker", "nerdctl"), "podman": ("podman",), "gvisor": ("docker", "podman")}
 """Which engines serve a backend when the policy names none, the first that is there."""
 _FITTING = {"docker": ("docker", "nerdctl"), "podman": ("podman",), "gvisor": ("docker", "podman", "nerdctl")}
+_RUNS_CODE = ("LD_", "DYLD_", "PYTHON", "NODE_", "BASH_", "GIT_", "PERL", "RUBY", "JAVA_", "GCONV_PATH", "ENV")
+"""How the names of variables begin that make a dynamic linker, an interpreter or a shell run what they name."""
 _INSTALL = {
     "docker": "sudo apt install docker.io",
     "podman": "sudo apt install podman uidmap",
@@ -46,7 +48,7 @@ class Engine:
         return ["--runtime", self.runtime] if self.runtime and self.name != "podman" else []
 
     def environment(self) -> dict[str, str]:
-        """The environment of the engine's program: the caller's, with the places that Debian leaves out of PATH."""
+        """The environment of the engine's program (see `engine_environment`)."""
         return engine_environment()
 
     def run(self, *args: str, timeout: float = DEFAULT_SECONDS, input: bytes | None = None) -> str:  # noqa: A002
@@ -98,15 +100,19 @@ class Engine:
 
 
 def engine_environment() -> dict[str, str]:
-    """The caller's environment, with a PATH in which an engine finds its own helpers."""
-    return {**os.environ, "PATH": os.pathsep.join(_search_path())}
+    """The caller's environment, with a PATH in which an engine finds its own helpers.
+
+    Without what makes a program run someone's code: the caller may have it from a file in a workspace.
+    """
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_RUNS_CODE)}
+    return {**kept, "PATH": os.pathsep.join(_search_path())}
 
 
 def find_program(name: str) -> str | None:
     """Where a program is: in PATH, or where the system's programs are."""
     for place in _search_path():
         path = os.path.join(place, name)
-        if os.path.isabs(place) and os.path.isfile(path) and os.access(path, os.X_OK):
+        if os.path.isfile(path) and os.access(path, os.X_OK):
             return path
     return None
 
@@ -176,8 +182,11 @@ def _find_engine_program(name: str) -> str | None:
 
 
 def _search_path() -> list[str]:
-    path = [place for place in os.environ.get("PATH", "").split(os.pathsep) if place]
-    return list(dict.fromkeys([*path, *_PLACES]))
+    """The caller's PATH and the system's places; last what lies where the caller stands, perhaps a workspace."""
+    path = [place for place in os.environ.get("PATH", "").split(os.pathsep) if os.path.isabs(place)]
+    places = list(dict.fromkeys([*path, *_PLACES]))
+    here = os.path.join(os.getcwd(), "")
+    return sorted(places, key=lambda place: os.path.join(place, "").startswith(here) and here != "/")
 
 
 def _is_remote_podman() -> bool:

@@ -129,7 +129,8 @@ class End:
     exit_code: int
     signal: int | None
     ended_by: str
-    """Empty if the code ended by itself; else `timeout`, `oom`, `output`, `killed`, `abandoned`, `canary`, `gate`."""
+    """Empty if the code ended by itself; else `timeout`, `oom`, `output`, `killed`, `abandoned`, `canary`, `gate`,
+    `container`."""
     problems: tuple[str, ...]
     """Why it never started, if it did not."""
     started: bool

@@ -154,6 +154,7 @@ def _reason(policy: Policy, outcome: Outcome, end: End) -> str:
         )
     words = {
         "killed": "it was killed by the caller",
+        "container": "its container's first process was killed: by the code itself, or from outside",
         "abandoned": "nobody waited for it any more, or its Sandbox closed",
     }
     return words.get(end.ended_by, f"it was ended: {end.ended_by}")

@@ -6,9 +6,12 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import subprocess
+import tempfile
 import threading
 import time
+import weakref
 from typing import Any
 
 from belljar.backends.container.engine import Engine
@@ -41,6 +44,11 @@ class Attached:
         self._parser = wire.Parser()
         self._frames: list[tuple[bytes, bytes]] = []
         self._complaint = os.memfd_create("belljar-client", os.MFD_CLOEXEC)
+        self.monitored: str | None = None
+        """A directory for the file of podman's monitor, where nothing else tells that memory ran out."""
+        if engine.name == "podman" and engine.runtime == "runsc":
+            self.monitored = tempfile.mkdtemp(prefix="belljar-monitor-")
+            self._forget = weakref.finalize(self, shutil.rmtree, self.monitored, ignore_errors=True)
         KEEPER.add(engine.command(), "container", name)
         self._client = subprocess.Popen(
             engine.command(*arguments),
@@ -49,7 +57,7 @@ class Attached:
             stderr=self._complaint,
             bufsize=0,
             env=_absolute(engine.environment()),
-            cwd=_NOWHERE if engine.name == "podman" and os.path.isdir(_NOWHERE) else None,
+            cwd=self.monitored or (_NOWHERE if engine.name == "podman" and os.path.isdir(_NOWHERE) else None),
             start_new_session=True,  # Ctrl-C is ours to handle
         )
         assert self._client.stdin is not None
@@ -166,6 +174,8 @@ class Attached:
         if self._complaint >= 0:
             os.close(self._complaint)
             self._complaint = -1
+        if self.monitored is not None:
+            self._forget()
 
 
 def _happens(descriptor: int, event: int, seconds: float) -> bool:

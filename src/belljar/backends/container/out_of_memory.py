@@ -1,13 +1,14 @@
-"""Whether a container was killed for its memory, where its state does not say so: docker may hear of it too late."""
+"""Whether a container was killed for its memory, where its state does not say so though the engine has noticed."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from belljar.backends.container.engine import Engine
+from belljar.backends.container.attached import Attached
 from belljar.errors import BelljarError
 
 _KILLED = 137
@@ -16,13 +17,20 @@ _LATE = timedelta(seconds=1)
 _SECONDS = 10.0
 
 
-def told_late(engine: Engine, name: str, state: Mapping[str, Any]) -> bool:
-    """Look in the engine's record for what ended the container `name`, whose `State` has no OOMKilled.
+def told_late(container: Attached, state: Mapping[str, Any]) -> bool:
+    """Look elsewhere for what ended a container whose `State` has no OOMKilled.
 
     docker learns of the end and of the reason by two messages. If that of the end is first, OOMKilled stays false for
     ever, and only its events tell: with gVisor, where the whole container is one victim, this is one in five.
+
+    podman 4 looks for the file `oom` of its monitor in one directory, and conmon 2.1 writes it into another.
     """
-    if engine.name != "docker" or state.get("ExitCode") != _KILLED:
+    if state.get("ExitCode") != _KILLED:
+        return False
+    engine, name = container.engine, container.name
+    if container.monitored is not None:
+        return os.path.exists(os.path.join(container.monitored, "oom"))
+    if engine.name != "docker":
         return False
     with contextlib.suppress(BelljarError, KeyError, ValueError):
         since, until = str(state["StartedAt"]), _after(str(state["FinishedAt"]))

@@ -201,10 +201,10 @@ class ContainerProcess:
         if state.get("Running") or state.get("Status") in ("running", "created"):
             return None, error  # the engine's client was lost, not the container
         by = "oom" if state.get("OOMKilled") else self._killed
-        if not by and told_late(self._container.engine, self._container.name, state):
+        if not by and told_late(self._container, state):
             by = "oom"
         if not by and self._container.engine.runtime == "runsc":  # there, pid 1 is safe from no signal of the code's
-            by = "killed"
+            by = "container"
         if not by:
             return None, error
         return _ended_without_a_word(by), None

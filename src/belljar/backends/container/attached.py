@@ -43,6 +43,7 @@ class Attached:
         self._sending = threading.Lock()
         self._parser = wire.Parser()
         self._frames: list[tuple[bytes, bytes]] = []
+        self._is_up = False
         self._complaint = os.memfd_create("belljar-client", os.MFD_CLOEXEC)
         self.monitored: str | None = None
         """A directory for the file of podman's monitor, where nothing else tells that memory ran out."""
@@ -96,6 +97,7 @@ class Attached:
         data = os.read(self.stdout, wire.CHUNK)
         if not data:
             raise self.lost()
+        self._is_up = True
         try:
             self._frames += self._parser.feed(data)
         except wire.FrameError as error:
@@ -158,10 +160,19 @@ class Attached:
 
     def let_go(self) -> None:
         """Close the channel: the program in the container ends by itself, and with it the container."""
-        for pipe in (self._client.stdin, self._client.stdout):
-            assert pipe is not None
+        stdin, stdout = self._client.stdin, self._client.stdout
+        assert stdin is not None
+        assert stdout is not None
+        self._is_up = self._is_up or (not stdout.closed and _happens(self.stdout, select.POLLIN, 0))
+        for pipe in (stdin, stdout):
             with contextlib.suppress(OSError):
                 pipe.close()
+
+    def settle(self) -> None:
+        """After `let_go`: wait until the container is there, or never will be. Removed before that, it would come."""
+        if not self._is_up:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._client.wait(_ASK_SECONDS)
 
     def bury(self) -> None:
         """The container is removed: wait for the client and let go of everything."""

@@ -23,7 +23,7 @@ _FIRST_PAUSE, _LAST_PAUSE = 0.25, 30.0
 class _Job(NamedTuple):
     engine: Engine
     containers: list[Attached]
-    volume: str
+    volumes: list[str]
 
 
 class Broom:
@@ -39,7 +39,7 @@ class Broom:
             if self._jobs is None:
                 self._jobs = queue.SimpleQueue()
                 threading.Thread(target=_sweep, args=(self._jobs,), name="belljar broom", daemon=True).start()
-            self._jobs.put(_Job(engine, containers, volume))
+            self._jobs.put(_Job(engine, containers, [volume] if volume else []))
 
     def abandon_after_fork(self) -> None:
         """In a forked child of the user's program there is no such thread."""
@@ -52,10 +52,24 @@ def _sweep(jobs: queue.SimpleQueue[_Job]) -> None:
     while True:
         try:
             undone.append(jobs.get(timeout=pause if undone else None))
+            while True:
+                undone.append(jobs.get_nowait())  # what has come meanwhile goes in one command of the engine
         except queue.Empty:
-            pause = min(2 * pause, _LAST_PAUSE)
-        undone = [job for job in undone if not _is_done(job)]
+            pause = min(2 * pause, _LAST_PAUSE) if undone else pause
+        undone = [job for job in _together(undone) if not _is_done(job)]
         pause = pause if undone else _FIRST_PAUSE
+
+
+def _together(jobs: list[_Job]) -> list[_Job]:
+    """One job for each engine."""
+    return [
+        _Job(
+            engine,
+            [container for job in jobs if job.engine == engine for container in job.containers],
+            [volume for job in jobs if job.engine == engine for volume in job.volumes],
+        )
+        for engine in dict.fromkeys(job.engine for job in jobs)
+    ]
 
 
 def _is_done(job: _Job) -> bool:
@@ -69,15 +83,18 @@ def _remove(job: _Job) -> bool:
     """Whether everything is gone. May be called again."""
     for container in job.containers:
         container.let_go()
+    for container in job.containers:
+        container.settle()
     names = [container.name for container in job.containers]
     if names and not _succeeds(job.engine, "rm", "--force", "--volumes", *names):
         return False
     for container in job.containers:
         container.bury()
         KEEPER.done(container.name)
-    if job.volume and not _succeeds(job.engine, "volume", "rm", "--force", job.volume):
+    if job.volumes and not _succeeds(job.engine, "volume", "rm", "--force", *job.volumes):
         return False
-    KEEPER.done(job.volume)
+    for volume in job.volumes:
+        KEEPER.done(volume)
     return True
 
 

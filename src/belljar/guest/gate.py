@@ -45,7 +45,7 @@ class Run:
 
     def __init__(self, request: dict[str, Any]) -> None:
         self.deadline = time.monotonic() + request["timeout_seconds"]
-        self.meter = usage.Meter()
+        self.meter = usage.Meter(request["cpu_quota"])
         self.ended_by = ""
         self.status: int | None = None
         self.pid = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import time
 
 _V1 = "/sys/fs/cgroup"
 _V2 = "/sys/fs/cgroup"
@@ -12,7 +13,10 @@ _V2 = "/sys/fs/cgroup"
 class Meter:
     """Reads the group's counters; what was there before the code started is not the code's."""
 
-    def __init__(self) -> None:
+    def __init__(self, cpu_quota: float | None) -> None:
+        """`cpu_quota` is given where a kernel in between counts time as used that the host gave to others (gVisor)."""
+        self._cpu_quota = cpu_quota
+        self._started = time.monotonic()
         self._second = os.path.exists(f"{_V2}/cgroup.controllers")
         self._cpu_before = self._cpu() or 0.0
         self._oom_before = self.oom_kills()
@@ -42,7 +46,10 @@ class Meter:
         if counted is not None:
             return max(0.0, counted - self._cpu_before)
         dead = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return dead.ru_utime + dead.ru_stime
+        used = dead.ru_utime + dead.ru_stime
+        if self._cpu_quota is None:
+            return used
+        return min(used, self._cpu_quota * (time.monotonic() - self._started))
 
     def peak_memory_bytes(self) -> int:
         """The most that was in use at once: of the group, or of the largest process."""

@@ -248,6 +248,7 @@ class ContainerJar:
             "python": plan.stage["python"],
             "timeout_seconds": plan.limits["timeout_seconds"],
             "pids": plan.limits["pids"],
+            "cpu_quota": plan.limits["cpu_quota"] if plan.stage["runtime"] == "runsc" else None,
             "rlimits": plan.stage["rlimits"],
             "stdin": stdin,
             **_filters(plan, files=request.explain_denials),

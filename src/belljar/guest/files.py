@@ -11,6 +11,7 @@ directories of the host's are bound beside it, as they are in the runs' containe
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import stat
@@ -20,7 +21,11 @@ from typing import Any
 from belljar.guest import wire
 
 _STEP = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_BATCH = 500
+_BATCH_BYTES = wire.MAX_FRAME // 2
+_ENTRY_BYTES, _NAME_BYTE = 250, 6
+"""What an entry takes in a message at most: so much, and so much for each byte of its path (`\\udcff`)."""
+_TRIES = 20
+_moves = itertools.count(1)
 LIVE = "/live"
 """Where the depot has the host's own directories, if the policy shows any for writing."""
 
@@ -35,6 +40,8 @@ class Depot:
         self._channel = channel
         self._root = os.open(root, _STEP)
         self._live = frozenset(live)
+        self._gone: list[str] = []
+        """Directories that were removed while the code stood in them and went on writing."""
         self._copied: dict[int, dict[str, tuple[int, int]]] = {}
         """What was copied in from the host: (inode, time of change) by path, for each mount."""
         self._verbs: dict[str, Callable[[Request], Reply]] = {
@@ -77,7 +84,13 @@ class Depot:
                 remove_tree(self._root, name)
             except FileNotFoundError:
                 continue
+        self._remove_gone()
         return {}
+
+    def _remove_gone(self) -> None:
+        gone, self._gone = self._gone, []
+        for name in gone:
+            self._gone += remove_tree(self._root, name)
 
     def _mount(self, request: Request) -> int:
         mount = int(request["mount"])
@@ -253,8 +266,10 @@ class Depot:
     def _remove_directory(self, parent: int, name: str) -> None:
         """Moved out of the code's sight first, so that nothing it does meanwhile matters."""
         os.close(_enter(parent, name))  # a directory that is closed can't be moved
-        os.rename(name, "gone", src_dir_fd=parent, dst_dir_fd=self._root)
-        remove_tree(self._root, "gone")
+        moved = f"gone-{next(_moves)}"
+        os.rename(name, moved, src_dir_fd=parent, dst_dir_fd=self._root)
+        self._gone.append(moved)
+        self._remove_gone()
 
     # --- trees ---
 
@@ -273,11 +288,13 @@ class Depot:
 
     def _send_entries(self, entries: Iterator[dict[str, Any]]) -> None:
         batch: list[dict[str, Any]] = []
+        size = 0
         for entry in entries:
             batch.append(entry)
-            if len(batch) == _BATCH:
+            size += _ENTRY_BYTES + _NAME_BYTE * len(os.fsencode(entry["path"]))
+            if size > _BATCH_BYTES:
                 self._send_batch(batch)
-                batch = []
+                batch, size = [], 0
         self._send_batch(batch)
 
     def _send_batch(self, batch: list[dict[str, Any]]) -> None:
@@ -293,6 +310,7 @@ class Depot:
         mount = self._mount(request)
         copied = self._copied.get(int(request["mount"]), {})
         only = None if request.get("only") is None else set(request["only"])
+        names: dict[tuple[int, int], str] = {}
         try:
             for path, directory, name, status in _first(walk(mount, depth=request["depth"]), request):
                 if only is not None and path not in only:
@@ -302,8 +320,12 @@ class Depot:
                     entry["target"] = _target(directory, name)
                 if copied.get(path) == (status.st_ino, status.st_ctime_ns):
                     entry["untouched"] = True
+                if entry["kind"] == "file" and status.st_nlink > 1 and "untouched" not in entry:
+                    first = names.setdefault((status.st_ino, status.st_ctime_ns), path)
+                    if first != path:  # sent once: a file of many names takes no more room there than here
+                        entry["same_as"] = first
                 self._channel.send(wire.message({"entry": entry}))
-                if entry["kind"] == "file" and "untouched" not in entry:
+                if entry["kind"] == "file" and not entry.keys() & {"untouched", "same_as"}:
                     self._send_file(directory, name, status.st_size)
                 self._channel.drain()
         finally:
@@ -318,6 +340,9 @@ class Depot:
             self._channel.send(wire.message({"gone": True}))
             return
         try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # something else by now
+                self._channel.send(wire.message({"gone": True}))
+                return
             position = 0
             while position < size:
                 try:
@@ -466,28 +491,47 @@ def _enter(directory: int, name: str) -> int:
         os.close(handle)
 
 
-def remove_tree(parent: int, name: str) -> None:
+def remove_tree(parent: int, name: str) -> list[str]:
     """Remove the directory `name` and all that is in it, at any depth, with two descriptors.
 
-    Directories are moved up beside it as they are met. Nobody but the depot writes in `parent`.
+    Directories are moved up beside it as they are met. Nobody but the depot writes in `parent`; but the code may stand
+    in what is removed and go on writing there. What can't be emptied for that is told: names in `parent`.
     """
-    waiting, count = [name], 0
+    waiting, stubborn = [name], []
     while waiting:
         current = waiting.pop()
-        descriptor = _enter(parent, current)
-        try:
-            for entry in os.listdir(descriptor):
+        for _ in range(_TRIES):
+            waiting += _emptied(parent, current, name)
+            try:
+                os.rmdir(current, dir_fd=parent)
+                break
+            except OSError as error:
+                if error.errno != errno.ENOTEMPTY:
+                    raise
+        else:
+            stubborn.append(current)
+    return stubborn
+
+
+def _emptied(parent: int, name: str, prefix: str) -> list[str]:
+    """Remove what is in a directory, but move the directories in it up into `parent`: their names there."""
+    moved = []
+    descriptor = _enter(parent, name)
+    try:
+        for entry in os.listdir(descriptor):
+            try:
                 if not stat.S_ISDIR(os.lstat(entry, dir_fd=descriptor).st_mode):
                     os.unlink(entry, dir_fd=descriptor)
                     continue
                 os.close(_enter(descriptor, entry))
-                count += 1
-                moved = f"{name}.{count}"
-                os.rename(entry, moved, src_dir_fd=descriptor, dst_dir_fd=parent)
-                waiting.append(moved)
-        finally:
-            os.close(descriptor)
-        os.rmdir(current, dir_fd=parent)
+                above = f"{prefix}.{next(_moves)}"
+                os.rename(entry, above, src_dir_fd=descriptor, dst_dir_fd=parent)
+                moved.append(above)
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                continue  # the code was there first
+    finally:
+        os.close(descriptor)
+    return moved
 
 
 def remove_in_place(parent: int, name: str) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import json
 import os
 import select
 import socket
@@ -17,6 +18,8 @@ import struct
 from typing import Any
 
 MAX_OBSERVATIONS = 500
+_MAX_REPORT = 1 << 19
+"""Bytes of all observations as JSON, in which a character of a hostile name may be twelve: they go in one frame."""
 _MAX_PATH = 4096
 _MAX_TARGET = 300
 _RECEIVE, _SEND, _SET_FLAGS = 0xC0502100, 0xC0182101, 0x40082104
@@ -182,10 +185,13 @@ class Observer:
 
     def report(self) -> list[dict[str, Any]]:
         """Everything seen, for the host to explain."""
-        return [
-            {"kind": kind, "target": target, "result": result, "count": count}
-            for (kind, target, result), count in self._seen.items()
-        ]
+        report, size = [], 0
+        for (kind, target, result), count in self._seen.items():
+            report.append({"kind": kind, "target": target, "result": result, "count": count})
+            size += len(json.dumps(report[-1]))
+            if size > _MAX_REPORT:
+                break
+        return report
 
 
 def _predict(path: str, *, writing: bool) -> str:

@@ -1,6 +1,6 @@
 """Frames between belljar and the program in a container: one byte of kind, four of length, then the payload.
 
-Used on both sides. A frame never grows beyond MAX_FRAME, so neither side can be made to keep more than that.
+Used on both sides. A frame for the host never grows beyond MAX_FRAME, so it can't be made to keep more than that.
 
 While code runs, each frame of the gate's has a seal behind it: in gVisor, whoever is the same user can open the gate's
 descriptors in /proc and write to the host. The gate alone has the key; the code's process is born without it.
@@ -20,6 +20,8 @@ except ImportError:
 
 JSON, DATA, STDIN, STDOUT, STDERR = b"J", b"D", b"I", b"O", b"E"
 MAX_FRAME = 1 << 20
+_MAX_ORDER = 1 << 28
+"""The same for the guest, which has no reason to mistrust the host: a command may have megabytes of arguments."""
 CHUNK = 1 << 16
 KEY_SIZE = 32
 _SEAL_SIZE = 16
@@ -63,8 +65,9 @@ def message(value: dict[str, Any]) -> bytes:
 class Parser:
     """Bytes in, frames out."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MAX_FRAME) -> None:
         self._buffer = bytearray()
+        self._most = most
         self._seal: Seal | None = None
 
     def expect(self, seal: Seal) -> None:
@@ -77,7 +80,7 @@ class Parser:
         frames: list[tuple[bytes, bytes]] = []
         while len(self._buffer) >= _HEADER.size:
             kind, length = _HEADER.unpack_from(self._buffer)
-            if length > MAX_FRAME or kind not in (JSON, DATA, STDIN, STDOUT, STDERR):
+            if length > self._most or kind not in (JSON, DATA, STDIN, STDOUT, STDERR):
                 raise FrameError(f"kind {kind!r}, {length} bytes", frames)
             end = _HEADER.size + length
             sealed = end + (_SEAL_SIZE if self._seal else 0)
@@ -96,7 +99,7 @@ class Channel:
     def __init__(self, incoming: int, outgoing: int) -> None:
         self.incoming = incoming
         self.outgoing = outgoing
-        self._parser = Parser()
+        self._parser = Parser(_MAX_ORDER)
         self._waiting = bytearray()
         self.frames: list[tuple[bytes, bytes]] = []
         self.ended = False

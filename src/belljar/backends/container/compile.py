@@ -37,6 +37,11 @@ _PROGRAMS = {"python": "python3", "javascript": "node", "bash": "bash"}
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PYTHON_OURS = {"PYTHONPATH": "", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
 """Variables of Python that the waiting interpreter has, or that are given to it later."""
+_PYTHON = ("-E", "-s", "-B", "-u", "-c", BOOT)
+"""The gate listens to no variable of an image's and imports nothing from a home: code could have put it there."""
+_PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy")
+_NOT_FOR_THE_GATE = (*_PROXIES, *map(str.upper, _PROXIES), "LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH")
+"""Emptied: docker's client adds the proxies of its settings, perhaps with a password; an image may have the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,10 +179,10 @@ def _common(policy: Policy, place: Place, *, name: str, kept: bool = False) -> l
     if place.profile:
         arguments += ["--security-opt", f"seccomp={place.profile}"]
     if place.engine == "podman":
-        arguments += ["--read-only-tmpfs=false", "--http-proxy=false"]
+        arguments += ["--read-only-tmpfs=false", "--http-proxy=false", "--env-host=false"]
         arguments += ["--ulimit", f"nproc={place.hard_processes}:{place.hard_processes}"]
         arguments += [f"--userns=keep-id:uid={uid},gid={uid}"] if place.facts.rootless else []
-    for variable in ("LANG=C.UTF-8", "PYTHONDONTWRITEBYTECODE=1", "PYTHONUNBUFFERED=1", f"PATH={_PATH}"):
+    for variable in ("LANG=C.UTF-8", f"PATH={_PATH}", *(f"{name}=" for name in _NOT_FOR_THE_GATE)):
         arguments += ["--env", variable]
     return [*arguments, "--ulimit", "core=1:1", "--entrypoint", "python3"]
 
@@ -190,7 +195,7 @@ def _depot_arguments(policy: Policy, place: Place) -> list[str]:
     for index, mount in enumerate(policy.fs.mounts):
         if is_live(mount):
             arguments += ["--mount", bind(_live_source(index, mount, place), f"{LIVE}/{index}", writable=True)]
-    return [*arguments, "--mount", f"type=volume,src={{volume}},dst={DEPOT}", place.image, "-c", BOOT]
+    return [*arguments, "--mount", f"type=volume,src={{volume}},dst={DEPOT}", place.image, *_PYTHON]
 
 
 def _live_source(index: int, mount: Mount, place: Place) -> str:
@@ -211,14 +216,15 @@ def _run_arguments(policy: Policy, place: Place) -> list[str]:
     arguments += ["--pid", "host"] if asked.pid == "host" else []
     arguments += [part for port in asked.ports for part in ("--publish", f"127.0.0.1:{port}")]
     if asked.network == "none" and place.engine != "podman":  # which then has no name server to begin with
-        arguments += ["--dns", "127.0.0.1", "--dns-option", "timeout:1", "--dns-option", "attempts:1"]
+        arguments += ["--dns", "127.0.0.1", "--dns-search", "."]  # else the host's domain is there
+        arguments += ["--dns-option", "timeout:1", "--dns-option", "attempts:1"]
     arguments += _limits(policy, place)
     for index, mount in enumerate(policy.fs.mounts):
         source = _live_source(index, mount, place) if is_live(mount) else f"{{files}}/m{index}"
         arguments += ["--mount", bind(source, mount.path, writable=mount.rw)]
     for name, path in (("tmp", "/tmp"), ("shm", "/dev/shm"), ("code", CODE)):
         arguments += ["--mount", bind(f"{{files}}/{name}-{{run}}", path, writable=True)]
-    return [*arguments, place.image, "-c", BOOT]
+    return [*arguments, place.image, *_PYTHON]
 
 
 def bind(source: str, path: str, *, writable: bool) -> str:

@@ -30,9 +30,11 @@ Message = dict[str, Any]
 class Depot:
     """Asks the program in the depot's container. Any thread may call; one request at a time."""
 
-    def __init__(self, container: Attached, mirrors: str) -> None:
+    def __init__(self, container: Attached, mirrors: str, *, most_bytes: int) -> None:
         self._container = container
         self._directory = mirrors
+        self._most_bytes = most_bytes
+        """What the volume can hold: the host keeps no more of it."""
         self._lock = threading.Lock()
         self._count = 0
         self._mirrors: list[str] = []
@@ -130,7 +132,7 @@ class Depot:
         untouched: dict[str, str] = {}
         request = {"mount": mount, "only": only, "depth": MAX_DEPTH, "most": MAX_ENTRIES}
         try:
-            with contextlib.closing(_Writer(root)) as writer:
+            with contextlib.closing(_Writer(root, self._most_bytes)) as writer:
                 for message, data in self._talk("changes", request):
                     if message is None:
                         writer.data(data)
@@ -160,8 +162,9 @@ class Depot:
 class _Writer:
     """Makes the entries of a tree, one after the other."""
 
-    def __init__(self, root: int) -> None:
+    def __init__(self, root: int, most_bytes: int) -> None:
         self._root = root
+        self._left = most_bytes
         self._file = -1
         self._at = 0
         self._modes: list[tuple[str, int]] = []
@@ -176,7 +179,10 @@ class _Writer:
         parent = self._directory("/".join(names[:-1]))
         try:
             with contextlib.suppress(FileExistsError):
-                self._make(parent, names[-1], entry, mode)
+                if "same_as" in entry:
+                    self._link(parent, names[-1], entry["same_as"])
+                else:
+                    self._make(parent, names[-1], entry, mode)
         finally:
             os.close(parent)
 
@@ -201,9 +207,19 @@ class _Writer:
         elif entry["kind"] == "file":
             flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
             self._file = os.open(name, flags, 0o600, dir_fd=parent)
-            os.fchmod(self._file, mode & 0o7777)
+            os.fchmod(self._file, mode & 0o1777)
         else:
             os.mkfifo(name, 0o600, dir_fd=parent)
+
+    def _link(self, parent: int, name: str, first: str) -> None:
+        """Another name of a file that was told before; without that one, it is left out."""
+        *above, last = parts(first)
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            directory = open_beneath(self._root, "/".join(above))
+            try:
+                os.link(last, name, src_dir_fd=directory, dst_dir_fd=parent, follow_symlinks=False)
+            finally:
+                os.close(directory)
 
     def told(self, message: Message) -> None:
         """Where the next piece of data belongs, or how long the file is."""
@@ -215,6 +231,12 @@ class _Writer:
     def data(self, data: bytes) -> None:
         """A piece of the file."""
         if self._file >= 0:
+            self._left -= len(data)
+            if self._left < 0:
+                raise SandboxUnavailableError(
+                    "the workspace changes while it is read, and has become more than fs.size_mb",
+                    hint="look at the changes when the run has ended",
+                )
             os.pwrite(self._file, data, self._at)
 
     def _finish(self) -> None:

@@ -65,7 +65,8 @@ class ContainerJar:
             self._share_live(deny_globs)
             self._make_volume()
             self._depot_container = self._start_depot()
-            self._depot = Depot(self._depot_container, os.path.join(state, "mirrors"))
+            mirrors = os.path.join(state, "mirrors")
+            self._depot = Depot(self._depot_container, mirrors, most_bytes=self._stage["volume"]["bytes"])
             self._make_places()
             self._spare = self._prepare()  # the first run's: it comes up while the files are copied
             self._fill(deny_globs)
@@ -129,7 +130,7 @@ class ContainerJar:
         values = {"{jar}": self._id, "{run}": run, "{owner}": owner(), "{volume}": self._volume, "{files}": files}
         values["{live}"] = self._live.directory
         filled = [_fill_in(argument, values) for argument in arguments]
-        image = filled.index("-c") - 1
+        image = filled.index(self._stage["image_id"])
         filled[image:image] = self._cover(depot=run == "depot")
         with self._lock:
             if self._closed:

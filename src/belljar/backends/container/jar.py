@@ -228,9 +228,13 @@ class ContainerJar:
 
     def _at_its_gate(self, spare: _Waiting | None) -> tuple[_Waiting, dict[str, Any]]:
         """A container that waits, and what it found; a spare that something else removed is not missed."""
-        waiting = spare if spare is not None and not spare.container.is_over else self._prepare()
-        if spare is not None and waiting is not spare:
+        if spare is not None:
+            with contextlib.suppress(BelljarError):
+                found = spare.ready()
+                if not spare.container.is_over:
+                    return spare, found
             self._remove(spare.container)
+        waiting = self._prepare()
         try:
             return waiting, waiting.ready()
         except BelljarError:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,11 +88,10 @@ def nothing_left(place: Place, label: str = "") -> bool:
     return False
 
 
-def cli(*words: str, **variables: str) -> tuple[int, list[str]]:
+def cli(*words: str, before: Sequence[str] = ()) -> tuple[int, list[str]]:
     """What `belljar` ends with, and what it says on standard error, without empty lines."""
-    done = subprocess.run(
-        [BELLJAR, *words], capture_output=True, text=True, timeout=SECONDS, check=False, env=os.environ | variables
-    )
+    command = [*before, BELLJAR, *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     return done.returncode, [line for line in done.stderr.splitlines() if line]
 
 
@@ -224,14 +223,13 @@ def test_a_daemon_restarted_in_the_middle_of_a_run(docker: Place, daemon: Daemon
         assert jar.run("print(3)").stdout == "3\n"
 
 
-def _sleeping(backend: str, **variables: str) -> subprocess.Popen[str]:
+def _sleeping(backend: str) -> subprocess.Popen[str]:
     """`belljar run`, its code up."""
     process = subprocess.Popen(
         [BELLJAR, "run", "--backend", backend, "-c", SLEEPER],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ | variables,
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
@@ -383,18 +381,18 @@ def test_an_image_that_is_not_there(place: Place) -> None:
     assert is_two_lines(lines, "has no image 'nosuch:1'", f"{place.backend} pull nosuch:1"), lines
 
 
-def test_a_runtime_that_podman_does_not_find(
-    need_backend: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Podman asks its settings where a runtime is."""
+def test_a_runtime_that_podman_does_not_find(need_backend: Callable[[str], None]) -> None:
+    """It looks everywhere, so the program is hidden in a mount namespace of the command's own."""
     need_backend("podman")
-    settings = tmp_path / "containers.conf"
-    before = os.environ.get("CONTAINERS_CONF", "")
-    text = Path(before).read_text() if before else ""
-    settings.write_text(text + '\n[engine.runtimes]\ncrun = ["/nonexistent/crun"]\n')
-    monkeypatch.setenv("CONTAINERS_CONF", str(settings))
-    with fails(PrerequisiteError, "podman has no such runtime", "apt install crun"):
-        run("print(1)", {"container": {"runtime": "crun"}}, backend="podman")
+    command = ["run", "--backend", "podman", "--set", "container.runtime=crun", "-c", "print(1)"]
+    hidden = find_program("crun")
+    if hidden and os.geteuid() != 0:
+        pytest.skip("crun is installed, and only root can hide it")
+    hide = 'mount --bind /dev/null "$1" && shift && exec "$@"'
+    apart = ["unshare", "--mount", "--propagation", "private", "sh", "-c", hide, "sh", hidden] if hidden else []
+    code, lines = cli(*command, before=apart)
+    assert code == 125
+    assert is_two_lines(lines, "podman has no such runtime", "apt install crun"), lines
 
 
 # --- belljar is killed -----------------------------------------------------------------------------------------------

@@ -38,6 +38,16 @@ def stays(jar: Sandbox, path: str) -> bool:
     return sh(jar, '[ -e "$1" ]', path).ok
 
 
+def is_promised(jar: Sandbox, key: str) -> bool:
+    """Whether the backend promises to hold this clause here. If not, it has to refuse the run for that reason."""
+    if is_enforced(jar, key):
+        return True
+    refused = jar.exec(["true"])
+    assert refused.outcome == "refused"
+    assert key in refused.reason
+    return False
+
+
 def finish(events: Iterable[Output | Finished]) -> RunResult:
     """Read a stream to its end."""
     last = list(events)[-1]

@@ -26,6 +26,8 @@ _ENTRY_BYTES, _NAME_BYTE = 250, 6
 """What an entry takes in a message at most: so much, and so much for each byte of its path (`\\udcff`)."""
 _TRIES = 20
 _moves = itertools.count(1)
+RESERVES = {".room": 1 << 16, ".names": 0}
+"""In a directory for code: files that stand for the code's own, and for the home that it gets."""
 LIVE = "/live"
 """Where the depot has the host's own directories, if the policy shows any for writing."""
 
@@ -46,6 +48,7 @@ class Depot:
         """What was copied in from the host: (inode, time of change) by path, for each mount."""
         self._verbs: dict[str, Callable[[Request], Reply]] = {
             "make": self._make,
+            "reset": self._reset,
             "wipe": self._wipe,
             "fill": self._fill,
             "read": self._read,
@@ -76,6 +79,35 @@ class Depot:
         for name, mode in request["directories"].items():
             os.mkdir(name, 0o755, dir_fd=self._root)
             os.chmod(f"/proc/self/fd/{self._root}/{name}", mode)
+        for name in request["reserves"]:
+            self._reserve(name)
+        return {}
+
+    def _reserve(self, name: str) -> None:
+        """Hold the room that the gate needs to start code: it lets go of it just before."""
+        for reserve, size in RESERVES.items():
+            flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+            descriptor = os.open(f"{name}/{reserve}", flags, 0o600, dir_fd=self._root)
+            try:
+                os.write(descriptor, bytes(size))
+            finally:
+                os.close(descriptor)
+
+    def _reset(self, request: Request) -> Reply:
+        """Empty the directories of a run for another: in a volume that the code has filled, no new ones can be made."""
+        for name, mode in request["directories"].items():
+            directory = _enter(self._root, name)
+            try:
+                for entry in os.listdir(directory):
+                    if stat.S_ISDIR(os.lstat(entry, dir_fd=directory).st_mode):
+                        self._remove_directory(directory, entry)
+                    else:
+                        os.unlink(entry, dir_fd=directory)
+                os.fchmod(directory, mode)
+            finally:
+                os.close(directory)
+        for name in request["reserves"]:
+            self._reserve(name)
         return {}
 
     def _wipe(self, request: Request) -> Reply:

@@ -327,6 +327,11 @@ class Child:
         os.umask(0o022)
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write("1000")
+        for reserve in request["reserves"]:
+            try:
+                os.unlink(os.path.join(request["code_directory"], reserve))
+            except FileNotFoundError:
+                continue
         for name, content in self._files.items():
             path = os.path.join(request["code_directory"], name)
             descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o444)

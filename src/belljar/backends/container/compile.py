@@ -2,7 +2,7 @@
 
 `stage` holds the engine's own arguments, ready but for places that are known only when a Sandbox is opened: `{volume}`
 (its name), `{files}` (where the engine keeps it), `{live}` (where live directories are mounted for it), `{jar}`,
-`{owner}` and `{run}` (the number of the run).
+`{owner}`, `{run}` (the number of the run) and `{slot}` (that of its directories, which another run has after it).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from belljar.backends.container.guest_program import BOOT
 from belljar.backends.container.report import observes, report
 from belljar.backends.contract import LaunchPlan, RunRequest
 from belljar.errors import PolicyError, UsageError
-from belljar.guest.files import LIVE
+from belljar.guest.files import LIVE, RESERVES
 from belljar.policy.models import Mount, Policy
 from belljar.policy.records import dataclass, field
 
@@ -30,8 +30,10 @@ _LEAST_MEMORY = 32 << 20
 _GATE_FILES = 1024
 """Descriptors that the gate may have; the code has proc.open_files."""
 _DEPOT_MEMORY = 256 << 20
-_OWN_FILES = 16
-"""Directories of belljar's in a volume, beside the mounts: they are not counted as the code's."""
+_OWN_FILES = 10
+"""Files of belljar's in a volume, which are not counted as the code's: its top, three directories for each of two runs,
+the two reserves of the one that waits, and the home of the one that goes on."""
+_OWN_BYTES = RESERVES[".room"]
 _FILE_NAMES = {"python": "main.py", "javascript": "main.js", "bash": "main.sh"}
 _PROGRAMS = {"python": "python3", "javascript": "node", "bash": "bash"}
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -161,8 +163,8 @@ def is_live(mount: Mount) -> bool:
 
 def _volume(policy: Policy, place: Place) -> dict[str, Any]:
     uid = policy.proc.uid if not place.facts.rootless else 0
-    blocks = max(1, policy.fs.size_bytes // PAGE)
-    files = policy.fs.inodes + _OWN_FILES
+    blocks = max(1, (policy.fs.size_bytes + _OWN_BYTES) // PAGE)
+    files = policy.fs.inodes + _OWN_FILES + len(policy.fs.mounts)
     # nr_blocks, because podman takes `size` for a quota of its own.
     options = f"nr_blocks={blocks},nr_inodes={files},mode=0700,uid={uid},gid={uid},nosuid,nodev"
     return {"options": options, "bytes": blocks * PAGE, "files": files}
@@ -223,7 +225,7 @@ def _run_arguments(policy: Policy, place: Place) -> list[str]:
         source = _live_source(index, mount, place) if is_live(mount) else f"{{files}}/m{index}"
         arguments += ["--mount", bind(source, mount.path, writable=mount.rw)]
     for name, path in (("tmp", "/tmp"), ("shm", "/dev/shm"), ("code", CODE)):
-        arguments += ["--mount", bind(f"{{files}}/{name}-{{run}}", path, writable=True)]
+        arguments += ["--mount", bind(f"{{files}}/{name}-{{slot}}", path, writable=True)]
     return [*arguments, place.image, *_PYTHON]
 
 

@@ -25,7 +25,7 @@ from belljar.backends.contract import ChangedTree, Clause, Entry, LaunchPlan, Ru
 from belljar.backends.denied_walk import find_denied
 from belljar.errors import BelljarError, SandboxUnavailableError, UsageError
 from belljar.guest import wire
-from belljar.guest.files import LIVE
+from belljar.guest.files import LIVE, RESERVES
 from belljar.policy.globs import DenyGlobs
 
 _FULL = (
@@ -48,6 +48,7 @@ class ContainerJar:
         self._id = secrets.token_hex(6)
         self._volume = f"belljar-{self._id}"
         self._numbers = itertools.count(1)
+        self._slots, self._free = itertools.count(3), ["2", "1"]
         self._lock = threading.Lock()
         self._spare: _Waiting | None = None
         self._runs = 0
@@ -56,6 +57,7 @@ class ContainerJar:
         self._starting = False
         self._closed = False
         self._prepare_later: threading.Timer | None = None
+        self._files = ""
         self._live = Live(os.path.join(state, "live"), self._id)
         self._covers: list[tuple[str, str, str]] = []
         """Denied names in live directories: on the host, in a run, in the depot."""
@@ -113,7 +115,7 @@ class ContainerJar:
         self._engine.run("volume", "create", *arguments, self._volume)
 
     def _start_depot(self) -> Attached:
-        container = self._start("depot", self._stage["depot"], files="")
+        container = self._start("depot", self._stage["depot"])
         live = [index for index, view in enumerate(self._stage["views"]) if view["live"]]
         container.configure(role="depot", absent=[], quota=DEPOT, live=live)
         self._files = self._engine.run("volume", "inspect", "--format", "{{.Mountpoint}}", self._volume).strip()
@@ -126,9 +128,9 @@ class ContainerJar:
             )
         return container
 
-    def _start(self, run: str, arguments: list[str], *, files: str) -> Attached:
-        values = {"{jar}": self._id, "{run}": run, "{owner}": owner(), "{volume}": self._volume, "{files}": files}
-        values["{live}"] = self._live.directory
+    def _start(self, run: str, arguments: list[str], *, slot: str = "") -> Attached:
+        values = {"{jar}": self._id, "{run}": run, "{slot}": slot, "{owner}": owner()}
+        values |= {"{volume}": self._volume, "{files}": self._files, "{live}": self._live.directory}
         filled = [_fill_in(argument, values) for argument in arguments]
         image = filled.index(self._stage["image_id"])
         filled[image:image] = self._cover(depot=run == "depot")
@@ -142,7 +144,10 @@ class ContainerJar:
     def _make_places(self) -> None:
         """The directories of the mounts, and in them the places of mounts that are inside others."""
         views = self._stage["views"]
-        self._depot.ask("make", directories={f"m{index}": 0o755 for index in range(len(views))})
+        mounts = {f"m{index}": 0o755 for index in range(len(views))}
+        for slot in ("1", "2"):  # before any code can have filled the volume
+            mounts |= _own(slot)
+        self._depot.ask("make", directories=mounts, reserves=["code-1", "code-2"])
         for index, outer in enumerate(views):
             for path in _inside(outer, views):
                 if outer["live"]:
@@ -249,6 +254,7 @@ class ContainerJar:
             "env": dict(plan.env),
             "workdir": plan.workdir,
             "code_directory": CODE,
+            "reserves": list(RESERVES),
             "files": [] if code is None else [[name, len(code)]],
             "python": plan.stage["python"],
             "timeout_seconds": plan.limits["timeout_seconds"],
@@ -265,13 +271,15 @@ class ContainerJar:
     def _prepare(self) -> _Waiting:
         """A container that is starting, with the directories of a run of its own."""
         self._check_places()
-        number = str(next(self._numbers))
-        own = {f"tmp-{number}": 0o1777, f"shm-{number}": 0o1777, f"code-{number}": 0o755}
-        self._depot.ask("make", directories=own)
-        container = self._start(number, self._stage["run"], files=self._files)
+        with self._lock:
+            number, slot = str(next(self._numbers)), self._free.pop() if self._free else ""
+        if not slot:
+            slot = str(next(self._slots))
+            self._depot.ask("make", directories=_own(slot), reserves=[f"code-{slot}"])
+        container = self._start(number, self._stage["run"], slot=slot)
         expect = self._stage["expect"]
         container.configure(role="gate", absent=expect["absent"], quota="/tmp")
-        return _Waiting(container, number)
+        return _Waiting(container, slot)
 
     def _places(self) -> list[tuple[int, str]]:
         """Mount points that lie in directories which the code may write."""
@@ -339,7 +347,12 @@ class ContainerJar:
                 self._prepare_later.daemon = True
                 self._prepare_later.start()
         with contextlib.suppress(BelljarError, OSError):
-            self._depot.ask("wipe", names=[f"{kind}-{waiting.number}" for kind in ("tmp", "shm", "code")])
+            if process.in_order:
+                self._depot.ask("reset", directories=_own(waiting.slot), reserves=[f"code-{waiting.slot}"])
+                with self._lock:
+                    self._free.append(waiting.slot)
+            else:
+                self._depot.ask("wipe", names=[*_own(waiting.slot)])
 
     def _remove(self, container: Attached) -> None:
         with self._lock:
@@ -416,9 +429,9 @@ class ContainerJar:
 class _Waiting:
     """A container on its way up, or up and at its gate."""
 
-    def __init__(self, container: Attached, number: str) -> None:
+    def __init__(self, container: Attached, slot: str) -> None:
         self.container = container
-        self.number = number
+        self.slot = slot
 
     def ready(self) -> dict[str, Any]:
         return self.container.ready()
@@ -428,6 +441,11 @@ def _inside(outer: Mapping[str, Any], views: Sequence[Mapping[str, Any]]) -> lis
     """Where other mounts lie in this one."""
     start = f"{outer['path']}/"
     return [view["path"][len(start) :] for view in views if view["path"].startswith(start)]
+
+
+def _own(slot: str) -> dict[str, int]:
+    """The directories of a run's own, and their modes."""
+    return {f"tmp-{slot}": 0o1777, f"shm-{slot}": 0o1777, f"code-{slot}": 0o755}
 
 
 def _fill_in(argument: str, values: Mapping[str, str]) -> str:

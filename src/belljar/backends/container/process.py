@@ -44,6 +44,8 @@ class ContainerProcess:
         self._deadline = time.monotonic() + timeout_seconds + _GRACE_SECONDS
         self._killed = ""
         self._told: dict[str, Any] | None = None
+        self.in_order = False
+        """Whether the gate itself told of the end: nothing of the run is alive."""
         self._fault: BelljarError | None = None
         self._over = threading.Event()
         self._end_reader, self._end_writer = os.pipe2(os.O_CLOEXEC)
@@ -162,6 +164,7 @@ class ContainerProcess:
         self._credit += int(message.get("took", 0))
         if "end" in message:
             self._told = message["end"]
+            self.in_order = True
 
     def _pass_on(self, kind: bytes, payload: bytes) -> None:
         view = memoryview(payload)

@@ -20,8 +20,10 @@ from pathlib import Path
 import pytest
 
 from belljar import Sandbox, run
+from belljar.backends.container.attached import Attached
 from belljar.backends.container.engine import Engine, find_engine, find_program
 from belljar.backends.container.images import BASE_IMAGE
+from belljar.backends.container.jar import ContainerJar
 from belljar.backends.container.keeper import owner
 from belljar.errors import BelljarError, PrerequisiteError, SandboxUnavailableError
 
@@ -351,12 +353,23 @@ def test_a_container_that_someone_else_removes(place: Place, how: tuple[str, ...
         assert jar.run("print(open('kept').read())").stdout == "1\n"
 
 
+def _spare(jar: Sandbox) -> Attached:
+    """The container that waits for the next run."""
+    inner = jar._jar
+    assert isinstance(inner, ContainerJar)
+    assert until(lambda: inner._spare is not None)
+    assert inner._spare is not None
+    return inner._spare.container
+
+
 def test_a_spare_that_someone_else_removes(place: Place) -> None:
-    """Nobody misses it."""
+    """Nobody misses it, once the engine's client has heard of it."""
     with Sandbox(backend=place.backend) as jar:
         assert jar.run("print(1)").stdout == "1\n"
         assert until(place.has_spare)
+        spare = _spare(jar)
         place.ask("rm", "--force", place.named("-2"))
+        assert until(lambda: spare.is_over)
         assert jar.run("print(2)").stdout == "2\n"
 
 

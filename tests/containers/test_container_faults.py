@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -406,6 +407,20 @@ def test_a_runtime_that_podman_does_not_find(need_backend: Callable[[str], None]
     code, lines = cli(*command, before=apart)
     assert code == 125
     assert is_two_lines(lines, "podman has no such runtime", "apt install crun"), lines
+
+
+def test_a_program_with_many_open_files(place: Place) -> None:
+    """Descriptors beyond the 1024th are as good as others."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2048:
+        pytest.skip(f"RLIMIT_NOFILE is {hard} here")
+    with contextlib.ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+        for _ in range(1100):
+            stack.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+        with Sandbox(backend=place.backend, one_shot=True) as jar:
+            assert jar.run("print(input())", stdin=b"1\n").stdout == "1\n"
 
 
 # --- belljar is killed -----------------------------------------------------------------------------------------------

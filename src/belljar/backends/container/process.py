@@ -145,7 +145,10 @@ class ContainerProcess:
         if left <= 0:
             self._end_it_from_outside()
             left = _GRACE_SECONDS
-        ready, _, _ = select.select(descriptors, [], [], left)
+        poll = select.poll()  # a program may have more descriptors open than select can tell apart
+        for descriptor in descriptors:
+            poll.register(descriptor, select.POLLIN)
+        ready = {descriptor for descriptor, _event in poll.poll(1000 * left)}
         if self._wake_reader in ready:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._wake_reader, 4096)

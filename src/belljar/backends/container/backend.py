@@ -20,6 +20,9 @@ from belljar.errors import PrerequisiteError
 from belljar.limits.naming import is_dead
 from belljar.policy.models import Policy
 
+_HOSTS = b"127.0.0.1\tlocalhost jar\n::1\tlocalhost\n"
+"""In the place of the host's own /etc/hosts, of which podman gives each container a copy."""
+
 
 class ContainerBackend:
     """docker, podman or nerdctl, with the runtime that the backend's name or the policy says."""
@@ -76,6 +79,7 @@ class ContainerBackend:
             processors=os.cpu_count() or 1,
             root=os.geteuid() == 0,
             hard_processes=_most_processes(),
+            hosts=_write_once(self._state, "hosts", _HOSTS) if engine.name == "podman" else "",
             secrets=(f"{home}/.ssh", f"{home}/.aws", self._state, "/run/docker.sock", "/run/podman/podman.sock"),
         )
 
@@ -109,7 +113,11 @@ def _filters_can_be_made() -> bool:
 def _write_profile(state: str, *, reported: bool) -> str:
     """The engine's profile as a file, which its client reads; named by its content."""
     content = profile(reported=reported).encode()
-    path = os.path.join(state, f"seccomp-{hashlib.sha256(content).hexdigest()[:16]}.json")
+    return _write_once(state, f"seccomp-{hashlib.sha256(content).hexdigest()[:16]}.json", content)
+
+
+def _write_once(state: str, name: str, content: bytes) -> str:
+    path = os.path.join(state, name)
     if not os.path.exists(path):
         os.makedirs(state, mode=0o700, exist_ok=True)
         with open(f"{path}.{os.getpid()}", "wb") as file:

@@ -67,6 +67,8 @@ class Place:
     root: bool
     hard_processes: int
     """RLIMIT_NPROC of this process: what podman may set at most. -1 is no limit."""
+    hosts: str = ""
+    """Path of the file that the code has as /etc/hosts; empty where the engine makes a harmless one."""
     secrets: tuple[str, ...] = field(default=())
 
     @property
@@ -220,6 +222,8 @@ def _run_arguments(policy: Policy, place: Place) -> list[str]:
     if asked.network == "none" and place.engine != "podman":  # which then has no name server to begin with
         arguments += ["--dns", "127.0.0.1", "--dns-search", "."]  # else the host's domain is there
         arguments += ["--dns-option", "timeout:1", "--dns-option", "attempts:1"]
+    if asked.network == "none" and place.hosts:
+        arguments += ["--mount", bind(place.hosts, "/etc/hosts", writable=False)]
     arguments += _limits(policy, place)
     for index, mount in enumerate(policy.fs.mounts):
         source = _live_source(index, mount, place) if is_live(mount) else f"{{files}}/m{index}"

@@ -7,6 +7,7 @@ import hashlib
 import os
 import resource
 import shutil
+import tempfile
 
 from belljar.backends.container import live
 from belljar.backends.container.compile import Place, compile_plan
@@ -120,9 +121,9 @@ def _write_once(state: str, name: str, content: bytes) -> str:
     path = os.path.join(state, name)
     if not os.path.exists(path):
         os.makedirs(state, mode=0o700, exist_ok=True)
-        with open(f"{path}.{os.getpid()}", "wb") as file:
+        with tempfile.NamedTemporaryFile(dir=state, delete=False) as file:  # each thread its own
             file.write(content)
-        os.replace(f"{path}.{os.getpid()}", path)
+        os.replace(file.name, path)
     return path
 
 

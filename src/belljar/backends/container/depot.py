@@ -21,7 +21,7 @@ from belljar.backends.container.attached import Attached
 from belljar.backends.container.keeper import owner
 from belljar.backends.contract import ChangedTree, Entry
 from belljar.backends.hostile_files import MAX_DEPTH, MAX_ENTRIES, open_beneath, parts
-from belljar.errors import BelljarError, SandboxUnavailableError
+from belljar.errors import BelljarError, SandboxUnavailableError, UsageError
 from belljar.guest import wire
 
 Message = dict[str, Any]
@@ -39,9 +39,12 @@ class Depot:
         self._count = 0
         self._mirrors: list[str] = []
         self._broken: SandboxUnavailableError | None = None
+        self._closed = False
 
     def need(self) -> None:
         """Raise if the container that holds the files is gone: this Sandbox can't be used any more."""
+        if self._closed:
+            raise UsageError("this Sandbox is closed")
         if self._broken is None and self._container.is_over:
             self._broken = _broken(self._container.lost())
         if self._broken is not None:
@@ -152,7 +155,8 @@ class Depot:
         return ChangedTree(root, layered=False, untouched=untouched)
 
     def close(self) -> None:
-        """Remove what was written on the host."""
+        """Answer nobody any more, and remove what was written on the host."""
+        self._closed = True
         for mirror in self._mirrors:
             _make_removable(mirror)
             shutil.rmtree(mirror, ignore_errors=True)

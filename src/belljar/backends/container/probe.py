@@ -11,7 +11,7 @@ from belljar.backends.container.faults import GVISOR_INSTALL, fault
 from belljar.backends.contract import Availability, Check
 from belljar.errors import BelljarError
 
-_SECONDS = 5.0
+_SECONDS = 15.0
 """For each question."""
 _OLDEST = {"docker": (20, 10), "podman": (4, 0), "nerdctl": (1, 0)}
 _NOT_NEEDED = ("control groups", "root")

@@ -70,6 +70,8 @@ class Depot:
                 reply = self._verbs[request["do"]](request)
             except OSError as error:
                 reply = {"errno": error.errno or errno.EIO, "message": error.strerror or str(error)}
+            except ValueError as error:  # a name that no system can write
+                reply = {"errno": errno.EINVAL, "message": str(error)}
             self._channel.send(wire.message({"id": request["id"], **reply}))
             self._channel.drain()
 

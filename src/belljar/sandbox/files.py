@@ -11,6 +11,15 @@ from belljar.policy.models import Policy
 MAX_READ_BYTES = 256 << 20
 
 
+def has_bytes(text: str) -> bool:
+    """Whether the operating system has a form for this text: a lone surrogate has none."""
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 class Files:
     """Reads and writes files of a Sandbox's workspace. Paths are relative to it, or absolute inside the jar."""
 
@@ -45,6 +54,8 @@ class Files:
         """Which mount a path is in, and where there."""
         if "\0" in path:
             raise UsageError("a path can't hold a NUL character")
+        if not has_bytes(path):
+            raise UsageError("a path can't hold a lone surrogate")
         absolute = os.path.normpath(os.path.join(self._policy.fs.workdir, path))
         best = (-1, "")
         for index, mount in enumerate(self._policy.fs.mounts):

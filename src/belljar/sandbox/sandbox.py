@@ -17,7 +17,7 @@ from belljar.errors import BelljarError, UsageError
 from belljar.policy.models import Policy
 from belljar.sandbox.detect import open_best
 from belljar.sandbox.events import Finished, Output
-from belljar.sandbox.files import Files
+from belljar.sandbox.files import Files, has_bytes
 from belljar.sandbox.result import Artifact, RunResult
 from belljar.sandbox.running import Watch, make_result, new_run_id, refused_result
 from belljar.sandbox.stream import Handle, Stream
@@ -169,6 +169,8 @@ class Sandbox:
             raise UsageError("an argument is not text", hint="write str(…) around it")
         if any("\0" in word for word in (*(argv or ()), *args)):
             raise UsageError("an argument can't hold a NUL character")
+        if not all(has_bytes(word) for word in (*(argv or ()), *args)):
+            raise UsageError("an argument can't hold a lone surrogate")
         return RunRequest(
             argv=tuple(argv or ()),
             code=code.encode() if isinstance(code, str) else code,

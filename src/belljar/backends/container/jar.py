@@ -23,7 +23,7 @@ from belljar.backends.container.live import Live, is_directory, need_writable
 from belljar.backends.container.process import ContainerProcess, RefusedProcess
 from belljar.backends.contract import ChangedTree, Clause, Entry, LaunchPlan, RunRequest, Status
 from belljar.backends.denied_walk import find_denied
-from belljar.errors import BelljarError, SandboxUnavailableError, UsageError
+from belljar.errors import BelljarError, PrerequisiteError, SandboxUnavailableError, UsageError
 from belljar.guest import wire
 from belljar.guest.files import LIVE, RESERVES
 from belljar.policy.globs import DenyGlobs
@@ -242,8 +242,10 @@ class ContainerJar:
         waiting = self._prepare()
         try:
             return waiting, waiting.ready()
-        except BelljarError:
+        except BelljarError as error:
             self._remove(waiting.container)
+            if isinstance(error, PrerequisiteError):  # perhaps there is nothing to mount, for the volume's holder is gone
+                self._depot.ask("make", names=[], mode=0o755)
             raise
 
     def _command(self, plan: LaunchPlan, request: RunRequest, *, stdin: bool) -> tuple[bytes, list[bytes]]:

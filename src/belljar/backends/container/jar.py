@@ -244,7 +244,7 @@ class ContainerJar:
             return waiting, waiting.ready()
         except BelljarError as error:
             self._remove(waiting.container)
-            if isinstance(error, PrerequisiteError):  # perhaps there is nothing to mount, for the volume's holder is gone
+            if isinstance(error, PrerequisiteError):  # nothing to mount? Perhaps the volume's holder is gone
                 self._depot.ask("make", names=[], mode=0o755)
             raise
 

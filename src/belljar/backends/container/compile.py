@@ -183,7 +183,7 @@ def _common(policy: Policy, place: Place, *, name: str, kept: bool = False) -> l
     if place.profile:
         arguments += ["--security-opt", f"seccomp={place.profile}"]
     if place.engine == "podman":
-        arguments += ["--read-only-tmpfs=false", "--http-proxy=false", "--env-host=false"]
+        arguments += ["--read-only-tmpfs=false", "--http-proxy=false", "--env-host=false", "--stop-timeout", "0"]
         arguments += ["--ulimit", f"nproc={place.hard_processes}:{place.hard_processes}"]
         arguments += [f"--userns=keep-id:uid={uid},gid={uid}"] if place.facts.rootless else []
     for variable in ("LANG=C.UTF-8", f"PATH={_PATH}", *(f"{name}=" for name in _NOT_FOR_THE_GATE)):

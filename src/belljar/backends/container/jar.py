@@ -238,14 +238,14 @@ class ContainerJar:
                 found = spare.ready()
                 if not spare.container.is_over:
                     return spare, found
-            self._remove(spare.container)
+            self._give_back(spare)
         waiting = self._prepare()
         try:
             return waiting, waiting.ready()
         except BelljarError as error:
-            self._remove(waiting.container)
+            self._give_back(waiting)
             if isinstance(error, PrerequisiteError):  # nothing to mount? Perhaps the volume's holder is gone
-                self._depot.ask("make", names=[], mode=0o755)
+                self._depot.ask("make", directories={}, reserves=[])
             raise
 
     def _command(self, plan: LaunchPlan, request: RunRequest, *, stdin: bool) -> tuple[bytes, list[bytes]]:
@@ -327,7 +327,7 @@ class ContainerJar:
                     if self._spare is None and not self._closed:
                         self._spare = waiting
                         return
-                self._remove(waiting.container)
+                self._give_back(waiting)
 
         with self._lock:
             if self._closed or self._spare is not None:
@@ -362,6 +362,12 @@ class ContainerJar:
                 return
             self._alive.discard(container)
         BROOM.remove(self._engine, [container])
+
+    def _give_back(self, waiting: _Waiting) -> None:
+        """Remove a container that no code ran in: its directories are as they were."""
+        self._remove(waiting.container)
+        with self._lock:
+            self._free.append(waiting.slot)
 
     def _keep(self, container: Attached) -> None:
         """Let go of a container that ran: it ends, and is the user's from now on."""

@@ -1,4 +1,8 @@
-"""What every attack needs: a place that everyone may read. Jars come from tests/conftest.py."""
+"""What every attack needs: a place that everyone may read. Jars come from tests/conftest.py.
+
+The tables here run on bubblewrap, each row with its control. On container engines the same rows run together, without
+the controls, which do not depend on the backend: `containers/`.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,13 @@ from typing import Any
 
 import pytest
 from attack_kill import Scene
+
+
+@pytest.fixture(scope="session")
+def backend(need_backend: Callable[[str], None]) -> str:
+    """Bubblewrap; `containers/` has the others."""
+    need_backend("bubblewrap")
+    return "bubblewrap"
 
 
 @pytest.fixture

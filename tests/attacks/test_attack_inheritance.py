@@ -280,16 +280,16 @@ PUSH = python_probe(
 )
 
 
-def _at_a_terminal(home: Path) -> dict[str, str]:
+def at_a_terminal(home: Path) -> dict[str, str]:
     own = {"HOME": str(home), "BELLJAR_STATE_DIR": str(home / "state"), "PYTHONPATH": PACKAGE}
     return {"PATH": "/usr/bin:/bin", "TERM": "xterm", **own}
 
 
-def _belljar_run(backend: str) -> list[str]:
+def belljar_run(backend: str) -> list[str]:
     return [sys.executable, "-m", "belljar", "run", "--backend", backend]
 
 
-def _on_a_terminal(argv: list[str], env: dict[str, str]) -> tuple[str, bytes]:
+def on_a_terminal(argv: list[str], env: dict[str, str]) -> tuple[str, bytes]:
     """What a command prints on a terminal of its own, and what lies in that terminal's input when it has ended."""
     pid, terminal = pty.fork()
     if pid == 0:
@@ -324,10 +324,10 @@ def _on_a_terminal(argv: list[str], env: dict[str, str]) -> tuple[str, bytes]:
 def test_nothing_is_typed_into_the_users_terminal(backend: str, arena: Path) -> None:
     """Code that `belljar run` started at a terminal can't push input into it; a program started there could."""
     (arena / "push.py").write_text(PUSH)
-    env = _at_a_terminal(arena)
-    inside, _waiting = _on_a_terminal([*_belljar_run(backend), str(arena / "push.py")], env)
+    env = at_a_terminal(arena)
+    inside, _waiting = on_a_terminal([*belljar_run(backend), str(arena / "push.py")], env)
     assert not escaped(inside.replace("\r", "")), inside
-    said, _waiting = _on_a_terminal([*ordinary_user(), python(), "-I", str(arena / "push.py")], env)
+    said, _waiting = on_a_terminal([*ordinary_user(), python(), "-I", str(arena / "push.py")], env)
     if "HELD: EIO" in said:  # dev.tty.legacy_tiocsti is off: nobody may, and the jar's answer is still its own
         assert answer(inside.replace("\r", "")) != "EIO"
     else:
@@ -340,12 +340,12 @@ ESCAPES = r"\033]0;owned\007\033[2J\033]52;c;ZXZpbA==\007\033[6n\033P$q\033\\\23
 def test_escape_sequences_do_not_reach_the_terminal(backend: str, arena: Path) -> None:
     """Output at a terminal has no control sequence of the code's; written outright, the terminal gets every one."""
     (arena / "escape.sh").write_text(f"printf '{ESCAPES}'; printf '{ESCAPES}' >&2; echo end\n")
-    env = _at_a_terminal(arena)
-    said, _waiting = _on_a_terminal([*_belljar_run(backend), str(arena / "escape.sh")], env)
+    env = at_a_terminal(arena)
+    said, _waiting = on_a_terminal([*belljar_run(backend), str(arena / "escape.sh")], env)
     assert "end" in said
     for forbidden in ("\x1b]", "\x1b[2J", "\x1b[6n", "\x1bP", "\x9b", "\x07", "\x08", "\x1b[?1049h"):
         assert forbidden not in said, (forbidden, said)
-    said, _waiting = _on_a_terminal([*ordinary_user(), "sh", str(arena / "escape.sh")], env)
+    said, _waiting = on_a_terminal([*ordinary_user(), "sh", str(arena / "escape.sh")], env)
     assert "\x1b[2J" in said
 
 
@@ -362,15 +362,15 @@ def test_escape_sequences_in_names_do_not_reach_the_terminal(backend: str, arena
     """The same for what the code chose in other ways: names of files in a diff, paths in denials, its own arguments."""
     (arena / "names.py").write_text(NAMES)
     forbidden = ("\x1b[2J", "\x1b]", "\x1b[6n", "\x07")
-    env = _at_a_terminal(arena)
+    env = at_a_terminal(arena)
     options = ["--workspace", str(project), "--diff", "--explain-denials"]
-    said, _waiting = _on_a_terminal([*_belljar_run(backend), *options, str(arena / "names.py")], env)
+    said, _waiting = on_a_terminal([*belljar_run(backend), *options, str(arena / "names.py")], env)
     assert "name" in said
     assert [sequence for sequence in forbidden if sequence in said] == []
     (arena / "own").mkdir()
     (arena / "own").chmod(0o777)
     show = f"cd {arena}/own; {python()} -I ../names.py; printf '%s ' *; cat *name*"
-    said, _waiting = _on_a_terminal([*ordinary_user(), "bash", "-c", show], env)
+    said, _waiting = on_a_terminal([*ordinary_user(), "bash", "-c", show], env)
     assert [sequence for sequence in forbidden if sequence in said] == list(forbidden)
 
 

@@ -75,7 +75,7 @@ FIND = python_probe(
 )
 
 
-def _leave(jar: Sandbox, word: str) -> tuple[int, object]:
+def leave(jar: Sandbox, word: str) -> tuple[int, object]:
     """Start a run that leaves every kind of trace and waits."""
     reader, writer = os.pipe()
     events = iter(jar.stream(LEAVE, args=[word], stdin=reader))
@@ -84,7 +84,7 @@ def _leave(jar: Sandbox, word: str) -> tuple[int, object]:
     return writer, events
 
 
-def _end(writer: int, events: object) -> None:
+def end_run(writer: int, events: object) -> None:
     os.close(writer)
     last = list(events)[-1]  # type: ignore[call-overload]
     assert isinstance(last, Finished)
@@ -95,16 +95,16 @@ def test_two_sandboxes_at_once_share_nothing(open_jar: OpenJar) -> None:
     """While one jar has files, queues, sockets, a server and a process, another finds none of them."""
     word = secrets.token_hex(8)
     first, second = open_jar(), open_jar()
-    running = _leave(first, word)
+    running = leave(first, word)
     assert held(second.run(FIND, args=[word]))
-    _end(*running)
+    end_run(*running)
 
 
 def test_one_sandbox_after_another_shares_nothing(open_jar: OpenJar) -> None:
     """What a closed Sandbox left is not in the next one, nor on the host."""
     word = secrets.token_hex(8)
     first = open_jar()
-    _end(*_leave(first, word))
+    end_run(*leave(first, word))
     first.close()
     assert held(open_jar().run(FIND, args=[word]))
     assert not any(word in name for place in ("/tmp", "/dev/shm", "/run") for name in os.listdir(place))
@@ -114,10 +114,10 @@ def test_two_runs_of_one_sandbox_share_the_workspace_only(open_jar: OpenJar) -> 
     """A second run sees the workspace of the first and nothing else: no process, queue, socket, temporary file."""
     word = secrets.token_hex(8)
     jar = open_jar()
-    running = _leave(jar, word)
+    running = leave(jar, word)
     said = jar.run(FIND, args=[word]).stdout
     assert said.strip() == "ESCAPED: ['/workspace']", said
-    _end(*running)
+    end_run(*running)
     jar.files.remove(word)
     assert held(jar.run(FIND, args=[word]))
 

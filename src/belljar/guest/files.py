@@ -130,6 +130,10 @@ class Depot:
         mount = int(request["mount"])
         return os.open(f"{LIVE}/{mount}" if mount in self._live else f"m{mount}", _STEP, dir_fd=self._root)
 
+    def _owns(self, request: Request) -> bool:
+        """Whether what the code closed may be opened: not in a directory of the host's, whose modes are not ours."""
+        return int(request["mount"]) not in self._live
+
     # --- copying in ---
 
     def _fill(self, request: Request) -> Reply:
@@ -222,7 +226,7 @@ class Depot:
     def _read(self, request: Request) -> Reply:
         mount = self._mount(request)
         try:
-            descriptor = open_beneath(mount, request["path"], os.O_RDONLY, own=True)
+            descriptor = open_beneath(mount, request["path"], os.O_RDONLY, own=self._owns(request))
         finally:
             os.close(mount)
         try:
@@ -283,7 +287,7 @@ class Depot:
             raise OSError(errno.EBUSY, "that is the mount itself")
         mount = self._mount(request)
         try:
-            parent = open_beneath(mount, directory, own=True)
+            parent = open_beneath(mount, directory, own=self._owns(request))
             try:
                 if not stat.S_ISDIR(os.lstat(name, dir_fd=parent).st_mode):
                     os.unlink(name, dir_fd=parent)
@@ -310,11 +314,11 @@ class Depot:
     def _list(self, request: Request) -> Reply:
         mount = self._mount(request)
         try:
-            top = open_beneath(mount, request["path"], own=True)
+            top = open_beneath(mount, request["path"], own=self._owns(request))
         finally:
             os.close(mount)
         try:
-            entries = walk(top, recursive=request["recursive"], depth=request["depth"])
+            entries = walk(top, recursive=request["recursive"], depth=request["depth"], own=self._owns(request))
             self._send_entries(_entry(path, status) for path, _directory, _name, status in _first(entries, request))
         finally:
             os.close(top)
@@ -456,7 +460,9 @@ def _open_any(directory: int, name: str, flags: int) -> int:
     return os.open(name, flags | os.O_CLOEXEC, dir_fd=directory)
 
 
-def walk(root: int, *, recursive: bool = True, depth: int = 200) -> Iterator[tuple[str, int, str, os.stat_result]]:
+def walk(
+    root: int, *, recursive: bool = True, depth: int = 200, own: bool = True
+) -> Iterator[tuple[str, int, str, os.stat_result]]:
     """(path, directory, name, status) of everything beneath `root`; each directory is opened once, from above."""
     stack: list[tuple[int, str, list[str] | None]] = [(os.open(".", _STEP, dir_fd=root), "", None)]
     try:
@@ -476,7 +482,8 @@ def walk(root: int, *, recursive: bool = True, depth: int = 200) -> Iterator[tup
             elif waiting:
                 name = waiting.pop()
                 try:
-                    stack.append((_open_any(directory, name, _STEP), f"{prefix}{name}/", None))
+                    opened = _open_any(directory, name, _STEP) if own else os.open(name, _STEP, dir_fd=directory)
+                    stack.append((opened, f"{prefix}{name}/", None))
                 except OSError:
                     continue  # gone, or no directory any more
             else:

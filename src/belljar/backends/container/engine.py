@@ -104,7 +104,8 @@ def engine_environment() -> dict[str, str]:
 
     Without what makes a program run someone's code: the caller may have it from a file in a workspace.
     """
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_RUNS_CODE)}
+    every = {name: os.environ.get(name) for name in os.environ}  # another thread may take one away meanwhile
+    kept = {name: value for name, value in every.items() if value is not None and not name.startswith(_RUNS_CODE)}
     return {**kept, "PATH": os.pathsep.join(_search_path())}
 
 

@@ -5,8 +5,9 @@
 # of their own that is made from an interpreter the user may execute. Both lie in one temporary directory that is removed
 # at the end; the user (belljar-test, made if missing, no password) stays.
 #
-# Container engines: docker is the dockerd of the tests' own (DOCKER_HOST, from tests/engines), whose socket is given to
-# the user's group for as long as it lives; podman is the user's own, rootless, with its storage in the directory.
+# Container engines, only with BELLJAR_USER_ENGINES=1 (else their tests are skipped): docker is the dockerd of the tests'
+# own (DOCKER_HOST, from tests/engines), whose socket is given to the user's group for as long as it lives; podman is the
+# user's own, rootless, with its storage in the directory.
 #
 #   scripts/test-as-user.sh PYTHON [PYTEST-ARGUMENT…]
 set -euo pipefail
@@ -99,8 +100,12 @@ mapfile -t wanted < <("$python" scripts/dependency_group.py test)
 "$work/venv/bin/python" -m pip --disable-pip-version-check --no-input install --quiet "$work/tree" "${wanted[@]}"
 chown -R "$user:" "$work/tree" "$work/tmp"
 
-give_docker
-give_podman
+if [ "${BELLJAR_USER_ENGINES:-}" = 1 ]; then
+  give_docker
+  give_podman
+else
+  BELLJAR_MUST_WORK=${BELLJAR_MUST_WORK:+bubblewrap}
+fi
 
 echo "== tests as $user, Python $("$base" -c 'import platform; print(platform.python_version())')"
 cd "$work/tree"

@@ -319,7 +319,12 @@ class Depot:
             os.close(mount)
         try:
             entries = walk(top, recursive=request["recursive"], depth=request["depth"], own=self._owns(request))
-            self._send_entries(_entry(path, status) for path, _directory, _name, status in _first(entries, request))
+            copied = self._copied.get(int(request["mount"]), {}) if request["changed"] else {}
+            self._send_entries(
+                _entry(path, status)
+                for path, _directory, _name, status in _first(entries, request)
+                if copied.get(path) != (status.st_ino, status.st_ctime_ns)
+            )
         finally:
             os.close(top)
         return {}

@@ -168,11 +168,15 @@ class Attached:
             with contextlib.suppress(OSError):
                 pipe.close()
 
-    def settle(self) -> None:
-        """After `let_go`: wait until the container is there, or never will be. Removed before that, it would come."""
+    def settle(self) -> bool:
+        """After `let_go`: wait until the container is there, or never will be; whether that is so now.
+
+        Removed before that it would still come, and the engine, told to force it, would not say that it was not there.
+        """
         if not self._is_up:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._client.wait(_ASK_SECONDS)
+        return self._is_up or self.is_over
 
     def bury(self) -> None:
         """The container is removed: wait for the client and let go of everything."""

@@ -113,9 +113,10 @@ class Depot:
         answer = self.ask("write", mount=mount, path=path, size=len(content), follow=follow)
         return int(answer["changed_ns"])
 
-    def list(self, mount: int, path: str, *, recursive: bool) -> Iterator[Entry]:
-        """The entries beneath a directory."""
+    def list(self, mount: int, path: str, *, recursive: bool, changed: bool = False) -> Iterator[Entry]:
+        """The entries beneath a directory; with `changed`, without those that are as they were copied in."""
         request = {"mount": mount, "path": path, "recursive": recursive, "depth": MAX_DEPTH, "most": MAX_ENTRIES}
+        request["changed"] = changed
         entries = []
         for message, _data in self._talk("list", request):
             entries += [_entry(entry) for entry in (message or {}).get("entries", ())]

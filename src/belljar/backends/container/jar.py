@@ -5,10 +5,12 @@ is up and waiting for the next run. Each run has a container of its own, used on
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import secrets
 import threading
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -33,6 +35,8 @@ _FULL = (
     "raise them (`--set fs.size_mb=4g --set fs.inodes=1000000`), or choose a smaller workspace",
 )
 
+_SLOT_SECONDS = 5.0
+_SLOT_PAUSE_SECONDS = 0.02
 _PATIENCE_SECONDS = 0.05
 """After a Sandbox's first run: how long to wait before another container is made ready. Many have one run only."""
 
@@ -273,15 +277,31 @@ class ContainerJar:
     def _prepare(self) -> _Waiting:
         """A container that is starting, with the directories of a run of its own."""
         self._check_places()
-        with self._lock:
-            number, slot = str(next(self._numbers)), self._free.pop() if self._free else ""
-        if not slot:
-            slot = str(next(self._slots))
-            self._depot.ask("make", directories=_own(slot), reserves=[f"code-{slot}"])
+        number, slot = str(next(self._numbers)), self._slot()
         container = self._start(number, self._stage["run"], slot=slot)
         expect = self._stage["expect"]
         container.configure(role="gate", absent=expect["absent"], quota="/tmp")
         return _Waiting(container, slot)
+
+    def _slot(self) -> str:
+        """Directories for a run: those of one that has ended, or new ones."""
+        deadline = time.monotonic() + _SLOT_SECONDS
+        while True:
+            with self._lock:
+                if self._free:
+                    return self._free.pop()
+                slot = str(next(self._slots))
+            try:
+                self._depot.ask("make", directories=_own(slot), reserves=[f"code-{slot}"])
+            except OSError as error:
+                # The code has filled the volume: those of the run before are emptied at this moment.
+                if error.errno != errno.ENOSPC or time.monotonic() > deadline:
+                    raise
+                with contextlib.suppress(OSError):
+                    self._depot.ask("wipe", names=[*_own(slot)])
+                time.sleep(_SLOT_PAUSE_SECONDS)
+            else:
+                return slot
 
     def _places(self) -> list[tuple[int, str]]:
         """Mount points that lie in directories which the code may write."""
@@ -401,8 +421,8 @@ class ContainerJar:
         self._depot.ask("remove", mount=mount, path=path)
 
     def changed(self, mount: int) -> Iterable[Entry]:
-        """Everything in the copy: its times tell what is new."""
-        return self._depot.list(mount, ".", recursive=True)
+        """What is not as it was copied in; the times tell of which run it is."""
+        return self._depot.list(mount, ".", recursive=True, changed=True)
 
     def changes(self, mount: int, only: Sequence[str] | None = None) -> ChangedTree:
         """What differs from what was copied in, as a directory of the host's."""

@@ -64,10 +64,11 @@ def remove(
 
     For `grace_seconds` they may still come: an engine that was asked to make one before its caller died, makes it.
     """
-    started, pause = time.monotonic(), _FIRST_PAUSE
+    started, pause, at_once = time.monotonic(), _FIRST_PAUSE, _AT_ONCE
     names, stores = list(containers), list(volumes)
     while True:
-        _remove_containers(caller, names)
+        _remove_containers(caller, names, at_once)
+        at_once = max(1, len(names))  # podman 4.3 told of several, of which one is gone, removes none: now one by one
         if stores:
             caller.ask("volume", "rm", "-f", *stores)
         age = time.monotonic() - started
@@ -109,12 +110,13 @@ def _is_abandoned(line: str) -> bool:
     return found is not None and int(found.group(1)) == os.getuid() and is_dead(found.group(2))
 
 
-def _remove_containers(caller: Caller, names: list[str]) -> None:
-    """Several at once: an engine takes half a second for each. With their anonymous volumes."""
-    slices = [names[start::_AT_ONCE] for start in range(_AT_ONCE)]
-    for process in [caller.start("rm", "-f", "-v", *some) for some in slices if some]:
-        if process is not None:
-            _finish(process)
+def _remove_containers(caller: Caller, names: list[str], parts: int) -> None:
+    """In so many commands, several at once: an engine takes half a second for each. With their anonymous volumes."""
+    slices = [some for start in range(parts) if (some := names[start::parts])]
+    for first in range(0, len(slices), _AT_ONCE):
+        for process in [caller.start("rm", "-f", "-v", *some) for some in slices[first : first + _AT_ONCE]]:
+            if process is not None:
+                _finish(process)
 
 
 def _are_there(caller: Caller, names: list[str], stores: list[str]) -> bool:

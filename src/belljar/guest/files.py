@@ -26,8 +26,9 @@ _ENTRY_BYTES, _NAME_BYTE = 250, 6
 """What an entry takes in a message at most: so much, and so much for each byte of its path (`\\udcff`)."""
 _TRIES = 20
 _moves = itertools.count(1)
-RESERVES = {".room": 1 << 16, ".names": 0}
-"""In a directory for code: files that stand for the code's own, and for the home that it gets."""
+RESERVES = {".room": 1 << 16, ".names": 0, ".more": 0}
+"""In a directory for code: files that stand for the code's own, for the home that it gets, and for what is left of the
+reserve while it runs. The code can't use it up, so that after code that fills everything another can still start."""
 LIVE = "/live"
 """Where the depot has the host's own directories, if the policy shows any for writing."""
 
@@ -108,9 +109,14 @@ class Depot:
                 os.fchmod(directory, mode)
             finally:
                 os.close(directory)
-        for name in request["reserves"]:
-            self._reserve(name)
-        return {}
+        try:
+            for name in request["reserves"]:
+                self._reserve(name)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            return {"reserved": False}  # the code has taken it; the next run has to do with what is left
+        return {"reserved": True}
 
     def _wipe(self, request: Request) -> Reply:
         for name in request["names"]:

@@ -27,6 +27,7 @@ _TICK_SECONDS = 0.02
 _BACKLOG = 1 << 18
 """How much output may wait for the host before the code has to."""
 _PR_SET_DUMPABLE = 4
+_PAGE = 4096
 _libc = ctypes.CDLL(None, use_errno=True)
 _STARTED_WITH: frozenset[str] = frozenset()
 """The modules that a Python which has just started has; filled in by `start`."""
@@ -327,26 +328,39 @@ class Child:
         os.umask(0o022)
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write("1000")
+        directory = request["code_directory"]
         for reserve in request["reserves"]:
             try:
-                os.unlink(os.path.join(request["code_directory"], reserve))
+                os.unlink(os.path.join(directory, reserve))
             except FileNotFoundError:
                 continue
         for name, content in self._files.items():
-            path = os.path.join(request["code_directory"], name)
-            descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o444)
-            with open(descriptor, "wb") as file:
-                file.write(content)
-        os.chmod(request["code_directory"], 0o555)  # noqa: S103 - to be read
+            self._write(os.path.join(directory, name), content)
         home = request["env"].get("HOME")
         if home and home.startswith("/tmp/"):
             os.makedirs(home, exist_ok=True)
+        self._keep_the_rest()
+        os.chmod(directory, 0o555)  # noqa: S103 - to be read
         os.chdir(request["workdir"])
         for name, value in request["rlimits"].items():
             which = getattr(resource, name)
             hard = resource.getrlimit(which)[1]
             limit = value if hard == resource.RLIM_INFINITY else min(value, hard)
             resource.setrlimit(which, (limit, limit))
+
+    def _write(self, path: str, content: bytes) -> None:
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o444)
+        with open(descriptor, "wb") as file:
+            file.write(content)
+
+    def _keep_the_rest(self) -> None:
+        """What the code's file did not take of the reserve stays reserved: else the code could use it up."""
+        (room, size), *others = self._request["reserves"].items()
+        taken = sum(len(content) + _PAGE - 1 for content in self._files.values())
+        directory = self._request["code_directory"]
+        self._write(os.path.join(directory, room), bytes(max(0, size - taken)))
+        if not self._files:
+            self._write(os.path.join(directory, others[0][0]), b"")
 
     def _seal(self, listener_to: int) -> None:
         """The filters. From the first on, the gate answers; it is at its loop already."""

@@ -30,10 +30,10 @@ _LEAST_MEMORY = 32 << 20
 _GATE_FILES = 1024
 """Descriptors that the gate may have; the code has proc.open_files."""
 _DEPOT_MEMORY = 256 << 20
-_OWN_FILES = 10
-"""Files of belljar's in a volume, which are not counted as the code's: its top, three directories for each of two runs,
-the two reserves of the one that waits, and the home of the one that goes on."""
-_OWN_BYTES = RESERVES[".room"]
+_OWN_FILES = 13
+"""Files of belljar's in a volume, which are not counted as the code's: its top, and for each of two runs three
+directories and the reserves (while it runs: its code, its home, and what is left of them)."""
+_OWN_BYTES = 2 * RESERVES[".room"]
 _FILE_NAMES = {"python": "main.py", "javascript": "main.js", "bash": "main.sh"}
 _PROGRAMS = {"python": "python3", "javascript": "node", "bash": "bash"}
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

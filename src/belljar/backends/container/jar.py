@@ -5,7 +5,6 @@ is up and waiting for the next run. Each run has a container of its own, used on
 from __future__ import annotations
 
 import contextlib
-import errno
 import itertools
 import os
 import secrets
@@ -36,7 +35,7 @@ _FULL = (
 )
 
 _SLOT_SECONDS = 5.0
-_SLOT_PAUSE_SECONDS = 0.02
+_SLOT_PAUSE_SECONDS = 0.002
 _PATIENCE_SECONDS = 0.05
 """After a Sandbox's first run: how long to wait before another container is made ready. Many have one run only."""
 
@@ -53,6 +52,10 @@ class ContainerJar:
         self._volume = f"belljar-{self._id}"
         self._numbers = itertools.count(1)
         self._slots, self._free = itertools.count(3), ["2", "1"]
+        self._returning: dict[str, ContainerProcess] = {}
+        """Directories that a run has, until they are emptied."""
+        self._bare: set[str] = set()
+        """Those that have no reserve of room."""
         self._lock = threading.Lock()
         self._spare: _Waiting | None = None
         self._runs = 0
@@ -232,6 +235,7 @@ class ContainerJar:
         )
         with self._lock:
             self._processes.add(process)
+            self._returning[waiting.slot] = process
         process.start()
         return process
 
@@ -260,7 +264,7 @@ class ContainerJar:
             "env": dict(plan.env),
             "workdir": plan.workdir,
             "code_directory": CODE,
-            "reserves": list(RESERVES),
+            "reserves": RESERVES,
             "files": [] if code is None else [[name, len(code)]],
             "python": plan.stage["python"],
             "timeout_seconds": plan.limits["timeout_seconds"],
@@ -284,24 +288,22 @@ class ContainerJar:
         return _Waiting(container, slot)
 
     def _slot(self) -> str:
-        """Directories for a run: those of one that has ended, or new ones."""
+        """Directories for a run: those of one that has ended, which are emptied at this moment, or new ones.
+
+        In a volume that the code has filled no new ones can be made, so the old are waited for; and best are those that
+        still have their reserve of room.
+        """
         deadline = time.monotonic() + _SLOT_SECONDS
         while True:
             with self._lock:
-                if self._free:
+                returning = any(process.has_ended for process in self._returning.values())
+                if self._free and (self._free[-1] not in self._bare or not returning):
                     return self._free.pop()
-                slot = str(next(self._slots))
-            try:
+                slot = "" if returning and time.monotonic() < deadline else str(next(self._slots))
+            if slot:
                 self._depot.ask("make", directories=_own(slot), reserves=[f"code-{slot}"])
-            except OSError as error:
-                # The code has filled the volume: those of the run before are emptied at this moment.
-                if error.errno != errno.ENOSPC or time.monotonic() > deadline:
-                    raise
-                with contextlib.suppress(OSError):
-                    self._depot.ask("wipe", names=[*_own(slot)])
-                time.sleep(_SLOT_PAUSE_SECONDS)
-            else:
                 return slot
+            time.sleep(_SLOT_PAUSE_SECONDS)
 
     def _places(self) -> list[tuple[int, str]]:
         """Mount points that lie in directories which the code may write."""
@@ -368,13 +370,26 @@ class ContainerJar:
                 self._prepare_later = threading.Timer(_PATIENCE_SECONDS, self._prepare_next)
                 self._prepare_later.daemon = True
                 self._prepare_later.start()
-        with contextlib.suppress(BelljarError, OSError):
-            if process.in_order:
-                self._depot.ask("reset", directories=_own(waiting.slot), reserves=[f"code-{waiting.slot}"])
-                with self._lock:
-                    self._free.append(waiting.slot)
+        try:
+            with contextlib.suppress(BelljarError, OSError):
+                if process.in_order:
+                    self._reset(waiting.slot)
+                else:
+                    self._depot.ask("wipe", names=[*_own(waiting.slot)])
+        finally:
+            with self._lock:
+                self._returning.pop(waiting.slot, None)
+
+    def _reset(self, slot: str) -> None:
+        """Empty the directories of a run for another."""
+        answer = self._depot.ask("reset", directories=_own(slot), reserves=[f"code-{slot}"])
+        with self._lock:
+            if answer["reserved"]:
+                self._bare.discard(slot)
+                self._free.append(slot)
             else:
-                self._depot.ask("wipe", names=[*_own(waiting.slot)])
+                self._bare.add(slot)
+                self._free.insert(0, slot)
 
     def _remove(self, container: Attached) -> None:
         with self._lock:

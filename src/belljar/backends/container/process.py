@@ -60,6 +60,11 @@ class ContainerProcess:
         """Begin to listen."""
         threading.Thread(target=self._run, name=f"belljar {self._container.name}", daemon=True).start()
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the end was told."""
+        return self._over.is_set()
+
     def wait(self) -> None:
         """Until it has ended, for a bounded time."""
         self._over.wait(3 * _GRACE_SECONDS)

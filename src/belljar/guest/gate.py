@@ -329,17 +329,12 @@ class Child:
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write("1000")
         directory = request["code_directory"]
-        for reserve in request["reserves"]:
-            try:
-                os.unlink(os.path.join(directory, reserve))
-            except FileNotFoundError:
-                continue
+        self._use_the_reserve(directory)
         for name, content in self._files.items():
             self._write(os.path.join(directory, name), content)
         home = request["env"].get("HOME")
         if home and home.startswith("/tmp/"):
             os.makedirs(home, exist_ok=True)
-        self._keep_the_rest()
         os.chmod(directory, 0o555)  # noqa: S103 - to be read
         os.chdir(request["workdir"])
         for name, value in request["rlimits"].items():
@@ -353,14 +348,17 @@ class Child:
         with open(descriptor, "wb") as file:
             file.write(content)
 
-    def _keep_the_rest(self) -> None:
-        """What the code's file did not take of the reserve stays reserved: else the code could use it up."""
-        (room, size), *others = self._request["reserves"].items()
+    def _use_the_reserve(self, directory: str) -> None:
+        """Free as much of it as the code's file and its home take: what the code finds free is its own, and no more."""
+        (room, size), (name, _), (another, _) = self._request["reserves"].items()
         taken = sum(len(content) + _PAGE - 1 for content in self._files.values())
-        directory = self._request["code_directory"]
-        self._write(os.path.join(directory, room), bytes(max(0, size - taken)))
-        if not self._files:
-            self._write(os.path.join(directory, others[0][0]), b"")
+        try:
+            if self._files:
+                os.truncate(os.path.join(directory, room), max(0, size - taken))
+                os.unlink(os.path.join(directory, name))
+            os.unlink(os.path.join(directory, another))
+        except FileNotFoundError:
+            return  # directories without a reserve, because there was no room for one
 
     def _seal(self, listener_to: int) -> None:
         """The filters. From the first on, the gate answers; it is at its loop already."""

@@ -118,7 +118,8 @@ def test_file_api_follows_nothing(open_jar: OpenJar, project: Path, arena: Path)
     script = LINKS.format(secret=secret, directory=arena)
     result = jar.run(f"{script}\nmkdir tree; ln -s {arena} tree/out; echo mine > plain", language="bash")
     assert [artifact.path for artifact in result.artifacts] == ["plain"]
-    for path in (path.format(secret=secret) for path in PATHS):
+    kept = jar.exec(["test", "-e", "pipe"]).ok  # gVisor keeps pipes in its own memory
+    for path in (path.format(secret=secret) for path in PATHS if kept or path != "pipe"):
         for act in (jar.files.read, lambda path: jar.files.write(path, b"x"), lambda path: jar.files.list(f"{path}/.")):
             with pytest.raises(UsageErrors):
                 act(path)

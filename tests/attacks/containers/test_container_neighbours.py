@@ -51,7 +51,7 @@ def test_waiting_container_has_nothing_of_the_last_run(open_jar: OpenJar) -> Non
     """A container that was made ready while another run went on is as fresh as the first."""
     jar = open_jar()
     said = {jar.run(FRESH).stdout for _ in range(4)}
-    assert said == {"['home'] [] ['main.py'] 2 None\n"}
+    assert said == {"['home'] [] ['.room', 'main.py'] 2 None\n"}
 
 
 def _cli_environment(home: Path, engines: dict[str, str]) -> dict[str, str]:

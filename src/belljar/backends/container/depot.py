@@ -208,7 +208,8 @@ class _Writer:
         if entry["kind"] == "directory":
             os.mkdir(name, 0o700, dir_fd=parent)
         elif entry["kind"] == "link":
-            os.symlink(entry["target"], name, dir_fd=parent)
+            if entry["target"]:  # else it was gone before it could be read
+                os.symlink(entry["target"], name, dir_fd=parent)
         elif entry["kind"] == "file":
             flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
             self._file = os.open(name, flags, 0o600, dir_fd=parent)

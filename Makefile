@@ -13,7 +13,7 @@ BELLJAR_TEST_ENGINES ?=
 BELLJAR_CONTAINER_TESTS ?= sample
 # Which tests `make test-containers` runs, and how long it may take.
 CONTAINER_SECONDS ?= 5400
-CONTAINER_TESTS ?= tests/conformance tests/attacks
+CONTAINER_TESTS ?= tests/conformance tests/attacks tests/containers tests/images
 # Container engines of the tests' own, as root on Debian.
 ENGINES      := $(BIN)/python tests/engines/run.py
 # Which tests `make test-vm` runs in the virtual machine.

@@ -20,7 +20,7 @@ from belljar.backends.container.backend import _image
 from belljar.backends.container.engine import Engine
 
 LIVE = {"on_degraded": "allow"}
-_PATIENCE_SECONDS = 30.0
+_PATIENCE_SECONDS = 60.0
 
 VICTIM = """
 import os, sys

@@ -10,6 +10,7 @@ in the container is killed before the end is told: so an end that was told is an
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
 import resource
@@ -18,6 +19,8 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from types import CodeType, TracebackType
 from typing import Any
 
@@ -28,6 +31,7 @@ _BACKLOG = 1 << 18
 """How much output may wait for the host before the code has to."""
 _PR_SET_DUMPABLE = 4
 _PAGE = 4096
+_TRIES = 50
 _libc = ctypes.CDLL(None, use_errno=True)
 _STARTED_WITH: frozenset[str] = frozenset()
 """The modules that a Python which has just started has; filled in by `start`."""
@@ -331,10 +335,10 @@ class Child:
         directory = request["code_directory"]
         self._use_the_reserve(directory)
         for name, content in self._files.items():
-            self._write(os.path.join(directory, name), content)
+            self._patiently(partial(self._write, os.path.join(directory, name), content))
         home = request["env"].get("HOME")
         if home and home.startswith("/tmp/"):
-            os.makedirs(home, exist_ok=True)
+            self._patiently(partial(os.makedirs, home, exist_ok=True))
         os.chmod(directory, 0o555)  # noqa: S103 - to be read
         os.chdir(request["workdir"])
         for name, value in request["rlimits"].items():
@@ -344,9 +348,21 @@ class Child:
             resource.setrlimit(which, (limit, limit))
 
     def _write(self, path: str, content: bytes) -> None:
-        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o444)
-        with open(descriptor, "wb") as file:
+        flags = os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_NOFOLLOW
+        with open(os.open(path, flags, 0o444), "wb") as file:
             file.write(content)
+
+    def _patiently(self, make: Callable[[], None]) -> None:
+        """Try again while there is no room: what was just given back, gVisor frees a moment later."""
+        for left in reversed(range(_TRIES)):
+            try:
+                make()
+            except OSError as error:
+                if error.errno != errno.ENOSPC or not left:
+                    raise
+                time.sleep(_TICK_SECONDS)
+            else:
+                return
 
     def _use_the_reserve(self, directory: str) -> None:
         """Free as much of it as the code's file and its home take: what the code finds free is its own, and no more."""

@@ -62,11 +62,20 @@ def test_fork_bomb_is_contained_and_gone(open_jar: OpenJar, backend: str) -> Non
     bomb = f"sleep 60 {marker} & while :; do sleep 60 & done"
     jar = open_jar(overrides=["proc.pids=32", "proc.timeout_ms=2s"])
     seen: list[int] = []
-    watcher = threading.Timer(1.5, lambda: seen.extend(marked(marker)))
+
+    def watch() -> None:  # the container has to come up first
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not seen and not over.is_set() and time.monotonic() < deadline:
+            seen.extend(marked(marker))
+            over.wait(0.05)
+
+    over = threading.Event()
+    watcher = threading.Thread(target=watch)
     with responsive_host():
         watcher.start()
         result = jar.run(bomb.replace("sleep 60 " + marker, f"python3 -c 'import time; time.sleep(60)' {marker}"),
                          language="bash")  # fmt: skip
+    over.set()
     watcher.join()
     assert result.outcome in ("timeout", "failed")
     assert result.duration < PATIENCE_SECONDS

@@ -173,8 +173,8 @@ _SAMPLE = 2
 """Of so many tests, one runs on one of the engines."""
 
 
-_NOT_SAMPLED = ("test_container_faults.py",)
-"""Engines that are killed, frozen and filled: minutes, and only `make test-containers` has them."""
+_NOT_SAMPLED = ("test_container_faults.py", "test_container_kept.py")
+"""Engines that are killed, frozen and filled, and containers that stay: only `make test-containers` has them."""
 
 
 def _is_sampled(item: pytest.Item, seen: set[str]) -> bool:

@@ -79,7 +79,9 @@ def _groups(launcher: int) -> list[str]:
 
 
 def _mounts() -> list[str]:
-    return [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if "belljar" in line]
+    """Those of belljar's stages; a container engine may come and go with its own meanwhile."""
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return [line for line in lines if line.partition(" - ")[2].split(" ")[1:2] == ["belljar"]]
 
 
 def _wait_for(what: Callable[[], object]) -> bool:

@@ -5,6 +5,7 @@ is up and waiting for the next run. Each run has a container of its own, used on
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import secrets
@@ -184,7 +185,7 @@ class ContainerJar:
         try:
             self._depot.fill(index, source_frames(root, found.directories, wanted))
         except OSError as error:
-            if error.errno == 28:
+            if error.errno == errno.ENOSPC:
                 raise SandboxUnavailableError(_FULL[0], hint=_FULL[1]) from error
             raise SandboxUnavailableError(f"{source} can't be copied: {error.strerror}") from error
         finally:
@@ -445,7 +446,7 @@ class ContainerJar:
 
     def _need_writable(self, mount: int) -> None:
         if not self._stage["views"][mount]["writable"]:
-            raise OSError(30, "Read-only file system", self._stage["views"][mount]["path"])
+            raise OSError(errno.EROFS, "Read-only file system", self._stage["views"][mount]["path"])
 
     def close(self) -> None:
         """End every run, and have everything removed."""

@@ -68,7 +68,7 @@ class TestAtOnce:
     @pytest.mark.slow
     def test_different_ends_at_once(self, open_jar: OpenJar) -> None:
         """Each run's end is its own."""
-        jar = open_jar({"proc": {"timeout_ms": "1s", "output_mb": "64k", "mem_mb": 64}})
+        jar = open_jar({"proc": {"timeout_ms": "5s", "output_mb": "64k", "mem_mb": 64}})
         scripts = {
             "true": "ok",
             "exit 3": "failed",

@@ -60,6 +60,24 @@ class HostRule:
     paths: tuple[str, ...] = ()
     credential: str | None = None
     rate: str | None = None
+    query: tuple[str, ...] = ()
+    """The query keys that may be sent; empty for any."""
+    addresses: tuple[str, ...] = ()
+    """Where the name is dialled instead of asking DNS: `10.1.2.3`, `127.0.0.1:8443`, `[::1]:8443`."""
+    budget_bytes: int | None = None
+    sign: str | None = None
+    """The credential, a key, by which requests are signed."""
+
+
+@dataclass(frozen=True, slots=True)
+class DenyRule:
+    """One entry of the denylist: it wins over every entry of the allowlist. What is empty means any."""
+
+    host: str
+    ports: tuple[int, ...] = ()
+    methods: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+    query: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +86,52 @@ class NetPolicy:
 
     enabled: bool = False
     allowlist: tuple[HostRule, ...] = ()
+    denylist: tuple[DenyRule, ...] = ()
+    allow_builtin: tuple[str, ...] = ()
+    """The entries of the built-in deny list that do not hold, by name."""
+    host_ports: tuple[int, ...] = ()
+    publish: tuple[str, ...] = ()
+    """Each `host:jar`, in digits without leading zeros."""
+    strip_headers: tuple[str, ...] = ()
+    """In small letters."""
+    budget_bytes: int | None = None
+    max_name_length: int = 100
+    max_name_entropy: float = 4.2
+    max_names: int = 256
+    ca_file: str | None = None
+    canary_files: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """A secret of the host's: where it is got, and what the proxy does with it. The secret itself is never in here."""
+
+    name: str
+    source: str = ""
+    """`env:NAME`, `file:/path` or `keyring:service/user`; empty when `command` prints it."""
+    command: tuple[str, ...] = ()
+    header: str = "Authorization"
+    format: str = "Bearer {}"
+    query: str | None = None
+    """The query key that carries it, instead of a header."""
+    placeholder: str | None = None
+    """What the code may send in its stead."""
+    env: str | None = None
+    """The variable in which the code finds the placeholder."""
+    hosts: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+    algorithm: str | None = None
+    """`ed25519` or `hmac-sha256`: then it is a key, and requests are signed with it."""
+    key_id: str | None = None
+    on_foreign_credential: str = "refuse"
+    reflects: bool = False
+    """Whether responses may hold it, and are searched for it."""
+
+    @property
+    def kind(self) -> str:
+        """What it is: `header`, `query` or `signature`."""
+        return "signature" if self.algorithm else "query" if self.query else "header"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +203,7 @@ class Policy:
     python: PythonPolicy
     logging: LoggingPolicy
     container: ContainerPolicy = ContainerPolicy()
+    credentials: Mapping[str, Credential] = field(default_factory=_nothing)
     backend: str = "auto"
     fallback: tuple[str, ...] = ()
     on_degraded: str | tuple[str, ...] = "refuse"

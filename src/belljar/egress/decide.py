@@ -1,0 +1,335 @@
+"""What may pass: small pure steps, in the order in which a connection meets them.
+
+    decide_name          a name is asked for, by DNS, CONNECT or SOCKS
+    decide_connection    a host and a port are dialled
+    decide_server_name   TLS is to be passed through: its server name against the host that was dialled
+    decide_address       what the name resolved to, before it is dialled
+    decide_request       a request: its Host, method, path and query
+    (credentials, rate and budget follow: `credentials.outgoing`, `budget.Limits`)
+
+In each step what is denied comes first, then what is allowed, and what nothing allows is refused.
+"""
+
+from __future__ import annotations
+
+from belljar.egress import paths
+from belljar.egress.addresses import judge
+from belljar.egress.names import (
+    NameRefused,
+    covered_labels,
+    entropy,
+    host_matches,
+    is_address,
+    normalise,
+    split_authority,
+)
+from belljar.egress.paths import AmbiguousPath
+from belljar.egress.rules import Rule, Rules
+from belljar.policy.builtin import HOST_NAME
+from belljar.policy.records import dataclass
+
+_SHORTEST_CODED = 16
+"""Shorter labels hold too few characters to tell a word from data."""
+_NEVER = ("CONNECT", "TRACE")
+"""A relay within the relay; and an echo of what the proxy added."""
+_OTHER_METHOD = frozenset((b"x-http-method-override", b"x-http-method", b"x-method-override"))
+_OTHER_PATH = frozenset((b"x-original-url", b"x-rewrite-url", b"x-original-uri"))
+_HOST_ADDRESSES = ("127.0.0.1", "::1")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether something may pass, and if not why: a code of `reasons`, a detail, the rule that decided."""
+
+    allowed: bool
+    reason: str = ""
+    detail: str = ""
+    rule: Rule | None = None
+    key: str = ""
+    """What in the policy decided: `net.allowlist[2]`, `net.max_names`."""
+    where: str = ""
+    """`file:line` of that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request as it arrived. `host` and `port` are what was dialled, `authority` is what the request says."""
+
+    host: str
+    port: int
+    tls: bool
+    method: str
+    target: str | bytes
+    authority: str | bytes | None
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    """Names in small letters."""
+
+
+def decide_name(rules: Rules, name: str | bytes, *, names_so_far: int = 0) -> Verdict:
+    """Whether a name may be known. `names_so_far` counts the other names that the run has been given."""
+    try:
+        host = normalise(name)
+    except NameRefused as error:
+        return _refused(rules, error.reason)
+    if host == HOST_NAME:
+        return _allowed(None) if rules.host_ports else _refused(rules, "name-not-listed", key="net.host_ports")
+    if denial := _denied(rules, host, None):
+        return denial
+    naming = _by_precision([rule for rule in rules.allow if host_matches(rule.host, host)])
+    if not naming:
+        return _refused(rules, "address-not-listed" if is_address(host) else "name-not-listed")
+    if is_address(host) or any(rule.host == host for rule in naming):
+        return _allowed(naming[0])
+    if len(host) > rules.max_name_length:
+        return _refused(rules, "name-too-long", f"{len(host)} characters", key="net.max_name_length")
+    for rule in naming:
+        if not _coded(rules, rule, host):
+            break
+    else:
+        return _refused(rules, "name-entropy", key="net.max_name_entropy")
+    if names_so_far >= rules.max_names:
+        return _refused(rules, "too-many-names", key="net.max_names")
+    return _allowed(rule)
+
+
+def _coded(rules: Rules, rule: Rule, host: str) -> bool:
+    long = [label for label in covered_labels(rule.host, host) if len(label) >= _SHORTEST_CODED]
+    return any(entropy(label) > rules.max_name_entropy for label in long)
+
+
+def _by_precision(naming: list[Rule]) -> list[Rule]:
+    """Whole names first, `*` last: the longest pattern leaves the least to whoever asks."""
+    return sorted(naming, key=lambda rule: (rule.host.startswith("*"), -len(rule.host)))
+
+
+def decide_connection(rules: Rules, host: str, port: int) -> Verdict:
+    """Whether a host may be dialled on this port. What a request says is decided later."""
+    try:
+        host = normalise(host)
+    except NameRefused as error:
+        return _refused(rules, error.reason)
+    if denial := _denied(rules, host, port):
+        return denial
+    if host == HOST_NAME:
+        allowed = port in rules.host_ports
+        return _allowed(None) if allowed else _refused(rules, "port-not-listed", str(port), key="net.host_ports")
+    naming = [rule for rule in rules.allow if host_matches(rule.host, host)]
+    if not naming:
+        return _refused(rules, "address-not-listed" if is_address(host) else "name-not-listed")
+    fitting = [rule for rule in naming if port in rule.ports]
+    if not fitting:
+        return _refused(rules, "port-not-listed", str(port), naming[0])
+    return _allowed(fitting[0])
+
+
+def must_open(rules: Rules, host: str, port: int) -> bool:
+    """Whether TLS with this host has to be opened, because something about it is inside."""
+    if host == HOST_NAME:
+        return any(rule.narrows for rule in _denying(rules, host, port))
+    if rules.canaries:
+        return True
+    return inspects(rules, host, port)
+
+
+def inspects(rules: Rules, host: str, port: int) -> bool:
+    """Whether a rule for this host and port looks at requests, so that what is no request can't pass."""
+    allowing = any(rule.inspects for rule in _allowing(rules, host, port))
+    return allowing or any(rule.narrows for rule in _denying(rules, host, port))
+
+
+def decide_server_name(rules: Rules, host: str, port: int, server_name: str | bytes | None) -> Verdict:
+    """Whether the server name of a TLS hello is the host that was dialled."""
+    rule = next(iter(_allowing(rules, host, port)), None)
+    if not server_name:
+        return _allowed(rule) if is_address(host) else _refused(rules, "server-name-missing", "", rule)
+    try:
+        said = normalise(server_name)
+    except NameRefused as error:
+        return _refused(rules, error.reason, "TLS server name", rule)
+    return _allowed(rule) if said == host else _refused(rules, "server-name-mismatch", said, rule)
+
+
+def decide_address(rules: Rules, host: str, port: int, ip: str) -> Verdict:
+    """Whether `ip`, which is what `host` resolved to, may be dialled. It has to be the address that then is dialled."""
+    try:
+        kind = judge(ip)
+        plain = normalise(ip)
+    except ValueError:
+        return _refused(rules, "address-form", "", None)
+    for denying in rules.deny:
+        if not denying.narrows and denying.host == plain and _port_fits(denying, port):
+            return _denial(denying)
+    if host == HOST_NAME:
+        named = plain in _HOST_ADDRESSES and port in rules.host_ports
+        return _allowed(None) if named else _refused(rules, "private-address", f"{ip} is {kind}", key="net.host_ports")
+    naming = _allowing(rules, host, port)
+    if not naming:
+        return decide_connection(rules, host, port)
+    rule = naming[0]
+    if any(plain == each.host or plain in _pinned_ips(each) for each in naming):
+        return _allowed(rule)
+    pinned = any(each.addresses for each in naming)
+    if pinned or kind:
+        return _refused(
+            rules, "private-address" if kind else "address-not-listed", f"{ip} is {kind or 'not pinned'}", rule
+        )
+    return _allowed(rule)
+
+
+def addresses_for(rules: Rules, host: str, port: int) -> tuple[tuple[str, int | None], ...]:
+    """Where a host is dialled by the policy's own word; nothing means that DNS is asked."""
+    if host == HOST_NAME:
+        return tuple((ip, None) for ip in _HOST_ADDRESSES)
+    for rule in _by_precision(_allowing(rules, host, port)):
+        if rule.addresses:
+            return tuple(split_authority(address) for address in rule.addresses)
+    return ((host, None),) if is_address(host) else ()
+
+
+def decide_request(rules: Rules, request: Request) -> Verdict:
+    """Whether a request may be sent on: every request of a kept-alive connection, by all that it says."""
+    connection = decide_connection(rules, request.host, request.port)
+    if not connection.allowed:
+        return connection
+    if refusal := _authority(rules, request, connection.rule):
+        return refusal
+    method = request.method
+    if method.upper() in _NEVER or not method.isascii() or not method.isprintable() or not method:
+        return _refused(rules, "method-not-listed", method[:40], connection.rule)
+    try:
+        path, query = paths.split_target(request.target)
+    except AmbiguousPath:
+        return _refused(rules, "bad-request", "target", connection.rule)
+    said = _Said.of(request, path, query)
+    for rule in _denying(rules, request.host, request.port):
+        if _denies(rule, said):
+            return _denial(rule)
+    if request.host == HOST_NAME:
+        return connection
+    return _first_that_allows(rules, request, said)
+
+
+def _authority(rules: Rules, request: Request, rule: Rule | None) -> Verdict | None:
+    """A refusal, unless the request is for the host and port that were dialled."""
+    if request.authority is None or not request.authority:
+        return _refused(rules, "authority-missing", "", rule)
+    if request.authority == request.host:
+        return None
+    try:
+        host, port = split_authority(request.authority)
+    except NameRefused as error:
+        return _refused(rules, error.reason, "Host", rule)
+    if host != request.host or port not in (None, request.port):
+        return _refused(rules, "authority-mismatch", host if port is None else f"{host}:{port}", rule)
+    return None
+
+
+class _Said:
+    """What a request says, in every way in which it could be understood."""
+
+    __slots__ = ("keys", "methods", "paths")
+
+    def __init__(self, methods: tuple[str, ...], readings: tuple[str, ...] | None, keys: frozenset[str] | None) -> None:
+        self.methods = methods
+        self.paths = readings
+        """None when it is ambiguous."""
+        self.keys = keys
+
+    @classmethod
+    def of(cls, request: Request, path: str, query: str) -> _Said:
+        methods = [request.method]
+        readings: tuple[str, ...] | None
+        keys: frozenset[str] | None
+        for name, value in request.headers:
+            if name in _OTHER_METHOD:
+                methods.append(value.decode("latin-1").strip().upper())
+        try:
+            readings = paths.readings(path)
+            keys = paths.query_keys(query)
+        except AmbiguousPath:
+            readings, keys = None, None
+        if any(name in _OTHER_PATH for name, _ in request.headers):
+            readings = None
+        return cls(tuple(methods), readings, keys)
+
+
+def _denies(rule: Rule, said: _Said) -> bool:
+    """What can't be understood fits every pattern of a deny rule."""
+    if rule.methods and not any(method.upper() in rule.methods for method in said.methods):
+        return False
+    if rule.paths and said.paths is not None and not paths.denied_by(rule.paths, said.paths):
+        return False
+    return not (rule.query and said.keys is not None and not said.keys & set(rule.query))
+
+
+def _first_that_allows(rules: Rules, request: Request, said: _Said) -> Verdict:
+    """The first rule that allows all of it; else the refusal of the one that came closest."""
+    closest: tuple[int, Verdict] | None = None
+    for rule in _allowing(rules, request.host, request.port):
+        depth, reason, detail = _lacks(rule, said)
+        if not reason:
+            return _allowed(rule)
+        if closest is None or depth > closest[0]:
+            closest = (depth, _refused(rules, reason, detail, rule))
+    assert closest is not None
+    return closest[1]
+
+
+def _lacks(rule: Rule, said: _Said) -> tuple[int, str, str]:
+    """What a rule does not allow of a request: how far it got, the reason and a detail. No reason: it allows all."""
+    for method in said.methods:
+        if rule.methods and method not in rule.methods:
+            return 0, "method-not-listed", method[:40]
+    if rule.paths:
+        if said.paths is None:
+            return 1, "path-ambiguous", ""
+        if not paths.allowed_by(rule.paths, said.paths):
+            return 1, "path-not-listed", said.paths[0][:200]
+    if rule.query:
+        if said.keys is None:
+            return 2, "path-ambiguous", "query"
+        if unlisted := sorted(said.keys - set(rule.query)):
+            return 2, "query-not-listed", unlisted[0][:100]
+    return 3, "", ""
+
+
+def _allowing(rules: Rules, host: str, port: int) -> list[Rule]:
+    return [rule for rule in rules.allow if port in rule.ports and host_matches(rule.host, host)]
+
+
+def _denying(rules: Rules, host: str, port: int) -> list[Rule]:
+    return [rule for rule in rules.deny if _port_fits(rule, port) and host_matches(rule.host, host)]
+
+
+def _port_fits(rule: Rule, port: int | None) -> bool:
+    return not rule.ports or port in rule.ports
+
+
+def _denied(rules: Rules, host: str, port: int | None) -> Verdict | None:
+    """A denial by a rule that looks at no request; without a port, only by one for every port."""
+    for rule in rules.deny:
+        if not rule.narrows and _port_fits(rule, port) and host_matches(rule.host, host):
+            return _denial(rule)
+    return None
+
+
+def _pinned_ips(rule: Rule) -> set[str]:
+    return {split_authority(address)[0] for address in rule.addresses}
+
+
+def _allowed(rule: Rule | None) -> Verdict:
+    if rule is None:
+        return Verdict(allowed=True, key="net.host_ports")
+    return Verdict(allowed=True, rule=rule, key=rule.key, where=rule.where)
+
+
+def _denial(rule: Rule) -> Verdict:
+    reason = f"builtin-{rule.builtin}" if rule.builtin else "denied-by-rule"
+    return Verdict(False, reason, "", rule, rule.key, rule.where)  # noqa: FBT003
+
+
+def _refused(rules: Rules, reason: str, detail: str = "", rule: Rule | None = None, *, key: str = "") -> Verdict:
+    if rule is not None:
+        return Verdict(False, reason, detail, rule, rule.key, rule.where)  # noqa: FBT003
+    key = key or "net.allowlist"
+    return Verdict(False, reason, detail, None, key, rules.places.get(key, ""))  # noqa: FBT003

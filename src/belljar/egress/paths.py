@@ -1,0 +1,128 @@
+"""URL paths and query keys, as every server that might read them could understand them. Pure.
+
+Servers differ: one merges slashes, one cuts off what follows a semicolon, one takes `%2F` for a slash. A path that has
+several readings is allowed if all of them are, and denied if one of them is; what has no safe reading is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from urllib.parse import unquote_to_bytes
+
+_BAD_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_TWICE = re.compile(r"%(?:2[eEfF]|5[cC]|00|25)")
+_CONTROL = re.compile(r"[\x00-\x20\x7f]")
+_SLASH = "\ue000"
+"""Stands for an encoded slash that is a character of its segment."""
+_UNSAFE = re.compile(rf"[\x00-\x1f\x7f\\{_SLASH}]")
+
+
+class AmbiguousPath(ValueError):  # noqa: N818 a refusal is a result here
+    """Two servers would take this path for two different ones."""
+
+
+def split_target(target: str | bytes) -> tuple[str, str]:
+    """The path and the query of an origin-form target (`/a?b=c`, or `*`), as they were sent.
+
+    Raises:
+        AmbiguousPath: when it is no such target.
+
+    """
+    text = target.decode("latin-1") if isinstance(target, bytes) else target
+    path, _, query = text.partition("?")
+    if _CONTROL.search(text) or "#" in text or not (path.startswith("/") or text == "*"):
+        raise AmbiguousPath(text)
+    return path, query
+
+
+def readings(path: str) -> tuple[str, ...]:
+    """The path, percent-decoded, in each way that a server may understand it; the plainest first.
+
+    Raises:
+        AmbiguousPath: when a reading climbs (`..`), holds a control character or a backslash, or is no UTF-8.
+
+    """
+    if _BAD_PERCENT.search(path):
+        raise AmbiguousPath(path)
+    try:
+        decoded = unquote_to_bytes(path.encode("latin-1")).decode("utf-8")
+    except (UnicodeDecodeError, UnicodeEncodeError):
+        raise AmbiguousPath(path) from None
+    if _TWICE.search(decoded) or _UNSAFE.search(decoded):
+        raise AmbiguousPath(path)
+    whole = path if decoded == path else _decoded_within_segments(path)
+    found = dict.fromkeys((whole, decoded, _without_parameters(decoded)))
+    found |= dict.fromkeys([_merged(reading) for reading in found])
+    for reading in found:
+        if any(segment in (".", "..") for segment in reading.split("/")):
+            raise AmbiguousPath(path)
+    return tuple(found)
+
+
+def _decoded_within_segments(path: str) -> str:
+    parts = re.split(r"%2[fF]", path)
+    return _SLASH.join(unquote_to_bytes(part.encode("latin-1")).decode("utf-8", "replace") for part in parts)
+
+
+def _without_parameters(path: str) -> str:
+    return "/".join(segment.partition(";")[0] for segment in path.split("/")) if ";" in path else path
+
+
+def _merged(path: str) -> str:
+    return re.sub(r"//+", "/", path)
+
+
+def allowed_by(paths: tuple[str, ...], all_readings: tuple[str, ...]) -> bool:
+    """Whether every reading fits one of the globs."""
+    return all(any(matches(glob, reading) for glob in paths) for reading in all_readings)
+
+
+def denied_by(paths: tuple[str, ...], all_readings: tuple[str, ...]) -> bool:
+    """Whether any reading fits one of the globs, with or without a slash at its end."""
+    for reading in all_readings:
+        bare = reading.rstrip("/")
+        if any(matches(glob, form) for glob in paths for form in (reading, bare, bare + "/")):
+            return True
+    return False
+
+
+def matches(glob: str, path: str) -> bool:
+    """Whether the path fits: `*` is any part of one segment, `**` as a whole segment any number of them."""
+    return _pattern(glob).match(path) is not None
+
+
+@lru_cache(maxsize=4096)
+def _pattern(glob: str) -> re.Pattern[str]:
+    segments = glob.split("/")[1:]
+    text = ""
+    for at, segment in enumerate(segments):
+        last = at == len(segments) - 1
+        if segment == "**":
+            text += "/(?s:.*)" if last else "(?:/[^/]*)*?"
+        else:
+            text += "/" + "[^/]*".join(re.escape(_decoded_within_segments(part)) for part in segment.split("*"))
+    return re.compile(text + r"\Z")
+
+
+def query_keys(query: str) -> frozenset[str]:
+    """The keys of a query string, in each way that a server may split it.
+
+    Raises:
+        AmbiguousPath: when one is not validly percent-encoded.
+
+    """
+    if not query:
+        return frozenset()
+    pieces = {*query.split("&"), *re.split("[&;]", query)}
+    return frozenset(_key(piece) for piece in pieces if piece)
+
+
+def _key(piece: str) -> str:
+    raw = piece.partition("=")[0]
+    if _BAD_PERCENT.search(raw):
+        raise AmbiguousPath(piece)
+    try:
+        return unquote_to_bytes(raw.replace("+", " ").encode("latin-1")).decode("utf-8")
+    except (UnicodeDecodeError, UnicodeEncodeError):
+        raise AmbiguousPath(piece) from None

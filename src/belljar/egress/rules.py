@@ -1,0 +1,172 @@
+"""The rules of a run as the proxy holds them: plain values, compiled once from a policy and sent to its process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from belljar.policy.builtin import BUILTIN
+from belljar.policy.models import Credential, Policy
+from belljar.policy.records import dataclass, field
+
+_PLACES = (
+    *("net.enabled", "net.allowlist", "net.denylist", "net.allow_builtin", "net.host_ports", "net.canary_files"),
+    *("net.max_name_length", "net.max_name_entropy", "net.max_names", "net.budget_mb"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One entry of the allowlist, of the denylist or of the built-in list; what is empty means any."""
+
+    index: int
+    key: str
+    """`net.allowlist[2]`, or `built-in cloud-metadata`."""
+    where: str
+    """`file:line`."""
+    host: str
+    ports: tuple[int, ...] = ()
+    methods: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+    query: tuple[str, ...] = ()
+    credential: str | None = None
+    sign: str | None = None
+    rate: str | None = None
+    budget_bytes: int | None = None
+    addresses: tuple[str, ...] = ()
+    builtin: str = ""
+    """The name of the built-in entry, if it is one."""
+
+    @property
+    def narrows(self) -> bool:
+        """Whether it looks at a request: at its method, path or query."""
+        return bool(self.methods or self.paths or self.query)
+
+    @property
+    def inspects(self) -> bool:
+        """Whether it has to see inside TLS."""
+        return self.narrows or bool(self.credential or self.sign or self.rate)
+
+
+def _empty() -> Mapping[str, str]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """All that is decided by. There is no secret in it."""
+
+    allow: tuple[Rule, ...] = ()
+    deny: tuple[Rule, ...] = ()
+    """The denylist, then the built-in list without what was lifted."""
+    host_ports: tuple[int, ...] = ()
+    max_name_length: int = 100
+    max_name_entropy: float = 4.2
+    max_names: int = 256
+    budget_bytes: int | None = None
+    strip_headers: tuple[str, ...] = ()
+    credentials: tuple[Credential, ...] = ()
+    canaries: bool = False
+    """Whether there are tokens to look for, so that every TLS connection has to be opened."""
+    places: Mapping[str, str] = field(default_factory=_empty, compare=False)
+    """Keys of `net` to `file:line`."""
+
+    def credential(self, name: str | None) -> Credential | None:
+        """The credential of this name, if there is one."""
+        return next((item for item in self.credentials if item.name == name), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, that JSON carries."""
+        plain = _plain(self)
+        for name in ("allow", "deny", "credentials"):
+            plain[name] = [_plain(item) for item in plain[name]]
+        return {**plain, "places": dict(self.places)}
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> Rules:
+        """What `to_json` made."""
+        values = _tuples(plain)
+        values["allow"] = tuple(Rule(**_tuples(item)) for item in plain["allow"])
+        values["deny"] = tuple(Rule(**_tuples(item)) for item in plain["deny"])
+        values["credentials"] = tuple(Credential(**_tuples(item)) for item in plain["credentials"])
+        values["places"] = MappingProxyType(dict(plain["places"]))
+        return cls(**values)
+
+
+def _plain(record: Any) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in record.__slots__}
+
+
+def _tuples(plain: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
+
+
+def compile_rules(policy: Policy, *, dashboard_ports: Sequence[int] = ()) -> Rules:
+    """The rules that a policy says; none at all while `net.enabled` is false.
+
+    Args:
+        policy: the resolved policy.
+        dashboard_ports: ports of the host on which belljar's own dashboard listens.
+
+    """
+    net = policy.net
+    places = {key: str(policy.origin(key) or "") for key in _PLACES}
+    if not net.enabled:
+        return Rules(places=MappingProxyType(places))
+    used = {name for rule in net.allowlist for name in (rule.credential, rule.sign) if name}
+    return Rules(
+        allow=tuple(_allow(policy, at) for at in range(len(net.allowlist))),
+        deny=(*(_deny(policy, at) for at in range(len(net.denylist))), *_builtin(policy, dashboard_ports)),
+        host_ports=net.host_ports,
+        max_name_length=net.max_name_length,
+        max_name_entropy=net.max_name_entropy,
+        max_names=net.max_names,
+        budget_bytes=net.budget_bytes,
+        strip_headers=net.strip_headers,
+        credentials=tuple(item for name, item in policy.credentials.items() if name in used),
+        canaries=bool(net.canary_files),
+        places=MappingProxyType(places),
+    )
+
+
+def _allow(policy: Policy, at: int) -> Rule:
+    rule = policy.net.allowlist[at]
+    return Rule(
+        index=at,
+        key=f"net.allowlist[{at}]",
+        where=str(policy.origin(f"net.allowlist[{at}]") or ""),
+        host=rule.host,
+        ports=rule.ports,
+        methods=rule.methods,
+        paths=rule.paths,
+        query=rule.query,
+        credential=rule.credential,
+        sign=rule.sign,
+        rate=rule.rate,
+        budget_bytes=rule.budget_bytes,
+        addresses=rule.addresses,
+    )
+
+
+def _deny(policy: Policy, at: int) -> Rule:
+    rule = policy.net.denylist[at]
+    key = f"net.denylist[{at}]"
+    where = str(policy.origin(key) or "")
+    return Rule(at, key, where, rule.host, rule.ports, rule.methods, rule.paths, rule.query)
+
+
+def _builtin(policy: Policy, dashboard_ports: Sequence[int]) -> list[Rule]:
+    rules: list[Rule] = []
+    for entry in BUILTIN:
+        if entry.name in policy.net.allow_builtin:
+            continue
+        ports = tuple(dashboard_ports) if entry.name == "belljar-dashboard" else entry.ports
+        if entry.name == "belljar-dashboard" and not ports:
+            continue
+        key = f"built-in {entry.name}"
+        rules += [
+            Rule(len(rules), key, "", host, ports, entry.methods, entry.paths, builtin=entry.name)
+            for host in entry.hosts
+        ]
+    return rules

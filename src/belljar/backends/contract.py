@@ -78,6 +78,18 @@ class Availability:
 
 
 @dataclass(frozen=True, slots=True)
+class Trust:
+    """The certificates that a jar trusts when the egress proxy may have to look into TLS."""
+
+    bundle: str
+    """The host's own roots and the proxy's, as PEM."""
+    own: str
+    """The proxy's alone."""
+    subject_hash: str
+    """The name under which OpenSSL looks for it in a directory of certificates."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunRequest:
     """What to run: a command, or code in a language. The policy says what it may do."""
 
@@ -92,6 +104,8 @@ class RunRequest:
     env: Mapping[str, str] = field(default_factory=dict)
     """The caller's environment, from which `env.pass` picks."""
     explain_denials: bool = False
+    trust: Trust | None = None
+    """Given where the policy opens the network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,11 +183,23 @@ class ChangedTree:
     """Where it is neither: kinds by path of what is in the mount as it was copied, and therefore not in the tree."""
 
 
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A socket at which a jar's connections arrive, for the egress proxy: what it is for, its port, its descriptor."""
+
+    role: str
+    """`tcp`, `dns-udp`, `dns-tcp`, `http-proxy`, `socks`, `packet`, `publish`."""
+    port: int
+    descriptor: int
+
+
 class Process(Protocol):
     """A run in progress. Its output has to be read by the caller, who is also how it ends if nobody cares."""
 
     stdout: int
     stderr: int
+    listeners: tuple[Listener, ...]
+    """Where the policy opens the network: to be handed to the proxy by the caller, whose they are."""
 
     def fileno(self) -> int:
         """Readable when the last process of the jar is gone."""

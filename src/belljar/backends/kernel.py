@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUSER = 0x10000000
+CLONE_NEWNET = 0x40000000
+_NS_GET_USERNS = 0xB701
 
 MS_RDONLY, MS_NOSUID, MS_NODEV = 0x1, 0x2, 0x4
 MS_REMOUNT, MS_BIND, MS_REC = 0x20, 0x1000, 0x4000
@@ -71,6 +74,16 @@ def _encoded(text: str | None) -> bytes | None:
 def unshare(flags: int) -> None:
     """Move this process into new namespaces."""
     _checked(_libc.unshare, ctypes.c_int(flags), what="unshare")
+
+
+def setns(namespace: int, kind: int) -> None:
+    """Move this process into the namespace of the descriptor, which must be of the kind."""
+    _checked(_libc.setns, ctypes.c_int(namespace), ctypes.c_int(kind), what="setns")
+
+
+def owner_of(namespace: int) -> int:
+    """The user namespace that owns a namespace, as a descriptor."""
+    return fcntl.ioctl(namespace, _NS_GET_USERNS)
 
 
 def mount(source: str | None, target: str, kind: str | None, flags: int, options: str | None = None) -> None:

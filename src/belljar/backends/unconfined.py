@@ -22,12 +22,14 @@ from belljar.backends.contract import (
     End,
     EnforcementReport,
     LaunchPlan,
+    Listener,
     RunRequest,
     Status,
 )
 from belljar.backends.hostile_files import OpenedFiles
 from belljar.backends.runtimes import find_runtime
 from belljar.errors import UsageError
+from belljar.policy.keys import CLAUSES
 from belljar.policy.models import ContainerPolicy, Mount, Policy
 
 _PREFIX = "belljar-unconfined-"
@@ -84,8 +86,7 @@ def _report(policy: Policy) -> EnforcementReport:
         "fs.size_mb",
         "fs.inodes",
         "fs.snapshot",
-        "net.enabled",
-        "net.allowlist",
+        *(key for key in CLAUSES if key.startswith("net.")),
         "proc.uid",
     ]
     lost += ["proc.mem_mb", "proc.cpu_quota", "proc.pids", "syscalls"]
@@ -208,6 +209,7 @@ class UnconfinedProcess:
     ) -> None:
         assert isinstance(limits, dict)
         self.ended_by = ""
+        self.listeners: tuple[Listener, ...] = ()
         wanted = ((resource.RLIMIT_NOFILE, limits["open_files"]), (resource.RLIMIT_FSIZE, limits["file_size_bytes"]))
         try:
             self._child = subprocess.Popen(

@@ -48,7 +48,6 @@ def _network(policy: Policy, seen: Observation) -> Denial:
     allow = "net.enabled: true, with the host in net.allowlist"
     if seen.kind == "network":
         allow = f"net.enabled: true, net.allowlist: [{{host: {host.strip('[]')!r}, ports: [{port}]}}]"
-    allow += " (this version can't hold an allowlist yet, and refuses to open the network without)"
     return Denial("network", target, "net.enabled", _where(policy, "net.enabled"), allow, seen.count)
 
 

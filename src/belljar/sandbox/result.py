@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from belljar.backends.contract import EnforcementReport
 from belljar.policy.records import dataclass, field
+
+if TYPE_CHECKING:
+    from belljar.egress.events import Event
 
 
 class Outcome(StrEnum):
@@ -35,6 +38,8 @@ class Denial:
     allow: str
     """The smallest policy change that would allow it, or why none can."""
     count: int = 1
+    code: str = ""
+    """For the network: the stable code of the reason, such as `name-not-listed`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +86,8 @@ class RunResult:
     """Backends that the policy preferred and that were not available here."""
     image: str = ""
     """The digest of the container image that the code ran in (`sha256:…`); empty on a backend without images."""
+    egress: tuple[Event, ...] = ()
+    """Where the policy opens the network: what the proxy decided, in order; the first thousand decisions."""
     container: str = ""
     """The name of the run's container, where it was kept (`container.auto_remove: false`)."""
 

@@ -7,7 +7,7 @@ import selectors
 import signal
 import time
 from collections.abc import Iterator
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from belljar.audit.journal import record_refusal
 from belljar.backends.contract import Clause, End, EnforcementReport, LaunchPlan, Process
@@ -15,6 +15,9 @@ from belljar.errors import SandboxUnavailableError
 from belljar.policy.models import Policy
 from belljar.sandbox.events import Finished, Output
 from belljar.sandbox.result import Artifact, Denial, Outcome, RunResult, Usage
+
+if TYPE_CHECKING:
+    from belljar.sandbox.egress import Traffic
 
 _CHUNK = 1 << 16
 
@@ -88,6 +91,7 @@ def make_result(
     started: float,
     artifacts: tuple[Artifact, ...],
     fallback_from: tuple[str, ...],
+    traffic: Traffic | None = None,
 ) -> RunResult:
     """What the run came to. Raises SandboxUnavailableError when the jar broke before the code could start."""
     if end.ended_by == "internal" or (not end.started and end.ended_by in ("", "gate")):
@@ -108,7 +112,7 @@ def make_result(
         truncated=watch.truncated,
         duration=time.monotonic() - started,
         usage=Usage(end.cpu_seconds, end.peak_memory_bytes, end.processes, end.bytes_read, end.bytes_written),
-        denials=_denials(policy, end),
+        denials=_denials(policy, end) + (traffic.denials if traffic else ()),
         artifacts=artifacts,
         policy_digest=plan.policy_digest,
         enforcement=report,
@@ -117,6 +121,7 @@ def make_result(
         fallback_from=fallback_from,
         image=plan.image,
         container=end.kept,
+        egress=traffic.records if traffic else (),
     )
 
 
@@ -154,6 +159,7 @@ def _reason(policy: Policy, outcome: Outcome, end: End) -> str:
         )
     words = {
         "killed": "it was killed by the caller",
+        "canary-token": "it sent a planted canary token to the network (net.canary_files)",
         "container": "its container's first process was killed: by the code itself, or from outside",
         "abandoned": "nobody waited for it any more, or its Sandbox closed",
     }

@@ -7,7 +7,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from belljar.audit.state import state_directory
@@ -23,7 +23,9 @@ from belljar.sandbox.running import Watch, make_result, new_run_id, refused_resu
 from belljar.sandbox.stream import Handle, Stream
 
 if TYPE_CHECKING:
+    from belljar.egress.events import Event
     from belljar.sandbox.changes import Changes
+    from belljar.sandbox.egress import Egress
 
 PolicyLike = Policy | str | os.PathLike[str] | Mapping[str, Any] | None
 Input = bytes | str | int | None
@@ -44,6 +46,7 @@ class Sandbox:
         overrides: `key=value`, as `--set` takes them.
         timeout: Instead of the policy's, as `30s`.
         one_shot: There will be one run only, so that no jar is kept waiting for the next.
+        on_egress: Called with each decision of the egress proxy, as it is made, from a thread of belljar's.
 
     Raises:
         PolicyError: the policy can't be read, or asks for more than the managed one allows.
@@ -60,6 +63,7 @@ class Sandbox:
         overrides: Sequence[str] = (),
         timeout: str | None = None,
         one_shot: bool = False,
+        on_egress: Callable[[Event], None] | None = None,
     ) -> None:
         self.policy = _resolve(
             policy, backend=backend, workspace=workspace, live=live, overrides=overrides, timeout=timeout
@@ -75,6 +79,7 @@ class Sandbox:
         """What the host wrote, and when: those are no artifacts."""
         self._applied: dict[str, int] = {}
         self._backend, self.fallback_from = open_best(self.policy, state=state_directory())
+        self._egress = None if self._backend.name == "unconfined" else _egress(self.policy, on_egress)
 
     @property
     def backend_name(self) -> str:
@@ -179,6 +184,7 @@ class Sandbox:
             arguments=tuple(args),
             env=dict(os.environ) if self.policy.env.pass_ or self._backend.name == "unconfined" else {},
             explain_denials=explain_denials,
+            trust=self._egress.trust if self._egress else None,
         )
 
     def _events(
@@ -190,16 +196,22 @@ class Sandbox:
         if refused := report.refused_by(self.policy):
             yield Finished(refused_result(self.policy, plan, run_id, report, refused))
             return
+        secrets = self._egress.secrets() if self._egress else {}
         since_ns = max(time.time_ns() - _CLOCK_TICK_NS, self._last_end_ns)
         with _input(stdin) as descriptor:
             process = jar.launch(plan, request, stdin=descriptor, prepare=not self._one_shot)
         with self._lock:
             self._running.add(handle)
+        traffic = None
         try:
             handle.started(process)
+            if self._egress and process.listeners:
+                traffic = self._egress.serve(run_id, process, secrets, handle.kill)
             watch = Watch(process, self.policy.proc.output_bytes)
             yield from watch.events()
             end = process.end()
+            if traffic:
+                traffic.close()
             artifacts = self._artifacts(jar, since_ns)
             self._last_end_ns = time.time_ns()
             yield Finished(
@@ -213,9 +225,12 @@ class Sandbox:
                     started=started,
                     artifacts=artifacts,
                     fallback_from=self.fallback_from,
+                    traffic=traffic,
                 )
             )
         finally:
+            if traffic:
+                traffic.close()
             handle.ended()
             with self._lock:
                 self._running.discard(handle)
@@ -306,6 +321,8 @@ class Sandbox:
                 plan = plan or self.plan(argv=["true"])
                 self._jar = self._backend.open(self.policy, plan)
                 self._opened_ns = time.time_ns()
+                if self._egress:
+                    self._egress.plant(self._jar)
             return self._jar
 
     def close(self) -> None:
@@ -348,6 +365,15 @@ def _resolve(
         backend=backend,
         timeout=timeout,
     )
+
+
+def _egress(policy: Policy, on_egress: Callable[[Event], None] | None) -> Egress | None:
+    """Its network, if the policy opens one. Nothing of it is imported otherwise."""
+    if not policy.net.enabled:
+        return None
+    from belljar.sandbox.egress import Egress
+
+    return Egress(policy, on_egress)
 
 
 def _last(stream: Stream) -> RunResult:

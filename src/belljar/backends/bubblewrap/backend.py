@@ -13,7 +13,7 @@ from belljar.backends.bubblewrap import wire
 from belljar.backends.bubblewrap.client import LAUNCHER, fault, launcher_died
 from belljar.backends.bubblewrap.compile import compile_plan
 from belljar.backends.bubblewrap.host import Host, gather
-from belljar.backends.contract import Availability, Clause, End, LaunchPlan, Observation, RunRequest, Status
+from belljar.backends.contract import Availability, Clause, End, LaunchPlan, Listener, Observation, RunRequest, Status
 from belljar.backends.hostile_files import OpenedFiles
 from belljar.backends.runtimes import find_program
 from belljar.errors import BelljarError, PrerequisiteError, SandboxUnavailableError, UsageError
@@ -104,7 +104,8 @@ class BubblewrapJar(OpenedFiles):
                 "expect": plan.stage["expect"],
                 "memory_group": plan.stage["memory_group"],
                 "observe_files": request.explain_denials,
-                "observe_network": True,
+                "observe_network": plan.stage["gateway_ports"] is None,  # else the proxy sees it all
+                "gateway_ports": plan.stage["gateway_ports"],
             },
         }
         ours, theirs = wire.pair()
@@ -118,7 +119,10 @@ class BubblewrapJar(OpenedFiles):
             except OSError as error:
                 ours.close()
                 raise self.last_words() from error
-        return self._process(ours)
+        process = self._process(ours)
+        if plan.stage["gateway_ports"]:
+            process.await_listeners()
+        return process
 
     def _process(self, events: socket.socket) -> BubblewrapProcess:
         """The stage answers with the run's output and errors, as soon as there are processes to write them."""
@@ -215,11 +219,28 @@ class BubblewrapProcess:
         self._jar = jar
         self.stdout = stdout
         self.stderr = stderr
+        self.listeners: tuple[Listener, ...] = ()
         self._events = events
+        self._early_end: wire.Message | None = None
 
     def fileno(self) -> int:
         """Readable when the run has ended."""
         return self._events.fileno()
+
+    def await_listeners(self) -> None:
+        """Wait until the jar has its gateway, or has ended without."""
+        received = wire.receive(self._events)
+        if received is None:
+            self.close()
+            raise self._jar.last_words()
+        message, descriptors = received
+        if "listeners" in message:
+            self.listeners = tuple(
+                Listener(role, port, descriptor)
+                for (role, port), descriptor in zip(message["listeners"], descriptors, strict=True)
+            )
+        else:
+            self._early_end = message
 
     def kill(self, reason: str) -> None:
         """End the whole tree."""
@@ -234,10 +255,7 @@ class BubblewrapProcess:
 
     @cached_property
     def _end(self) -> End:
-        received = wire.receive(self._events)
-        if received is None:
-            raise self._jar.last_words()
-        message, _descriptors = received
+        message = self._early_end or self._received_end()
         code, number = _split(message["exit_code"], message["code_status"])
         return End(
             exit_code=code,
@@ -254,6 +272,12 @@ class BubblewrapProcess:
             pids_refused=int(message["pids_refused"]),
             observations=tuple(Observation(**seen) for seen in message["observations"]),
         )
+
+    def _received_end(self) -> wire.Message:
+        received = wire.receive(self._events)
+        if received is None:
+            raise self._jar.last_words()
+        return received[0]
 
     def close(self) -> None:
         """Let go; a run that is still alive is ended by its stage."""

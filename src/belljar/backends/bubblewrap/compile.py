@@ -10,6 +10,7 @@ from belljar.backends.bubblewrap.host import Host
 from belljar.backends.bubblewrap.report import report
 from belljar.backends.bubblewrap.stageplan import Source, StagePlan, View, ViewKind
 from belljar.backends.contract import LaunchPlan, RunRequest
+from belljar.backends.network import opening
 from belljar.backends.runtimes import find_runtime
 from belljar.errors import UsageError
 from belljar.limits.values import Limits
@@ -31,7 +32,7 @@ write (they are the same user) to make it forget that it dies with bubblewrap.""
 
 def compile_plan(policy: Policy, request: RunRequest, host: Host) -> LaunchPlan:
     """The plan for one run. The stage part depends on the policy and the runtime only, so a Sandbox stages once."""
-    stage = _stage(policy, host)
+    stage = _stage(policy, request, host)
     environment = _environment(policy, request, host)
     readonly, writable = _mount_points(policy, host)
     return LaunchPlan(
@@ -53,6 +54,7 @@ def compile_plan(policy: Policy, request: RunRequest, host: Host) -> LaunchPlan:
             "absent_at_first": _absent_at_first(policy, stage),
             "memory_group": "memory" in host.cgroup.controllers,
             "code_name": _code_name(request, host),
+            "gateway_ports": opening.ports(policy) if policy.net.enabled else None,
         },
         report=report(policy, host),
         policy_digest=policy.digest,
@@ -68,7 +70,7 @@ def _limits(policy: Policy) -> dict[str, Any]:
 # --- what is staged --------------------------------------------------------------------------------------------------
 
 
-def _stage(policy: Policy, host: Host) -> StagePlan:
+def _stage(policy: Policy, request: RunRequest, host: Host) -> StagePlan:
     sources: list[Source] = []
     views = []
     for mount in policy.fs.mounts:
@@ -87,11 +89,12 @@ def _stage(policy: Policy, host: Host) -> StagePlan:
         size_bytes=policy.fs.size_bytes,
         inodes=policy.fs.inodes,
         snapshot=policy.fs.snapshot,
-        etc_files=_etc(policy),
+        etc_files=_etc(policy, request),
         etc_host=host.etc,
         directories=host.directories,
         links=host.links,
         runtimes=runtimes,
+        network=policy.net.enabled,
     )
 
 
@@ -103,16 +106,18 @@ def _kind(mount: Mount) -> ViewKind:
     return ViewKind.COW if mount.cow else ViewKind.LIVE
 
 
-def _etc(policy: Policy) -> dict[str, str]:
+def _etc(policy: Policy, request: RunRequest) -> dict[str, str]:
     uid = policy.proc.uid
+    trusted = opening.trust_files(request.trust) if request.trust else {}
     return {
+        **{f"ssl/certs/{name}": text for name, text in trusted.items()},
         "passwd": f"root:x:0:0:root:/root:/usr/sbin/nologin\njar:x:{uid}:{uid}:jar:{HOME}:/bin/sh\n"
         "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
         "group": f"root:x:0:\njar:x:{uid}:\nnogroup:x:65534:\n",
         "hosts": "127.0.0.1 localhost jar\n::1 localhost\n",
         "hostname": "jar\n",
         "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n",
-        "resolv.conf": "options timeout:1 attempts:1\n",
+        "resolv.conf": opening.RESOLVER if policy.net.enabled else "options timeout:1 attempts:1\n",
         "os-release": 'NAME="belljar"\nID=belljar\n',
     }
 
@@ -182,6 +187,8 @@ def _environment(policy: Policy, request: RunRequest, host: Host) -> dict[str, s
         environment |= {"PYTHONPATH": policy.fs.workdir, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
     if request.code is not None and request.language == "javascript":
         environment["NODE_PATH"] = f"{policy.fs.workdir}/node_modules"
+    if policy.net.enabled:
+        environment |= opening.variables(policy, opening.BUNDLE)
     environment |= {name: request.env[name] for name in policy.env.pass_ if name in request.env}
     return {**environment, **policy.env.set}
 

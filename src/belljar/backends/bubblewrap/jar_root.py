@@ -5,6 +5,7 @@ Runs in the stage, as the jar's user. What is mounted here is read-only for good
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 
@@ -26,10 +27,11 @@ def make_root(plan: StagePlan) -> None:
         os.symlink(target, layout.inside(path))
     for path in plan.directories:
         _show(path, path)
-    for name, text in plan.etc_files.items():
-        create(layout.inside(f"/etc/{name}"), text.encode())
     for name in plan.etc_host:
-        _share(f"/etc/{name}", layout.inside(f"/etc/{name}"), CLOSED)
+        share = _copy if any(file.startswith(f"{name}/") for file in plan.etc_files) else _share
+        share(f"/etc/{name}", layout.inside(f"/etc/{name}"), CLOSED)
+    for name, text in plan.etc_files.items():
+        _replace(layout.inside(f"/etc/{name}"), text.encode())
     for index, path in plan.runtimes:
         if not plan.is_late(path):
             _show(layout.source(index), path)
@@ -76,6 +78,21 @@ def _share(host_path: str, staged_path: str, attributes: int) -> None:
         create(staged_path)
     kernel.mount(host_path, staged_path, None, kernel.MS_BIND | kernel.MS_REC)
     kernel.restrict(staged_path, attributes, recursive=True)
+
+
+def _copy(host_path: str, staged_path: str, attributes: int) -> None:
+    """A directory of files and links, as it is on the host, so that belljar can add files of its own."""
+    os.makedirs(staged_path)
+    for entry in os.scandir(host_path):
+        if entry.is_symlink() or entry.is_file():
+            _share(entry.path, f"{staged_path}/{entry.name}", attributes)
+
+
+def _replace(path: str, content: bytes) -> None:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    create(path, content)
 
 
 def _make_dev() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from belljar.backends.bubblewrap.host import Host
 from belljar.backends.contract import Clause, EnforcementReport, Status
+from belljar.backends.network.clauses import network_clauses
 from belljar.limits.detect import Mechanism
 from belljar.policy.models import ContainerPolicy, Policy
 
@@ -22,7 +23,7 @@ def report(policy: Policy, host: Host) -> EnforcementReport:
             _deny_globs(policy),
             *_size(policy),
             _enforced("fs.snapshot", "a copy in the jar's own tmpfs" if policy.fs.snapshot else "not asked for"),
-            *_net(policy),
+            *network_clauses(policy),
             _enforced("proc.uid", "user namespace" + (", a kernel uid of the jar's own" if host.root else "")),
             _memory(host),
             _cpu(host),
@@ -78,14 +79,6 @@ def _size(policy: Policy) -> tuple[Clause, ...]:
         _enforced("fs.size_mb", "tmpfs size, one for all that is writable"),
         _enforced("fs.inodes", "tmpfs nr_inodes"),
     )
-
-
-def _net(policy: Policy) -> tuple[Clause, ...]:
-    keys = ("net.enabled", "net.allowlist")
-    if policy.net.enabled:
-        lost = "this version has no egress proxy, so no host can be reached, listed or not"
-        return tuple(Clause(key, Status.UNSUPPORTED, "an empty network namespace", lost) for key in keys)
-    return tuple(_enforced(key, "an empty network namespace") for key in keys)
 
 
 _NO_CONTAINER = "not a container: nothing to do"

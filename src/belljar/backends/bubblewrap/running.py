@@ -32,6 +32,8 @@ from belljar.backends.bubblewrap.canary import Jar, failures
 from belljar.backends.bubblewrap.lifeline import die_with
 from belljar.backends.bubblewrap.observe import Observer
 from belljar.backends.bubblewrap.wire import Message
+from belljar.backends.contract import Listener as GatewayListener
+from belljar.backends.network.gateway import JAR_INTERFACE, open_gateway
 from belljar.backends.seccomp import filters
 from belljar.backends.seccomp.notify import Listener
 from belljar.limits import monitor, rlimits
@@ -64,17 +66,30 @@ class JarSpec:
     observe_files: bool
     observe_network: bool
     memory_group: bool
+    gateway_ports: tuple[int, ...] | None
+    """The ports of its gateway, if the policy opens the network."""
 
     @classmethod
     def of(cls, data: Message) -> JarSpec:
         """From the host's message."""
-        return cls(**{**data, "limits": Limits.from_json(data["limits"])})
+        ports = data["gateway_ports"]
+        changed = {"limits": Limits.from_json(data["limits"]), "gateway_ports": None if ports is None else tuple(ports)}
+        return cls(**{**data, **changed})
 
 
 class Run:
     """A jar, waiting or in use."""
 
-    def __init__(self, name: str, spec: JarSpec, group: RunGroup | None, absent: list[str], covered: list[str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        spec: JarSpec,
+        group: RunGroup | None,
+        absent: list[str],
+        covered: list[str],
+        *,
+        cabled: bool,
+    ) -> None:
         self.name = name
         self.spec = spec
         self.group = group
@@ -82,6 +97,8 @@ class Run:
         """Further canary paths, for this jar only."""
         self.covered = covered
         """Further mount points: denied files in a live mount."""
+        self.cabled = cabled
+        """Whether its gateway, if it has one, is a namespace of its own."""
         self.timeout_seconds = 0.0
         """Set when there is something to run; until then the jar waits."""
         self.prepares = False
@@ -99,6 +116,8 @@ class Run:
         self.outputs = (-1, -1)
         """The ends of its output and errors that the host is to have."""
         self.observer: Observer | None = None
+        self.listeners: tuple[GatewayListener, ...] = ()
+        """The sockets of its gateway, which the host is to have."""
 
         self.next_sample = 0.0
         self.peak_processes = 0
@@ -188,6 +207,8 @@ class Run:
             os.close(jar.root_fd)
         with contextlib.suppress(OSError):
             self.io_fd = os.open(f"/proc/{jar.init_pid}/io", os.O_RDONLY | os.O_CLOEXEC)
+        if self.spec.gateway_ports is not None:
+            self.listeners = open_gateway(pid, self.spec.gateway_ports, separate=self.cabled)
         self.problems = failures(jar)
         processes = self.spec.limits.pids + 1 + (_SLACK if self.group else 0)  # the jar's pid 1 counts
         resource.prlimit(pid, resource.RLIMIT_NPROC, (processes, processes))
@@ -202,6 +223,7 @@ class Run:
             "absent": expect["absent"] + self.absent,
             "readonly": expect["readonly"] + self.covered,
             "kernel_uid": os.geteuid(),  # the stage's user is the jar's
+            "interfaces": ["lo", JAR_INTERFACE] if self.spec.gateway_ports is not None and self.cabled else ["lo"],
         }
 
     def go(self) -> None:
@@ -287,10 +309,17 @@ class Run:
                 os.close(descriptor)
         self.pidfd = self.errors = self.code_fd = self.init_fd = self.proc_fd = self.io_fd = -1
         self.close_outputs()
+        self.close_listeners()
         if self.gate:
             self.gate.close()
         if self.observer:
             self.observer.close()
+
+    def close_listeners(self) -> None:
+        """The host has them, or nobody will: a gateway lives as long as its sockets do."""
+        for listener in self.listeners:
+            os.close(listener.descriptor)
+        self.listeners = ()
 
     def close_outputs(self) -> None:
         """The host has its own ends now, or nobody will read."""

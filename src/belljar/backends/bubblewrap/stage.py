@@ -30,6 +30,7 @@ from belljar.backends.bubblewrap.running import JarSpec, Run
 from belljar.backends.bubblewrap.stageplan import StagePlan
 from belljar.backends.bubblewrap.tree import remove_in_place, remove_tree
 from belljar.backends.bubblewrap.views import open_inside
+from belljar.backends.network.probe import WITHOUT_VETH, has_veth
 from belljar.errors import BelljarError, PolicyError, PrerequisiteError, SandboxUnavailableError
 from belljar.limits.groups import JarGroup, RunGroup
 
@@ -94,6 +95,8 @@ class Stage:
         self._spare: Run | None = None
         self._lookout: Lookout | None = None
         self._covers_everything = True
+        self._cabled = True
+        """Whether the gateways of its jars are namespaces of their own."""
         self._count = 0
         self._views: list[int] = []
         self._copied: list[int] = []
@@ -115,6 +118,9 @@ class Stage:
                 staged.shortfalls.append(("fs.deny_globs", lost))
         self._runs_fd = os.open(layout.RUNS, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._code_fd = os.open(layout.CODE, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        if self._plan.network and not has_veth():
+            self._cabled = False
+            staged.shortfalls.append(("net.enabled", WITHOUT_VETH))
         self._launcher_fd = end_with(self._launcher)
         self._watch(self._launcher_fd, self._on_launcher_end)
         wire.send(
@@ -308,7 +314,15 @@ class Stage:
         wire.send(host, {"ok": True}, run.outputs)
         run.close_outputs()
         if run.ready:
-            run.go()
+            self._go(run, host)
+
+    def _go(self, run: Run, host: socket.socket) -> None:
+        """Open the gate. What the code then dials waits in the sockets' queues until the proxy takes them over."""
+        if run.listeners:
+            roles = [[listener.role, listener.port] for listener in run.listeners]
+            wire.send(host, {"listeners": roles}, tuple(listener.descriptor for listener in run.listeners))
+            run.close_listeners()
+        run.go()
 
     def _prepare(self, spec: JarSpec) -> None:
         """Have a jar at its gate for the next run: fresh, and made while nobody waits."""
@@ -333,7 +347,7 @@ class Stage:
         try:
             self._make_directories(name)
             group = self._group.run_group(name, spec.limits) if self._group else None
-            run = Run(name, spec, group, absent, self._covered)
+            run = Run(name, spec, group, absent, self._covered, cabled=self._cabled)
             run.launch(
                 os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) if standard_input < 0 else os.dup(standard_input)
             )
@@ -415,7 +429,7 @@ class Stage:
         if not holds:
             run.kill("canary" if run.init_pid else "gate")
         elif run.name in self._hosts:
-            run.go()
+            self._go(run, self._hosts[run.name])
 
     def _on_host(self, run: Run, host: socket.socket) -> None:
         received = wire.receive(host)

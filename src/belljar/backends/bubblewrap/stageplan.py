@@ -66,6 +66,9 @@ class StagePlan:
     runtimes: tuple[tuple[int, str], ...] = ()
     """Interpreters' directories: (index into the sources, path in the jar)."""
 
+    network: bool = False
+    """Whether its jars have a gateway."""
+
     def is_late(self, path: str) -> bool:
         """Whether `path` lies in a directory that each run has anew, so that it can be mounted only then."""
         return path.startswith("/tmp/")
@@ -93,6 +96,7 @@ class StagePlan:
             directories=tuple(data["directories"]),
             links=tuple((path, target) for path, target in data["links"]),
             runtimes=tuple((index, path) for index, path in data["runtimes"]),
+            network=data["network"],
         )
 
 

@@ -18,7 +18,7 @@ LAUNCHER_DIED = {
 """What the stage says last, and the host where no stage is left to say it."""
 
 MAX_MESSAGE = 4 << 20
-_MAX_DESCRIPTORS = 16
+_MAX_DESCRIPTORS = 250
 
 Message = dict[str, Any]
 

@@ -1,0 +1,206 @@
+"""The gateway of a jar: an empty network namespace at the other end of a cable, in which every address is local.
+
+```
+jar's namespace                      gateway's namespace
+  lo                                   lo      every address there is: "local", so that whatever the code dials arrives
+  eth0 198.19.255.2 ──── cable ──── gw0 198.19.255.1
+  default route via gw0                listeners of the proxy, on the ports of the policy and for DNS
+```
+
+Nothing of belljar's runs in either: a child enters them for a moment, makes the sockets, and hands them back. The proxy
+that gets them is outside, and nothing else has a way into the gateway or out of it. The guest's servers stay its own.
+No privilege on the host is needed: both namespaces belong to the jar's user namespace, whose owner started it.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import ctypes
+import errno
+import os
+import socket
+import struct
+from collections.abc import Sequence
+
+from belljar.backends import kernel
+from belljar.backends.contract import Listener
+from belljar.backends.network.attempts import attempts_only
+from belljar.backends.network.netlink import LOCAL, UNICAST, Netlink
+
+JAR_INTERFACE, GATEWAY_INTERFACE = "eth0", "gw0"
+JAR_ADDRESS, GATEWAY_ADDRESS, _BITS = "198.19.255.2", "198.19.255.1", 30
+JAR_ADDRESS_6, GATEWAY_ADDRESS_6, _BITS_6 = "fd62:656c:6c6a:1::2", "fd62:656c:6c6a:1::1", 64
+PROXY_ADDRESS = "198.18.0.1"
+"""Where the jar finds DNS and the proxy, for programs that are told about one. Like any other address it is local."""
+HTTP_PROXY_PORT, SOCKS_PORT, DNS_PORT = 3128, 1080, 53
+MOST_PORTS = 200
+"""Listeners of a jar: they are handed on in one message, and each is a descriptor."""
+
+_BACKLOG = 1024
+_TIMEOUT_SECONDS = 10
+_ETH_P_ALL = 3
+_SO_ATTACH_FILTER = 26
+_IP_PKTINFO, _IPV6_RECVPKTINFO = 8, 49
+
+
+def open_gateway(pid: int, ports: Sequence[int], *, separate: bool) -> tuple[Listener, ...]:
+    """Give the jar of process `pid` its gateway, with listeners on the ports. Forks: for a process of one thread.
+
+    Without `separate` the sockets are in the jar's own namespace, where they get in the way of its servers.
+
+    Raises:
+        OSError: with what could not be done.
+    """
+    network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return _in_child(network, ports, separate=separate)
+    finally:
+        os.close(network)
+
+
+def _in_child(network: int, ports: Sequence[int], *, separate: bool) -> tuple[Listener, ...]:
+    """A process of its own goes in, because it does not come out again."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    child = os.fork()
+    if child == 0:
+        try:
+            ours.close()
+            _build(network, ports, theirs, separate=separate)
+            os._exit(0)
+        except OSError as error:
+            theirs.send(struct.pack("=i", error.errno or 0) + str(error.strerror or error).encode()[:500])
+        finally:
+            os._exit(1)
+    theirs.close()
+    with ours:
+        ours.settimeout(_TIMEOUT_SECONDS)
+        try:
+            opened = _receive(ours)
+        finally:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(child, 0)
+    return opened
+
+
+def _build(network: int, ports: Sequence[int], parent: socket.socket, *, separate: bool) -> None:
+    with contextlib.suppress(PermissionError):  # root's containers are of the host's own user namespace
+        kernel.setns(kernel.owner_of(network), kernel.CLONE_NEWUSER)
+    if separate:
+        kernel.unshare(kernel.CLONE_NEWNET)
+        gateway = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        six = _join(network, gateway)
+    else:
+        kernel.setns(network, kernel.CLONE_NEWNET)
+        six = _make_everything_local()
+    _send(parent, _sockets(ports, six=six, watch=separate))
+
+
+def _join(network: int, gateway: int) -> bool:
+    """Lay the cable; whether it carries IPv6 too. Ends in the gateway."""
+    with Netlink() as here:
+        here.make_veth(GATEWAY_INTERFACE, JAR_INTERFACE, network)
+    six = _make_everything_local(GATEWAY_INTERFACE)
+    kernel.setns(network, kernel.CLONE_NEWNET)
+    with Netlink() as there:
+        there.up("lo")
+        there.add_address(JAR_INTERFACE, JAR_ADDRESS, _BITS)
+        there.up(JAR_INTERFACE)
+        there.add_route(socket.AF_INET, UNICAST, JAR_INTERFACE, GATEWAY_ADDRESS)
+        if six:
+            there.add_address(JAR_INTERFACE, JAR_ADDRESS_6, _BITS_6)
+            there.add_route(socket.AF_INET6, UNICAST, JAR_INTERFACE, GATEWAY_ADDRESS_6)
+    kernel.setns(gateway, kernel.CLONE_NEWNET)
+    return six
+
+
+def _make_everything_local(cable: str = "") -> bool:
+    """Every address is this namespace's own; whether IPv6 too. Where it can't be had, it has no route: closed."""
+    with Netlink() as here:
+        here.up("lo")
+        if cable:
+            here.add_address(cable, GATEWAY_ADDRESS, _BITS)
+            here.up(cable)
+        here.add_route(socket.AF_INET, LOCAL, "lo")
+        try:
+            if cable:
+                here.add_address(cable, GATEWAY_ADDRESS_6, _BITS_6)
+            here.add_route(socket.AF_INET6, LOCAL, "lo")
+        except OSError:
+            return False
+    return True
+
+
+# --- the sockets -----------------------------------------------------------------------------------------------------
+
+
+def _sockets(ports: Sequence[int], *, six: bool, watch: bool) -> list[tuple[str, int, socket.socket]]:
+    made: list[tuple[str, int, socket.socket]] = [("dns-udp", DNS_PORT, _resolver(socket.AF_INET))]
+    if six:
+        made.append(("dns-udp", DNS_PORT, _resolver(socket.AF_INET6)))
+    if watch:
+        made.append(("packet", 0, _packet_watch()))
+    special = {DNS_PORT: "dns-tcp", HTTP_PROXY_PORT: "http-proxy", SOCKS_PORT: "socks"}
+    roles = {**dict.fromkeys(ports, "tcp"), **special}
+    made += [(role, port, _listener(port, six=six)) for port, role in roles.items()]
+    return made
+
+
+def _listener(port: int, *, six: bool) -> socket.socket:
+    listener = socket.socket(socket.AF_INET6 if six else socket.AF_INET, socket.SOCK_STREAM)
+    if six:
+        listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("::" if six else "0.0.0.0", port))  # noqa: S104 - of a namespace that nobody else is in
+    listener.listen(_BACKLOG)
+    return listener
+
+
+def _resolver(family: int) -> socket.socket:
+    """Answers have to come from the address that was asked, so each datagram tells which that was."""
+    resolver = socket.socket(family, socket.SOCK_DGRAM)
+    if family == socket.AF_INET6:
+        resolver.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        resolver.setsockopt(socket.IPPROTO_IPV6, _IPV6_RECVPKTINFO, 1)
+    else:
+        resolver.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, 1)
+    resolver.bind(("::" if family == socket.AF_INET6 else "0.0.0.0", DNS_PORT))  # noqa: S104
+    return resolver
+
+
+def _packet_watch() -> socket.socket:
+    """Sees attempts on every port, also on those where nobody listens: they are refused by the kernel, and recorded."""
+    watch = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0)
+    buffer = ctypes.create_string_buffer(attempts_only())
+    program = struct.pack("HL", (len(buffer) - 1) // 8, ctypes.addressof(buffer))
+    watch.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+    watch.bind((GATEWAY_INTERFACE, _ETH_P_ALL))
+    return watch
+
+
+# --- handing them back -----------------------------------------------------------------------------------------------
+
+
+def _send(parent: socket.socket, made: Sequence[tuple[str, int, socket.socket]]) -> None:
+    names = ",".join(f"{role}:{port}" for role, port, _socket in made)
+    descriptors = array.array("i", [opened.fileno() for _role, _port, opened in made])
+    parent.sendmsg([struct.pack("=i", 0) + names.encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
+
+
+def _receive(end: socket.socket) -> tuple[Listener, ...]:
+    room = socket.CMSG_SPACE((MOST_PORTS + 8) * 4)
+    try:
+        message, ancillary, _flags, _address = end.recvmsg(1 << 16, room, socket.MSG_CMSG_CLOEXEC)
+    except TimeoutError as error:
+        raise OSError(errno.ETIMEDOUT, "the jar's gateway was not ready in time") from error
+    if not message:
+        raise OSError(errno.EPIPE, "the process that makes the jar's gateway has died")
+    number = struct.unpack_from("=i", message)[0]
+    text = message[4:].decode(errors="replace")
+    if not ancillary:
+        raise OSError(number or errno.EIO, text)
+    descriptors = array.array("i")
+    for _level, _kind, data in ancillary:
+        descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
+    words = [word.split(":") for word in text.split(",")]
+    return tuple(Listener(role, int(port), number) for (role, port), number in zip(words, descriptors, strict=True))

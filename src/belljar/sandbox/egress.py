@@ -1,0 +1,161 @@
+"""A Sandbox's network: hands each run's listeners to the proxy, and makes records and denials of what it decides."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from functools import cached_property
+
+from belljar.audit.state import state_directory
+from belljar.backends.contract import Jar, Process, Trust
+from belljar.egress import ca
+from belljar.egress.client import PROXY, Listener, Served
+from belljar.egress.credentials import fetch
+from belljar.egress.decide import Verdict
+from belljar.egress.events import Event
+from belljar.egress.reasons import change, words
+from belljar.egress.rules import Rules, compile_rules
+from belljar.errors import BelljarError, SandboxUnavailableError
+from belljar.policy.models import Policy
+from belljar.sandbox.result import Denial
+
+_MOST_RECORDS = 1000
+_MOST_DENIALS = 100
+_MOST_ROOTS = 4 << 20
+CANARY = "canary-token"
+"""Why a run is ended that sent a planted token."""
+
+
+class Egress:
+    """What the runs of one Sandbox share: the rules, the certificates, the planted tokens."""
+
+    def __init__(self, policy: Policy, on_event: Callable[[Event], None] | None = None) -> None:
+        self._policy = policy
+        self._on_event = on_event
+        self._rules = compile_rules(policy)
+        self._tokens = {path: os.urandom(20).hex() for path in policy.net.canary_files}
+
+    @cached_property
+    def trust(self) -> Trust:
+        """The certificates that its jars trust."""
+        authority = ca.load_or_make(state_directory())
+        roots = ca.host_roots()
+        if self._policy.net.ca_file:  # what is passed through, the code itself has to verify
+            with open(self._policy.net.ca_file, encoding="ascii", errors="replace") as file:
+                roots += file.read(_MOST_ROOTS)
+        return Trust(ca.trust_bundle(authority, roots), authority.certificate, ca.subject_hash())
+
+    def plant(self, jar: Jar) -> None:
+        """Write the canary tokens where the policy wants them."""
+        for path, token in self._tokens.items():
+            index, mount = next(
+                (at, mount)
+                for at, mount in enumerate(self._policy.fs.mounts)
+                if path.startswith(f"{mount.path}/") and mount.rw
+            )
+            jar.write(index, path[len(mount.path) + 1 :], f"{token}\n".encode())
+
+    def secrets(self) -> dict[str, str]:
+        """The credentials that the rules use, fetched for one run."""
+        return {spec.name: fetch(spec, os.environ) for spec in self._rules.credentials}
+
+    def serve(self, run_id: str, process: Process, secrets: Mapping[str, str], kill: Callable[[str], None]) -> Traffic:
+        """Let the proxy have the run's listeners. Raises SandboxUnavailableError if there is none."""
+        traffic = Traffic(self._policy, self._rules, kill, self._on_event)
+        listeners = [Listener(one.role, one.port, one.descriptor) for one in process.listeners]
+        process.listeners = ()
+        tokens = [token.encode() for token in self._tokens.values()]
+        try:
+            traffic.served = PROXY.serve(
+                run_id, self._rules, secrets, tokens, listeners, self._policy.net.ca_file, traffic.take
+            )
+        except BelljarError:
+            kill("killed")
+            raise
+        except OSError as error:
+            kill("killed")
+            raise SandboxUnavailableError(f"the egress proxy could not be reached: {error}") from error
+        return traffic
+
+
+class Traffic:
+    """What the proxy told of one run."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        rules: Rules,
+        kill: Callable[[str], None],
+        also: Callable[[Event], None] | None = None,
+    ) -> None:
+        self._policy = policy
+        self._rules = rules
+        self._kill = kill
+        self._also = also
+        self._lock = threading.Lock()
+        self._records: list[Event] = []
+        self._denied: dict[Denial, int] = {}
+        self.served: Served | None = None
+
+    def take(self, event: Event) -> None:
+        """Called by the proxy's client, from its own thread."""
+        with self._lock:
+            if len(self._records) < _MOST_RECORDS:
+                self._records.append(event)
+            if not event.allowed:
+                denial = self._denial(event)
+                if denial in self._denied or len(self._denied) < _MOST_DENIALS:
+                    self._denied[denial] = self._denied.get(denial, 0) + 1
+        if event.kind == "canary":
+            self._kill(CANARY)
+        if self._also:
+            self._also(event)
+
+    def _denial(self, event: Event) -> Denial:
+        rule = event.rule or "net.allowlist"
+        where = event.where or str(self._policy.origin(rule) or "default")
+        return Denial("network", _target(event), rule, where, self._allow(event), code=event.reason)
+
+    def _allow(self, event: Event) -> str:
+        """The smallest change that would allow it, or why none does."""
+        rule = next((one for one in (*self._rules.allow, *self._rules.deny) if one.key == event.rule), None)
+        verdict = Verdict(allowed=False, reason=event.reason, detail=event.detail, rule=rule)
+        wanted = change(verdict, host=event.host, port=event.port, method=event.method, path=event.path)
+        return wanted or f"no policy allows it: {words(event.reason, event.detail)}"
+
+    def close(self) -> None:
+        """The run is over: no connection of its is left, and every decision has been told."""
+        if self.served is not None:
+            self.served.close()
+            self.served = None
+
+    @property
+    def records(self) -> tuple[Event, ...]:
+        """The decisions, in order; the first thousand."""
+        with self._lock:
+            return tuple(self._records)
+
+    @property
+    def denials(self) -> tuple[Denial, ...]:
+        """What was refused, each once."""
+        from dataclasses import replace
+
+        with self._lock:
+            return tuple(replace(denial, count=count) for denial, count in self._denied.items())
+
+
+def _target(event: Event) -> str:
+    host = f"[{event.host}]" if ":" in event.host else event.host
+    if event.kind == "name":
+        return f"look up {event.host}"
+    if event.kind == "request":
+        return f"{event.method} {host}{':' + str(event.port) if event.port not in (80, 443) else ''}{event.path}"
+    if event.kind == "proxy":
+        return "the egress proxy"
+    if event.kind == "udp":
+        return f"send a datagram to {host}:{event.port}"
+    return f"connect {host}:{event.port}"
+
+
+__all__ = ["CANARY", "Egress", "Traffic"]

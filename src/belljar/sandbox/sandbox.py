@@ -25,7 +25,7 @@ from belljar.sandbox.stream import Handle, Stream
 if TYPE_CHECKING:
     from belljar.egress.events import Event
     from belljar.sandbox.changes import Changes
-    from belljar.sandbox.egress import Egress
+    from belljar.sandbox.network import Network
 
 PolicyLike = Policy | str | os.PathLike[str] | Mapping[str, Any] | None
 Input = bytes | str | int | None
@@ -79,7 +79,7 @@ class Sandbox:
         """What the host wrote, and when: those are no artifacts."""
         self._applied: dict[str, int] = {}
         self._backend, self.fallback_from = open_best(self.policy, state=state_directory())
-        self._egress = None if self._backend.name == "unconfined" else _egress(self.policy, on_egress)
+        self._network = None if self._backend.name == "unconfined" else _network(self.policy, on_egress)
 
     @property
     def backend_name(self) -> str:
@@ -184,7 +184,7 @@ class Sandbox:
             arguments=tuple(args),
             env=dict(os.environ) if self.policy.env.pass_ or self._backend.name == "unconfined" else {},
             explain_denials=explain_denials,
-            trust=self._egress.trust if self._egress else None,
+            trust=self._network.trust if self._network else None,
         )
 
     def _events(
@@ -196,45 +196,42 @@ class Sandbox:
         if refused := report.refused_by(self.policy):
             yield Finished(refused_result(self.policy, plan, run_id, report, refused))
             return
-        secrets = self._egress.secrets() if self._egress else {}
         since_ns = max(time.time_ns() - _CLOCK_TICK_NS, self._last_end_ns)
-        with _input(stdin) as descriptor:
-            process = jar.launch(plan, request, stdin=descriptor, prepare=not self._one_shot)
-        with self._lock:
-            self._running.add(handle)
-        traffic = None
-        try:
-            handle.started(process)
-            if self._egress and process.listeners:
-                traffic = self._egress.serve(run_id, process, secrets, handle.kill)
-            watch = Watch(process, self.policy.proc.output_bytes)
-            yield from watch.events()
-            end = process.end()
-            if traffic:
-                traffic.close()
-            artifacts = self._artifacts(jar, since_ns)
-            self._last_end_ns = time.time_ns()
-            yield Finished(
-                make_result(
-                    self.policy,
-                    plan,
-                    watch,
-                    end,
-                    run_id=run_id,
-                    report=report,
-                    started=started,
-                    artifacts=artifacts,
-                    fallback_from=self.fallback_from,
-                    traffic=traffic,
-                )
-            )
-        finally:
-            if traffic:
-                traffic.close()
-            handle.ended()
+        with self._network.of_run(run_id, handle.kill) if self._network else contextlib.nullcontext() as network:
+            with _input(stdin) as descriptor:
+                process = jar.launch(plan, request, stdin=descriptor, prepare=not self._one_shot)
             with self._lock:
-                self._running.discard(handle)
-            process.close()
+                self._running.add(handle)
+            try:
+                handle.started(process)
+                if network:
+                    network.serve(process)
+                watch = Watch(process, self.policy.proc.output_bytes)
+                yield from watch.events()
+                end = process.end()
+                if network:
+                    network.close()
+                artifacts = self._artifacts(jar, since_ns)
+                self._last_end_ns = time.time_ns()
+                yield Finished(
+                    make_result(
+                        self.policy,
+                        plan,
+                        watch,
+                        end,
+                        run_id=run_id,
+                        report=report,
+                        started=started,
+                        artifacts=artifacts,
+                        fallback_from=self.fallback_from,
+                        traffic=network.traffic if network else None,
+                    )
+                )
+            finally:
+                handle.ended()
+                with self._lock:
+                    self._running.discard(handle)
+                process.close()
 
     def kill(self, reason: str = "killed") -> None:
         """End every run of this Sandbox, from any thread. The workspace stays."""
@@ -321,8 +318,8 @@ class Sandbox:
                 plan = plan or self.plan(argv=["true"])
                 self._jar = self._backend.open(self.policy, plan)
                 self._opened_ns = time.time_ns()
-                if self._egress:
-                    self._egress.plant(self._jar)
+                if self._network:
+                    self._network.plant(self._jar)
             return self._jar
 
     def close(self) -> None:
@@ -367,13 +364,13 @@ def _resolve(
     )
 
 
-def _egress(policy: Policy, on_egress: Callable[[Event], None] | None) -> Egress | None:
+def _network(policy: Policy, on_egress: Callable[[Event], None] | None) -> Network | None:
     """Its network, if the policy opens one. Nothing of it is imported otherwise."""
-    if not policy.net.enabled:
+    if not (policy.net.enabled or policy.net.publish):
         return None
-    from belljar.sandbox.egress import Egress
+    from belljar.sandbox.network import Network
 
-    return Egress(policy, on_egress)
+    return Network(policy, on_egress)
 
 
 def _last(stream: Stream) -> RunResult:

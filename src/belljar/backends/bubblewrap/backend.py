@@ -106,6 +106,7 @@ class BubblewrapJar(OpenedFiles):
                 "observe_files": request.explain_denials,
                 "observe_network": plan.stage["gateway_ports"] is None,  # else the proxy sees it all
                 "gateway_ports": plan.stage["gateway_ports"],
+                "publishes": plan.stage["publishes"],
             },
         }
         ours, theirs = wire.pair()
@@ -120,7 +121,7 @@ class BubblewrapJar(OpenedFiles):
                 ours.close()
                 raise self.last_words() from error
         process = self._process(ours)
-        if plan.stage["gateway_ports"]:
+        if plan.stage["gateway_ports"] or plan.stage["publishes"]:
             process.await_listeners()
         return process
 

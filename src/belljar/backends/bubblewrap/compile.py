@@ -54,6 +54,7 @@ def compile_plan(policy: Policy, request: RunRequest, host: Host) -> LaunchPlan:
             "absent_at_first": _absent_at_first(policy, stage),
             "memory_group": "memory" in host.cgroup.controllers,
             "code_name": _code_name(request, host),
+            "publishes": bool(policy.net.publish),
             "gateway_ports": opening.ports(policy) if policy.net.enabled else None,
         },
         report=report(policy, host),

@@ -33,6 +33,7 @@ from belljar.backends.bubblewrap.lifeline import die_with
 from belljar.backends.bubblewrap.observe import Observer
 from belljar.backends.bubblewrap.wire import Message
 from belljar.backends.contract import Listener as GatewayListener
+from belljar.backends.network.door import open_door
 from belljar.backends.network.gateway import JAR_INTERFACE, open_gateway
 from belljar.backends.seccomp import filters
 from belljar.backends.seccomp.notify import Listener
@@ -68,6 +69,8 @@ class JarSpec:
     memory_group: bool
     gateway_ports: tuple[int, ...] | None
     """The ports of its gateway, if the policy opens the network."""
+    publishes: bool
+    """Whether it has a door, for connections to the code's servers."""
 
     @classmethod
     def of(cls, data: Message) -> JarSpec:
@@ -110,7 +113,7 @@ class Run:
         self.ended_by = ""
         self.problems: list[str] = []
 
-        self.pid = self.init_pid = 0
+        self.pid = self.init_pid = self.door_pid = 0
         self.pidfd = self.init_fd = self.code_fd = self.proc_fd = self.io_fd = self.errors = -1
         self.gate: socket.socket | None = None
         self.outputs = (-1, -1)
@@ -209,6 +212,9 @@ class Run:
             self.io_fd = os.open(f"/proc/{jar.init_pid}/io", os.O_RDONLY | os.O_CLOEXEC)
         if self.spec.gateway_ports is not None:
             self.listeners = open_gateway(pid, self.spec.gateway_ports, separate=self.cabled)
+        if self.spec.publishes:
+            door, self.door_pid = open_door(pid)
+            self.listeners += (GatewayListener("door", 0, door),)
         self.problems = failures(jar)
         processes = self.spec.limits.pids + 1 + (_SLACK if self.group else 0)  # the jar's pid 1 counts
         resource.prlimit(pid, resource.RLIMIT_NPROC, (processes, processes))
@@ -310,10 +316,18 @@ class Run:
         self.pidfd = self.errors = self.code_fd = self.init_fd = self.proc_fd = self.io_fd = -1
         self.close_outputs()
         self.close_listeners()
+        self._close_door()
         if self.gate:
             self.gate.close()
         if self.observer:
             self.observer.close()
+
+    def _close_door(self) -> None:
+        if self.door_pid:
+            os.kill(self.door_pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self.door_pid, 0)
+            self.door_pid = 0
 
     def close_listeners(self) -> None:
         """The host has them, or nobody will: a gateway lives as long as its sockets do."""

@@ -471,7 +471,7 @@ class Stage:
 
     def _clean_up(self, run: Run) -> None:
         """After the host has its answer: nothing of the run stays but what it left in the workspace."""
-        end_orphans({pid for other in self._runs.values() for pid in (other.pid, other.init_pid)})
+        end_orphans({pid for other in self._runs.values() for pid in (other.pid, other.init_pid, other.door_pid)})
         self._remove_traces(run.name, run.group)
 
     def _remove_traces(self, name: str, group: RunGroup | None) -> None:

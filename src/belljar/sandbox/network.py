@@ -1,0 +1,84 @@
+"""The network of a run: what it may reach, through the egress proxy, and what of it can be reached from this host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Self
+
+from belljar.backends.contract import Jar, Process, Trust
+from belljar.policy.models import Policy
+from belljar.sandbox.publish import Published
+
+if TYPE_CHECKING:
+    from belljar.egress.events import Event
+    from belljar.sandbox.egress import Egress, Traffic
+
+
+class Network:
+    """What the runs of one Sandbox share."""
+
+    def __init__(self, policy: Policy, on_egress: Callable[[Event], None] | None) -> None:
+        self._ports = policy.net.publish
+        self._egress: Egress | None = None
+        if policy.net.enabled:
+            from belljar.sandbox.egress import Egress
+
+            self._egress = Egress(policy, on_egress)
+
+    @property
+    def trust(self) -> Trust | None:
+        """The certificates that its jars trust."""
+        return self._egress.trust if self._egress else None
+
+    def plant(self, jar: Jar) -> None:
+        """Prepare what a fresh jar has to hold."""
+        if self._egress:
+            self._egress.plant(jar)
+
+    def of_run(self, run_id: str, kill: Callable[[str], None]) -> RunNetwork:
+        """That of one run, to be entered before the run starts."""
+        return RunNetwork(run_id, kill, self._egress, self._ports)
+
+
+class RunNetwork:
+    """Open from before a run's start until after its end."""
+
+    def __init__(self, run_id: str, kill: Callable[[str], None], egress: Egress | None, ports: tuple[str, ...]) -> None:
+        self._run_id = run_id
+        self._kill = kill
+        self._egress = egress
+        self._ports = ports
+        self._published: Published | None = None
+        self._secrets: dict[str, str] = {}
+        self._stack = ExitStack()
+        self.traffic: Traffic | None = None
+
+    def __enter__(self) -> Self:
+        """Have everything that could be missing: a free port, the secrets."""
+        if self._egress:
+            self._secrets = self._egress.secrets()
+        if self._ports:
+            self._published = self._stack.enter_context(Published(self._ports))
+        return self
+
+    def serve(self, process: Process) -> None:
+        """The run has started: let its connections out, and others' in."""
+        doors = [one.descriptor for one in process.listeners if one.role == "door"]
+        process.listeners = tuple(one for one in process.listeners if one.role != "door")
+        if self._published and doors:
+            self._published.start(doors[0])
+        if self._egress and process.listeners:
+            self.traffic = self._egress.serve(self._run_id, process, self._secrets, self._kill)
+            self._stack.callback(self.traffic.close)
+
+    def close(self) -> None:
+        """No connection is left, and every decision has been told."""
+        self._stack.close()
+        self._secrets.clear()
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+
+__all__ = ["Network", "RunNetwork"]

@@ -22,6 +22,12 @@ JAR: tuple[Option, ...] = (
     Option("--workspace", "DIR", "show DIR at /workspace, copy on write: DIR itself is not touched"),
     Option("--live", "", "with --workspace: show DIR itself, so that the code changes it"),
     Option("--timeout", "TIME", "stop it after this long, such as 5s or 2m"),
+    Option(
+        "--publish",
+        "[HOST:]PORT",
+        "let this host reach a server of the code's at 127.0.0.1; repeatable",
+        repeats=True,
+    ),
 )
 RUNNING: tuple[Option, ...] = (
     Option("--diff", "", "with --workspace: print what the code changed"),
@@ -59,10 +65,17 @@ def make_sandbox(parsed: Parsed) -> Sandbox:
         backend=parsed.text("--backend"),
         workspace=parsed.text("--workspace"),
         live=parsed.flag("--live"),
-        overrides=parsed.texts("--set"),
+        overrides=[*parsed.texts("--set"), *_published(parsed)],
         timeout=parsed.text("--timeout"),
         one_shot=True,
     )
+
+
+def _published(parsed: Parsed) -> list[str]:
+    ports = parsed.texts("--publish")
+    if wrong := [port for port in ports if not port.replace(":", "", 1).isdigit()]:
+        raise UsageError(f"--publish {wrong[0]}: wanted a port", hint="--publish 8000, or --publish 18000:8000")
+    return ["net.publish=[" + ", ".join(f"'{port}'" for port in ports) + "]"] if ports else []
 
 
 def note_project_file(parsed: Parsed) -> None:

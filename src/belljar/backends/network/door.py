@@ -34,6 +34,7 @@ def open_door(pid: int) -> tuple[int, int]:
     child = os.fork()
     if child == 0:
         try:
+            kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
             _enter(network, theirs.fileno())
             _serve(theirs)
         finally:
@@ -43,8 +44,13 @@ def open_door(pid: int) -> tuple[int, int]:
     return ours.detach(), child
 
 
+def stay(control: socket.socket, pid: int) -> None:
+    """Be the door of the jar of process `pid`, until the socket closes."""
+    _enter(os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC), control.fileno())
+    _serve(control)
+
+
 def _enter(network: int, control: int) -> None:
-    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     kernel.set_name("belljar-door")
     with contextlib.suppress(PermissionError):
         kernel.setns(kernel.owner_of(network), kernel.CLONE_NEWUSER)

@@ -66,21 +66,32 @@ def _in_child(network: int, ports: Sequence[int], *, separate: bool) -> tuple[Li
     if child == 0:
         try:
             ours.close()
-            _build(network, ports, theirs, separate=separate)
-            os._exit(0)
-        except OSError as error:
-            theirs.send(struct.pack("=i", error.errno or 0) + str(error.strerror or error).encode()[:500])
+            _build_or_tell(network, ports, theirs, separate=separate)
         finally:
-            os._exit(1)
+            os._exit(0)
     theirs.close()
     with ours:
         ours.settimeout(_TIMEOUT_SECONDS)
         try:
-            opened = _receive(ours)
+            opened = receive(ours)
         finally:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(child, 0)
     return opened
+
+
+def build_for(parent: socket.socket, pid: int, ports: Sequence[int]) -> None:
+    """Make the gateway from this process, which stays in it, and send the sockets or the error to the parent."""
+    network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    _build_or_tell(network, ports, parent, separate=True)
+    os.close(network)
+
+
+def _build_or_tell(network: int, ports: Sequence[int], parent: socket.socket, *, separate: bool) -> None:
+    try:
+        _build(network, ports, parent, separate=separate)
+    except OSError as error:
+        parent.send(struct.pack("=i", error.errno or 0) + str(error.strerror or error).encode()[:500])
 
 
 def _build(network: int, ports: Sequence[int], parent: socket.socket, *, separate: bool) -> None:
@@ -187,7 +198,8 @@ def _send(parent: socket.socket, made: Sequence[tuple[str, int, socket.socket]])
     parent.sendmsg([struct.pack("=i", 0) + names.encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
 
 
-def _receive(end: socket.socket) -> tuple[Listener, ...]:
+def receive(end: socket.socket) -> tuple[Listener, ...]:
+    """The sockets that a child made. Raises OSError with what it could not do."""
     room = socket.CMSG_SPACE((MOST_PORTS + 8) * 4)
     try:
         message, ancillary, _flags, _address = end.recvmsg(1 << 16, room, socket.MSG_CMSG_CLOEXEC)

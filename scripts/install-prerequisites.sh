@@ -2,8 +2,8 @@
 # Installs what belljar (demo) or its tests (test) need from the system and do not find, with apt as root or through sudo.
 # Where it can't, it says what to type and exits with 1. Nothing is installed that is already there.
 #
-# As root on Debian the tests also get container engines, which they start themselves (tests/engines): a package's own
-# daemon is not started. Elsewhere they use the engines that are there.
+# As root on Debian the tests also get container engines and servers, which they start themselves (tests/engines,
+# tests/network): a package's own daemon is not started. Elsewhere they use what is there.
 #
 #   scripts/install-prerequisites.sh demo|test [PYTHON]
 set -euo pipefail
@@ -12,7 +12,7 @@ purpose=${1:?demo or test}
 python=${2:-python3}
 required=()   # packages without which there is no point in going on
 wanted=()     # packages without which some tests are skipped
-engines=()    # the same, for container engines
+engines=()    # the same, for packages that bring daemons: container engines, databases, sshd
 PATH=$PATH:/usr/sbin:/sbin
 
 has() { command -v "$1" >/dev/null 2>&1; }
@@ -29,11 +29,16 @@ look() {
   [ "$purpose" = test ] || return 0
   has node || wanted+=(nodejs)
   has gcc || wanted+=(gcc libc6-dev)
+  has curl || wanted+=(curl)
+  has git || wanted+=(git)
+  has ssh || wanted+=(openssh-client)
+  has javac || wanted+=(default-jdk-headless)
+  has npm || wanted+=(npm)
   if [ "$(id -u)" = 0 ]; then  # the second pass, as an ordinary user (test-as-user.sh)
     has setpriv || required+=(util-linux)
     has useradd || required+=(passwd)
     python_works /usr/bin/python3 || required+=(python3 python3-venv)
-    ! is_debian || look_for_engines
+    ! is_debian || { look_for_engines; look_for_servers; }
   fi
 }
 
@@ -49,6 +54,13 @@ look_for_engines() {
   has conmon || engines+=(conmon)
   has newuidmap || engines+=(uidmap)
   has mmdebstrap || engines+=(mmdebstrap)
+}
+
+# What the jar's network is tried with. Their programs are not all in PATH.
+look_for_servers() {
+  has redis-server || engines+=(redis-server)
+  has sshd || engines+=(openssh-server)
+  compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || engines+=(postgresql)
 }
 
 as_root() {
@@ -111,6 +123,9 @@ stay_off() {
   case " $* " in *' docker.io '*) units+=(docker.service docker.socket) ;; esac
   case " $* " in *' containerd '*) units+=(containerd.service) ;; esac
   case " $* " in *' podman '*) units+=(podman.socket) ;; esac
+  case " $* " in *' redis-server '*) units+=(redis-server.service) ;; esac
+  case " $* " in *' openssh-server '*) units+=(ssh.service) ;; esac
+  case " $* " in *' postgresql '*) units+=(postgresql.service) ;; esac
   [ "${#units[@]}" = 0 ] || systemctl --quiet disable "${units[@]}" >>"$log" 2>&1 || true
 }
 
@@ -138,9 +153,8 @@ what_to_type() {
 }
 
 look
-missing=("${required[@]}" "${wanted[@]}")
-if [ "${#missing[@]}" -gt 0 ] && can_install; then
-  install "${missing[@]}" || true
+if [ "${#required[@]}${#wanted[@]}" != 00 ] && can_install; then
+  install "${required[@]}" "${wanted[@]}" || { [ "${#required[@]}" = 0 ] || install "${required[@]}" || true; }
   look
 fi
 for _ in 1 2; do  # what one brings along may lack another

@@ -1,0 +1,103 @@
+"""What a connection from a jar begins with: TLS, HTTP, or anything else. Told from bytes that are only peeked at."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+from enum import Enum
+
+from belljar.egress.client_hello import MAX_HELLO, BadHelloError, Hello, HelloReader, looks_like_tls
+from belljar.egress.waiting import peek, until_readable, wake_when_more
+
+_KNOWN_METHOD = re.compile(rb"(?:GET|HEAD|POST|PUT|DELETE|OPTIONS|PATCH|TRACE|CONNECT|PRI)(?:[ \t]|\Z)", re.IGNORECASE)
+_MAYBE_METHOD = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,32}(?:[ \t][^\r\n]*)?\Z")
+_REQUEST_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+[ \t]+[^\r\n]*HTTP/", re.IGNORECASE)
+_BLANK = b" \t\r\n"
+_MAX_LINE = 16 << 10
+_UNSURE_SECONDS = 0.3
+"""How long an opening that could become a request of an unknown method may be waited for."""
+
+
+class Kind(Enum):
+    """What a connection turned out to be."""
+
+    TLS = "tls"
+    HTTP = "http"
+    OTHER = "other"
+    SERVER_FIRST = "server-first"
+    ENDED = "ended"
+    SILENT = "silent"
+    BAD_TLS = "bad-tls"
+
+
+class _Sure(Enum):
+    HTTP = 1
+    OTHER = 2
+    LIKELY_HTTP = 3
+    UNSURE = 4
+
+
+def _judge(first: bytes) -> _Sure:
+    """Whether this begins a request; leading blanks do not hide one."""
+    line, newline, _rest = first.lstrip(_BLANK).partition(b"\n")
+    if newline or len(first) >= _MAX_LINE:
+        is_request = _REQUEST_LINE.match(line) or _KNOWN_METHOD.match(line)
+        return _Sure.HTTP if is_request else _Sure.OTHER
+    if _KNOWN_METHOD.match(line):
+        return _Sure.LIKELY_HTTP
+    return _Sure.UNSURE if not line or _MAYBE_METHOD.match(line) else _Sure.OTHER
+
+
+class FirstBytes:
+    """Looks at how a connection begins."""
+
+    def __init__(self, hellos: HelloReader) -> None:
+        self._hellos = hellos
+
+    async def look(
+        self, client: socket.socket, server: socket.socket | None, *, seconds: float
+    ) -> tuple[Kind, Hello | None]:
+        """What the client begins with, unless the server speaks first."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        try:
+            seen = 0
+            while True:
+                first = peek(client, MAX_HELLO)
+                if first is not None:
+                    done = len(first) == seen
+                    seen = len(first)
+                    verdict, hello, patience = self._tell(first, final=done)
+                    if verdict is not None:
+                        return verdict, hello
+                    deadline = min(deadline, loop.time() + patience)
+                    wake_when_more(client, seen)
+                watched = (client,) if server is None else (client, server)
+                ready = await until_readable(*watched, seconds=deadline - loop.time())
+                if ready is None:
+                    return (Kind.OTHER if seen else Kind.SILENT), None
+                if ready is server:
+                    return Kind.SERVER_FIRST, None
+        finally:
+            if seen:
+                wake_when_more(client, 0)
+
+    def _tell(self, first: bytes, *, final: bool) -> tuple[Kind | None, Hello | None, float]:
+        """What it is, or None and how many seconds more are worth waiting."""
+        if not first:
+            return Kind.ENDED, None, 0
+        if looks_like_tls(first):
+            try:
+                hello = self._hellos.read(first)
+            except BadHelloError:
+                return Kind.BAD_TLS, None, 0
+            if hello is not None:
+                return Kind.TLS, hello, 0
+            return (Kind.BAD_TLS if final else None), None, 30.0
+        sure = _Sure.UNSURE if first[:1] == b"\x16" and len(first) == 1 else _judge(first)
+        if sure is _Sure.HTTP or (sure is _Sure.LIKELY_HTTP and final):
+            return Kind.HTTP, None, 0
+        if sure is _Sure.OTHER or final:
+            return Kind.OTHER, None, 0
+        return None, None, 30.0 if sure is _Sure.LIKELY_HTTP else _UNSURE_SECONDS

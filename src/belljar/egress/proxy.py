@@ -1,0 +1,96 @@
+"""The proxy: what all its runs share, and the sockets that each of them brings."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from belljar.egress import nameserver
+from belljar.egress.ca import Issuer
+from belljar.egress.client_hello import HelloReader
+from belljar.egress.conversation import Conversation
+from belljar.egress.dial import Dialler
+from belljar.egress.first_bytes import FirstBytes
+from belljar.egress.rules import Rules
+from belljar.egress.run import Run, Tell
+
+_STREAMS = frozenset({"tcp", "http-proxy", "socks"})
+
+
+class Proxy:
+    """Serves runs. Lives in a process of its own, outside every jar."""
+
+    def __init__(self, issuer: Issuer, roots: str, tell: Tell) -> None:
+        self.issuer = issuer
+        self.first_bytes = FirstBytes(HelloReader(issuer.context("hello.belljar.internal")))
+        self.dialler = Dialler()
+        self.roots = roots
+        self._tell = tell
+        self._runs: dict[str, Run] = {}
+
+    def serve(
+        self,
+        run_id: str,
+        rules: Rules,
+        listeners: Sequence[tuple[str, int, socket.socket]],
+        *,
+        secrets: Mapping[str, str],
+        canaries: Sequence[bytes],
+        roots: str,
+    ) -> None:
+        """Serve a run at these sockets from now on: each with its role and its port."""
+        run = Run(run_id, rules, tell=self._tell, secrets=secrets, canaries=canaries, roots=roots)
+        self._runs[run_id] = run
+        for role, port, sock in listeners:
+            sock.setblocking(False)  # noqa: FBT003
+            if role in _STREAMS:
+                run.listen(sock, port, partial(_converse, self, run, role))
+            elif role == "dns-tcp":
+                run.listen(sock, port, partial(_Questions, run))
+            elif role == "dns-udp":
+                run.answer_names(sock)
+            elif role == "packet":
+                run.watch(sock)
+            else:
+                sock.close()
+        run.start()
+
+    def close(self, run_id: str) -> None:
+        """End a run: when this returns, nothing of it is open."""
+        run = self._runs.pop(run_id, None)
+        if run is not None:
+            run.close()
+
+    def close_all(self) -> None:
+        """End every run."""
+        for run_id in list(self._runs):
+            self.close(run_id)
+
+
+def _converse(proxy: Proxy, run: Run, role: str, sock: socket.socket) -> None:
+    Conversation(proxy, run, sock, role)
+
+
+class _Questions:
+    """A DNS conversation over TCP."""
+
+    def __init__(self, run: Run, sock: socket.socket) -> None:
+        self._run = run
+        self._sock = sock
+        run.add(self)
+        self._task = asyncio.get_running_loop().create_task(self._answer())
+
+    async def _answer(self) -> None:
+        try:
+            await nameserver.answer_stream(self._sock, self._run.lookup)
+        except (OSError, asyncio.CancelledError):
+            pass
+        finally:
+            self._sock.close()
+            self._run.remove(self)
+
+    def close(self) -> None:
+        """End it."""
+        self._task.cancel()

@@ -1,0 +1,187 @@
+"""The proxy's process: it imports, gives up root if it has it, and serves runs until its control socket closes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import encodings.idna  # noqa: F401 for names that are resolved, and imported while root can read it
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+from typing import Any
+
+from belljar.egress import wire
+from belljar.egress.ca import Authority, Issuer
+from belljar.egress.proxy import Proxy
+from belljar.egress.rules import Rules
+
+_FLUSH_SECONDS = 0.01
+_MAX_UNSENT = 20_000
+_EVENTS_A_MESSAGE = 250
+_NOBODY = 65534
+
+
+class Control:
+    """The proxy's end of the control socket: what the host asks for, and the events it is told."""
+
+    def __init__(self, end: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
+        self._end = end
+        self._loop = loop
+        self._events: list[list[Any]] = []
+        self._scheduled = False
+        self._proxy: Proxy | None = None
+        self._listeners: dict[str, list[tuple[str, int, socket.socket]]] = {}
+        self.done: asyncio.Future[None] = loop.create_future()
+
+    def start(self, proxy: Proxy) -> None:
+        """Serve what is asked for from now on."""
+        self._proxy = proxy
+        self._end.setblocking(False)  # noqa: FBT003
+        self._loop.add_reader(self._end, self._readable)
+
+    def tell(self, event: list[Any]) -> None:
+        """Send an event, soon; many go together."""
+        self._events.append(event)
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_later(_FLUSH_SECONDS, self._flush_soon)
+        elif len(self._events) > _MAX_UNSENT:
+            self._flush()  # no event is lost: the proxy waits for a host that does not listen
+
+    def _flush_soon(self) -> None:
+        self._scheduled = False
+        self._flush()
+
+    def _flush(self) -> None:
+        while self._events:
+            some, self._events = self._events[:_EVENTS_A_MESSAGE], self._events[_EVENTS_A_MESSAGE:]
+            self._send({"op": "events", "events": some})
+
+    def _send(self, message: wire.Message) -> None:
+        while not self.done.done():
+            try:
+                wire.send(self._end, message)
+            except BlockingIOError:
+                select.select([], [self._end], [], 1.0)
+            except OSError:
+                self._finish()
+            else:
+                return
+
+    def _finish(self) -> None:
+        if not self.done.done():
+            self.done.set_result(None)
+
+    def _readable(self) -> None:
+        try:
+            received = wire.receive(self._end)
+        except BlockingIOError:
+            return
+        if received is None:
+            self._loop.remove_reader(self._end)
+            self._finish()
+            return
+        message, descriptors = received
+        self._obey(message, descriptors)
+
+    def _obey(self, message: wire.Message, descriptors: list[int]) -> None:
+        assert self._proxy is not None
+        run_id = message["run"]
+        held = self._listeners.setdefault(run_id, [])
+        for (role, port), descriptor in zip(message.get("listeners", ()), descriptors, strict=True):
+            held.append((role, port, socket.socket(fileno=descriptor)))
+        if message["op"] == "serve":
+            self._serve(message, self._listeners.pop(run_id))
+        elif message["op"] == "close":
+            self._listeners.pop(run_id)
+            self._proxy.close(run_id)
+            self._flush()
+            self._send({"op": "closed", "run": run_id})
+
+    def _serve(self, message: wire.Message, listeners: list[tuple[str, int, socket.socket]]) -> None:
+        assert self._proxy is not None
+        run_id = message["run"]
+        try:
+            self._proxy.serve(
+                run_id,
+                Rules.from_json(message["rules"]),
+                listeners,
+                secrets=message["secrets"],
+                canaries=[token.encode("latin-1") for token in message["canaries"]],
+                roots=message["roots"],
+            )
+        except Exception as error:  # noqa: BLE001 told to the host, whose run then does not start
+            for _role, _port, sock in listeners:
+                sock.close()
+            self._proxy.close(run_id)
+            self._send({"op": "failed", "run": run_id, "message": f"{type(error).__name__}: {error}"})
+        else:
+            self._send({"op": "served", "run": run_id})
+
+    def fault(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Tell of an exception that nobody caught: one connection is lost, the proxy lives on."""
+        error = context.get("exception")
+        detail = f"{context.get('message', '')}: {type(error).__name__}: {error}"
+        if error is not None and (traceback := error.__traceback__) is not None:
+            while traceback.tb_next is not None:
+                traceback = traceback.tb_next
+            place = traceback.tb_frame.f_code
+            detail += f" ({os.path.basename(place.co_filename)}:{traceback.tb_lineno} in {place.co_name})"
+        self._send({"op": "fault", "message": detail})
+
+
+def main(descriptor: int) -> None:
+    """Serve until the host closes the other end of this socket."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the host, which closes the socket
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    sys.unraisablehook = lambda _unraisable: None  # a hostile server name makes `ssl` write to stderr otherwise
+    with socket.socket(fileno=descriptor) as end:
+        received = wire.receive(end)
+        if received is None:
+            return
+        hello, _descriptors = received
+        _raise_limits()
+        loop = _new_loop()
+        issuer = Issuer(Authority(hello["certificate"], hello["key"]))
+        issuer.context("first.belljar.internal")  # so that everything is imported while it can be
+        if os.geteuid() == 0:
+            _give_up_root()
+        loop.run_until_complete(_serve(end, issuer, hello["roots"]))
+
+
+async def _serve(end: socket.socket, issuer: Issuer, roots: str) -> None:
+    loop = asyncio.get_running_loop()
+    control = Control(end, loop)
+    loop.set_exception_handler(control.fault)
+    proxy = Proxy(issuer, roots, control.tell)
+    wire.send(end, {"op": "ready"})
+    control.start(proxy)
+    await control.done
+    proxy.close_all()
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+def _raise_limits() -> None:
+    """Connections are descriptors: as many as this process may have."""
+    with contextlib.suppress(OSError, ValueError):
+        _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _give_up_root() -> None:
+    """It handles what hostile code sends, and needs nothing that only root may."""
+    os.setgroups([])
+    os.setresgid(_NOBODY, _NOBODY, _NOBODY)
+    os.setresuid(_NOBODY, _NOBODY, _NOBODY)

@@ -1,0 +1,227 @@
+"""One run at the proxy: its listeners, its names, its connections, and what is told of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from belljar.egress import nameserver
+from belljar.egress.decide import Verdict, decide_connection, decide_name
+from belljar.egress.names import NameRefused, canonical_address, normalise
+from belljar.egress.packets import ICMP, ICMP6, NAMES, TCP, UDP, Attempt, attempt
+from belljar.egress.rules import Rules
+from belljar.egress.synthetic import Names
+
+MAX_CONNECTIONS = 1024
+_ACCEPTED_AT_ONCE = 64
+_MAX_TOLD = 4096
+"""Of things told once: refused names, attempts on closed ports."""
+_CROWDED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+Tell = Callable[[list[Any]], None]
+Accepted = Callable[[socket.socket], object]
+
+
+class Closable(Protocol):
+    """A connection in any state."""
+
+    def close(self) -> None:
+        """End it at once."""
+
+
+class Run:
+    """What the proxy holds of one run. Everything ends with `close`."""
+
+    def __init__(
+        self,
+        run_id: str,
+        rules: Rules,
+        *,
+        tell: Tell,
+        secrets: Mapping[str, str],
+        canaries: Sequence[bytes],
+        roots: str,
+    ) -> None:
+        self.run_id = run_id
+        self.rules = rules
+        self.secrets = secrets
+        self.canaries = tuple(canaries)
+        self.roots = roots
+        self.names = Names()
+        self.closed = False
+        self._tell = tell
+        self._told: set[tuple[object, ...]] = set()
+        self._untold = 0
+        self._loop = asyncio.get_running_loop()
+        self._connections: set[Closable] = set()
+        self._listening: list[tuple[socket.socket, Accepted]] = []
+        self._others: list[socket.socket] = []
+        self._ports: set[int] = set()
+        self._accepting = False
+
+    # What is told
+
+    def tell(
+        self,
+        kind: str,
+        host: str,
+        port: int,
+        verdict: Verdict,
+        *,
+        method: str = "",
+        path: str = "",
+        out: int = 0,
+        into: int = 0,
+    ) -> None:
+        """Tell the host of a decision: an `Event` in the order of its fields."""
+        self._tell(
+            [
+                *(self.run_id, time.time(), kind, host, port, method, path),
+                *(verdict.allowed, verdict.reason, verdict.detail, verdict.key, verdict.where, out, into),
+            ]
+        )
+
+    def tell_once(self, kind: str, host: str, port: int, verdict: Verdict) -> None:
+        """As `tell`, but the same thing only the first time, and not without end."""
+        told = (kind, host, port, verdict.allowed, verdict.reason)
+        if told in self._told:
+            return
+        if len(self._told) >= _MAX_TOLD:
+            self._untold += 1
+            return
+        self._told.add(told)
+        self.tell(kind, host, port, verdict)
+
+    # Names
+
+    def lookup(self, name: str) -> tuple[str, str] | None:
+        """For DNS: the addresses that stand for an allowed name."""
+        verdict, host = self.judge_name(name)
+        return self.names.addresses(host) if verdict.allowed else None
+
+    def judge_name(self, name: str | bytes) -> tuple[Verdict, str]:
+        """Whether the run may know a name, and its normal form; told of."""
+        try:
+            host = normalise(name)
+        except NameRefused:
+            host = (name if isinstance(name, str) else name.decode("latin-1"))[:253]
+        known = host in self.names
+        verdict = decide_name(self.rules, name, names_so_far=len(self.names) - known)
+        self.tell_once("name", host, 0, verdict)
+        return verdict, host
+
+    def dialled(self, sock: socket.socket) -> tuple[str, int]:
+        """What an accepted connection was dialled as: the name behind its address, or the address."""
+        place = sock.getsockname()
+        address = canonical_address(place[0])
+        return self.names.name_at(address) or address, place[1]
+
+    # Listeners
+
+    def listen(self, sock: socket.socket, port: int, accepted: Accepted) -> None:
+        """Accept connections from this socket."""
+        self._listening.append((sock, accepted))
+        self._ports.add(port)
+        if self._accepting:
+            self._loop.add_reader(sock, self._accept, sock, accepted)
+
+    def answer_names(self, sock: socket.socket) -> None:
+        """Answer DNS questions that arrive at this UDP socket."""
+        self._others.append(sock)
+        nameserver.prepare(sock)
+        self._loop.add_reader(sock, nameserver.answer_datagrams, sock, self.lookup)
+
+    def watch(self, sock: socket.socket) -> None:
+        """Report what this packet socket sees of attempts on ports where nobody listens."""
+        self._others.append(sock)
+        skipped = 14 if sock.type == socket.SOCK_RAW else 0
+        self._loop.add_reader(sock, self._packets, sock, skipped)
+
+    def start(self) -> None:
+        """Accept connections (again)."""
+        if not self._accepting and not self.closed:
+            self._accepting = True
+            for sock, accepted in self._listening:
+                self._loop.add_reader(sock, self._accept, sock, accepted)
+
+    def _stop_accepting(self) -> None:
+        if self._accepting:
+            self._accepting = False
+            for sock, _accepted in self._listening:
+                self._loop.remove_reader(sock)
+
+    def _accept(self, listener: socket.socket, accepted: Accepted) -> None:
+        for _connection in range(_ACCEPTED_AT_ONCE):
+            if len(self._connections) >= MAX_CONNECTIONS:
+                self._stop_accepting()  # the others wait in the kernel's queue until one of these has ended
+                return
+            try:
+                sock, _peer = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno in _CROWDED:
+                    self._stop_accepting()
+                    self._loop.call_later(0.2, self.start)
+                return
+            sock.setblocking(False)  # noqa: FBT003
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            accepted(sock)
+
+    def _packets(self, sock: socket.socket, skipped: int) -> None:
+        for _packet in range(_ACCEPTED_AT_ONCE):
+            try:
+                packet = sock.recv(256)
+            except OSError:
+                return
+            tried = attempt(packet[skipped:])
+            if tried is not None:
+                self._attempted(tried)
+
+    def _attempted(self, tried: Attempt) -> None:
+        host = self.names.name_at(tried.address) or tried.address
+        if tried.protocol == TCP:
+            verdict = decide_connection(self.rules, host, tried.port)
+            if tried.port not in self._ports and not verdict.allowed:
+                self.tell_once("connect", host, tried.port, verdict)
+            return
+        if tried.protocol == UDP and tried.port == 53:
+            return
+        code = {UDP: "udp", ICMP: "icmp", ICMP6: "icmp"}.get(tried.protocol, "protocol")
+        detail = NAMES.get(tried.protocol, f"protocol {tried.protocol}")
+        self.tell_once("udp", host, tried.port, Verdict(allowed=False, reason=code, detail=detail))
+
+    # Connections
+
+    def add(self, connection: Closable) -> None:
+        """Count a connection in."""
+        self._connections.add(connection)
+
+    def remove(self, connection: Closable) -> None:
+        """Count it out."""
+        self._connections.discard(connection)
+        if not self._accepting and len(self._connections) < MAX_CONNECTIONS:
+            self.start()
+
+    def close(self) -> None:
+        """End every listener and every connection."""
+        if self.closed:
+            return
+        self.closed = True
+        self._stop_accepting()
+        for sock, _accepted in self._listening:
+            sock.close()
+        for sock in self._others:
+            self._loop.remove_reader(sock)
+            sock.close()
+        for connection in list(self._connections):
+            connection.close()
+        if self._untold:
+            detail = f"{self._untold} more refusals of other names and ports"
+            self.tell("proxy", "", 0, Verdict(allowed=False, reason="limit", detail=detail))

@@ -1,0 +1,82 @@
+"""SOCKS5 (RFC 1928) as a state machine without I/O: it is shown what has arrived and says what to do with it.
+
+No authentication, CONNECT only. A name stays the bytes that were sent: whether it is one is judged where all names are.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+
+from belljar.policy.records import dataclass
+
+MAX_MESSAGE = 4 + 1 + 255 + 2
+"""The longest message of a handshake; the greeting has at most 257 bytes."""
+
+SUCCEEDED = 0
+NOT_ALLOWED = 2
+_COMMAND_NOT_SUPPORTED = 7
+_ADDRESS_NOT_SUPPORTED = 8
+_NO_AUTHENTICATION = 0
+
+
+def reply(code: int) -> bytes:
+    """The answer to a request."""
+    return bytes((5, code, 0, 1, 0, 0, 0, 0, 0, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What to do next: take `consumed` bytes off the connection, send `reply`, and then what the rest says."""
+
+    consumed: int
+    reply: bytes = b""
+    host: bytes = b""
+    """Where the client wants to go, when it has said so."""
+    port: int = 0
+    failed: bool = False
+    """Close after the reply."""
+
+
+class Handshake:
+    """The state of one handshake."""
+
+    def __init__(self) -> None:
+        self._greeted = False
+
+    def step(self, arrived: bytes) -> Step | None:
+        """What these bytes call for, or None: more have to come."""
+        if not arrived:
+            return None
+        if arrived[0] != 5:
+            return Step(len(arrived), failed=True)
+        if self._greeted:
+            return _request(arrived)
+        return self._greeting(arrived)
+
+    def _greeting(self, arrived: bytes) -> Step | None:
+        if len(arrived) < 2 or len(arrived) < 2 + arrived[1]:
+            return None
+        length = 2 + arrived[1]
+        if _NO_AUTHENTICATION not in arrived[2:length]:
+            return Step(length, b"\x05\xff", failed=True)
+        self._greeted = True
+        return Step(length, b"\x05\x00")
+
+
+def _request(arrived: bytes) -> Step | None:
+    if len(arrived) < 5:
+        return None
+    kind = arrived[3]
+    sizes = {1: (4, 4), 3: (5, arrived[4]), 4: (4, 16)}
+    if kind not in sizes:
+        return Step(len(arrived), reply(_ADDRESS_NOT_SUPPORTED), failed=True)
+    start, size = sizes[kind]
+    end = start + size
+    if len(arrived) < end + 2:
+        return None
+    if arrived[1] != 1:
+        return Step(end + 2, reply(_COMMAND_NOT_SUPPORTED), failed=True)
+    host = arrived[start:end]
+    if kind != 3:
+        host = str(ipaddress.ip_address(host)).encode()
+    return Step(end + 2, host=host, port=int.from_bytes(arrived[end : end + 2], "big"))

@@ -1,0 +1,44 @@
+"""The addresses that stand for names in a jar: given when a name is first asked for, kept for the life of the run."""
+
+from __future__ import annotations
+
+import ipaddress
+
+PROXY_ADDRESS = "198.18.0.1"
+"""Where programs that use proxy variables find the proxy."""
+_V4 = int(ipaddress.ip_address("198.18.0.0"))
+_V6 = int(ipaddress.ip_address("fd62:656c:6c6a::"))
+_FIRST = 256
+"""What comes before is the proxy's own."""
+_LAST = (1 << 17) - 2
+
+
+class Names:
+    """The names that a run knows, and their addresses."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+        self._names: list[str] = []
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._numbers
+
+    def addresses(self, name: str) -> tuple[str, str] | None:
+        """The IPv4 and the IPv6 address that stand for a normalised name; None when there are no more."""
+        number = self._numbers.get(name)
+        if number is None:
+            number = _FIRST + len(self._names)
+            if number > _LAST:
+                return None
+            self._numbers[name] = number
+            self._names.append(name)
+        return str(ipaddress.IPv4Address(_V4 + number)), str(ipaddress.IPv6Address(_V6 + number))
+
+    def name_at(self, address: str) -> str | None:
+        """The name that an address stands for, if it stands for one."""
+        value = int(ipaddress.ip_address(address))
+        number = value - (_V6 if ":" in address else _V4) - _FIRST
+        return self._names[number] if 0 <= number < len(self._names) else None

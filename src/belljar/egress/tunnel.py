@@ -1,0 +1,93 @@
+"""Carrying bytes both ways between two ends: all that is seen of them is their number, and canary tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from belljar.egress.channel import HIGH_WATER, Channel
+
+Passing = Callable[[bytes], bool]
+"""Told of bytes before they pass; False stops them and ends the tunnel."""
+
+
+def _anything(_data: bytes) -> bool:
+    return True
+
+
+class Tunnel:
+    """Two channels, each the other's source. Ends when both have, or when one is lost."""
+
+    def __init__(
+        self,
+        client: Channel,
+        server: Channel,
+        *,
+        on_closed: Callable[[], None],
+        outgoing: Passing = _anything,
+        incoming: Passing = _anything,
+    ) -> None:
+        self.client = client
+        self.server = server
+        self._on_closed = on_closed
+        self._outgoing = outgoing
+        self._incoming = incoming
+        self._done = False
+
+    def start(self) -> None:
+        """Begin to carry."""
+        client, server = self.client, self.server
+        client.on_data, server.on_data = self._from_client, self._from_server
+        client.on_end, server.on_end = self._client_ended, self._server_ended
+        client.on_lost = server.on_lost = self.close
+        client.on_drained, server.on_drained = server.start, client.start
+        client.start()
+        server.start()
+
+    def _from_client(self, data: bytes) -> None:
+        if not self._outgoing(data):
+            self.close()
+            return
+        self.server.write(data)
+        if self.server.queued > HIGH_WATER:
+            self.client.pause()
+
+    def _from_server(self, data: bytes) -> None:
+        if not self._incoming(data):
+            self.close()
+            return
+        self.client.write(data)
+        if self.client.queued > HIGH_WATER:
+            self.server.pause()
+
+    def _client_ended(self) -> None:
+        if self.server.tls:  # has no half-closed connections
+            self._finish()
+        else:
+            self.server.end()
+            self._finish_if_ended()
+
+    def _server_ended(self) -> None:
+        if self.client.tls:
+            self._finish()
+        else:
+            self.client.end()
+            self._finish_if_ended()
+
+    def _finish_if_ended(self) -> None:
+        if self.client.ended and self.server.ended:
+            self._finish()
+
+    def _finish(self) -> None:
+        if not self._done:
+            self._done = True
+            self.client.finish()
+            self.server.finish()
+            self._on_closed()
+
+    def close(self) -> None:
+        """End at once; both sides see a reset."""
+        if not self._done:
+            self._done = True
+            self.client.reset()
+            self.server.reset()
+            self._on_closed()

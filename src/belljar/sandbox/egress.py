@@ -11,7 +11,6 @@ from belljar.audit.state import state_directory
 from belljar.backends.contract import Jar, Process, Trust
 from belljar.egress import ca
 from belljar.egress.client import PROXY, Listener, Served
-from belljar.egress.credentials import fetch
 from belljar.egress.decide import Verdict
 from belljar.egress.events import Event
 from belljar.egress.reasons import change, words
@@ -58,6 +57,10 @@ class Egress:
 
     def secrets(self) -> dict[str, str]:
         """The credentials that the rules use, fetched for one run."""
+        if not self._rules.credentials:
+            return {}
+        from belljar.egress.credentials import fetch
+
         return {spec.name: fetch(spec, os.environ) for spec in self._rules.credentials}
 
     def serve(self, run_id: str, process: Process, secrets: Mapping[str, str], kill: Callable[[str], None]) -> Traffic:
@@ -121,7 +124,7 @@ class Traffic:
         """The smallest change that would allow it, or why none does."""
         rule = next((one for one in (*self._rules.allow, *self._rules.deny) if one.key == event.rule), None)
         verdict = Verdict(allowed=False, reason=event.reason, detail=event.detail, rule=rule)
-        wanted = change(verdict, host=event.host, port=event.port, method=event.method, path=event.path)
+        wanted = change(verdict, host=event.host, port=event.port or 443, method=event.method, path=event.path)
         return wanted or f"no policy allows it: {words(event.reason, event.detail)}"
 
     def close(self) -> None:

@@ -199,7 +199,7 @@ class TestReport:
         assert self.shortfalls({}) == set()
         assert self.shortfalls({}, NO_GROUPS) == {"proc.mem_mb", "proc.cpu_quota"}
         assert self.shortfalls({}, memory_only) == {"proc.cpu_quota"}
-        assert self.shortfalls({"net": {"enabled": True}}) == {"net.enabled", "net.allowlist"}
+        assert self.shortfalls({"net": {"enabled": True, "allowlist": ["example.com"]}}) == set()
         assert self.shortfalls(live) == {"fs.deny_globs", "fs.size_mb", "fs.inodes"}
         assert self.shortfalls({}, workspace=str(tmp_path)) == {"fs.deny_globs"}
         assert self.shortfalls({"fs": {"snapshot": True}}, workspace=str(tmp_path)) == set()

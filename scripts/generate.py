@@ -88,7 +88,9 @@ PRESETS_FOOT = """\
 A network that is on reaches only the hosts of `net.allowlist`, and an empty list allows nothing. `unrestricted` has no
 sandbox at all: it must be named, and nothing falls back to it. It is also the only one over which a file may ask for
 [what hands the host to the code](container-options.md#what-only-unrestricted-may-have). The keys of `container` are the
-same in all of them: nothing is published, privileged or writable, and no image is fetched.
+same in all of them: nothing is published, privileged or writable, and no image is fetched. So are the other keys of
+`net`, and no preset has `credentials`: no port of the host is reached, none is published, and belljar's own deny list
+holds.
 
 ## What every preset hides
 
@@ -108,7 +110,10 @@ def presets_page() -> str:
     lines = ["| preset | what it is for |", "|---|---|", *(f"| `{name}` | {text} |" for name, text in PRESETS.items())]
     lines += ["", "| key | " + " | ".join(PRESETS) + " |", "|---" * (len(PRESETS) + 1) + "|"]
     hidden = ("version", "extends", "fs.deny_globs", "python.venv", "python.interpreter")
-    for key in [key for key in flat["aicode"] if key not in hidden and not key.startswith("container.")]:
+    shown = ("net.enabled", "net.allowlist")
+    for key in flat["aicode"]:
+        if key in hidden or (key.startswith(("container.", "net.")) and key not in shown):
+            continue
         lines += [f"| `{key}` | " + " | ".join(_cell(key, flat[name][key]) for name in PRESETS) + " |"]
     globs = {policy.fs.deny_globs for policy in policies.values()}
     shared = [f"- `{pattern}`" for pattern in min(globs, key=len)]
@@ -166,7 +171,8 @@ at most 256 KiB. `yes` and `no` are text, as in YAML 1.2.
 
 A preset, then the file (and what it `extends`), then mappings given through the API, then `--set` and other options:
 each is laid over the one before. Most keys replace what was there. `fs.mounts` replaces by path, `fs.deny_globs` adds
-up (`'!PATTERN'` takes back an inherited pattern), `env.set` merges by name.
+up (`'!PATTERN'` takes back an inherited pattern), `env.set` and `credentials` merge by name, and `net.denylist`,
+`net.strip_headers` and `net.canary_files` add up.
 
 A policy file inside the workspace of the code that it confines, or inside any directory that the code may write, is
 never read: the code could have written it.
@@ -180,6 +186,10 @@ backend `unconfined` can be used only if it is named there.
 
 What [hands the host to the code](container-options.md#what-only-unrestricted-may-have) must be named there too, beside
 `extends: unrestricted` in the policy itself.
+
+Where it writes `net.allowlist`, `net.host_ports` and `net.allow_builtin` are empty unless it writes them too. A
+credential that one of its rules names must be defined there; whoever writes a rule beneath it names the credential and
+need not define it again.
 
 An absolute pattern of its `fs.deny_globs` covers mounts too: with `/home/**`, a source in /home is refused unless the
 managed policy itself has a mount whose source is there.
@@ -208,6 +218,7 @@ def policy_page() -> str:
     from belljar.policy.keys import fields, sections
 
     parts = [POLICY_HEAD + _keys_table(fields("").values())]
+    parts += [f"#### Each of `{name}`\n\n" + _keys_table(fields(f"{name}[]").values()) for name in ("credentials",)]
     for section in sections():
         parts.append(f"### {section}\n\n" + _keys_table(fields(section).values()))
         records = {name: fields(f"{section}.{name}[]") for name in fields(section)}

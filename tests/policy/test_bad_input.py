@@ -136,7 +136,90 @@ TOLD = {
             "8:36: net.allowlist[5].rate: wanted a rate such as 10/s, found 5",
             "8:47: net.allowlist[5].paths[0]: wanted a path that starts with '/', without '..', found 'x'",
             "9:5: net.allowlist[6]: wanted 'host', found 'ports'",
-            "10:5: net.allowlist[7]: wanted a mapping of host, ports, methods, paths, credential, rate, found 4",
+            "10:5: net.allowlist[7]: wanted a mapping of host, ports, methods, paths, query, credential, rate, addresses, budget_mb, sign, found 4",
+        ],
+    ),
+    "more hosts": (
+        "net:\n  allowlist:\n  - '127.1'\n  - '::ffff:1.2.3.4'\n  - host.belljar.internal\n  - {host: a, addresses: [b, '1.2.3.4:0']}\n"
+        "  - {host: a, paths: ['/a**', '/{a}', '/a?b'], query: [], sign: 3, budget_mb: 0}\n  - {host: a, credential: none}\n"
+        "  denylist:\n  - {hosts: a}\n  - {host: a, rate: 1/s}",
+        [
+            "3:5: net.allowlist[0]: wanted a name, or an address as four numbers, found '127.1'",
+            "4:5: net.allowlist[1]: wanted an address that is not mapped, found '::ffff:1.2.3.4': write 1.2.3.4",
+            "5:5: net.allowlist[2]: wanted a host, found 'host.belljar.internal', which is this one: write its ports in net.host_ports",
+            "6:27: net.allowlist[3].addresses[0]: wanted an address such as 10.1.2.3, 10.1.2.3:8443 or '[::1]:8443', found 'b'",
+            "6:30: net.allowlist[3].addresses[1]: wanted an address such as 10.1.2.3, 10.1.2.3:8443 or '[::1]:8443', found '1.2.3.4:0'",
+            "7:23: net.allowlist[4].paths[0]: wanted '**' alone between slashes, found '/a**'",
+            "7:31: net.allowlist[4].paths[1]: wanted a path in which '*' and '**' are all that is special, found '/{a}'",
+            "7:39: net.allowlist[4].paths[2]: wanted a path as it is sent, percent-encoded, found '/a?b'",
+            "7:55: net.allowlist[4].query: wanted at least one item, found an empty list: leave the key out instead",
+            "7:65: net.allowlist[4].sign: wanted the name of a credential, found 3",
+            "7:79: net.allowlist[4].budget_mb: wanted a size from 1 byte to 1 TB, in MB or like '512m', found 0",
+            "10:5: net.denylist[0]: wanted 'host', found 'hosts'",
+            "10:6: unknown key 'hosts' in net.denylist[0] (did you mean 'host'?)",
+            "11:15: unknown key 'rate' in net.denylist[1]",
+        ],
+    ),
+    "the rest of the network": (
+        "net: {allow_builtin: [openai-file], host_ports: [0], publish: ['1:2:3', true], strip_headers: [Host, 'a b'],\n"
+        "  ca_file: ./none.pem, canary_files: [a], max_names: -1}",
+        [
+            "1:23: net.allow_builtin[0]: wanted one of cloud-metadata, belljar-dashboard, anthropic-files, anthropic-batches, "
+            "openai-files, openai-batches, azure-openai-files, azure-openai-batches, gemini-files, gemini-batches, mistral-files, "
+            "mistral-batches, groq-files, groq-batches, together-files, together-batches, xai-files, cohere-files, cohere-batches, "
+            "found 'openai-file' (did you mean 'openai-files'?)",
+            "1:50: net.host_ports[0]: wanted a whole number from 1 to 65535, found 0",
+            "1:64: net.publish[0]: wanted a port such as 8000, or two such as '18000:8000', found '1:2:3'",
+            "1:73: net.publish[1]: wanted a port such as 8000, or two such as '18000:8000', found true",
+            "1:96: net.strip_headers[0]: wanted a header that is not part of how a request is framed, found 'Host'",
+            "1:102: net.strip_headers[1]: wanted the name of a header, found 'a b'",
+            "2:12: net.ca_file: wanted a file that exists, found './none.pem'",
+            "2:39: net.canary_files[0]: wanted an absolute path in the jar, found 'a'",
+            "2:54: net.max_names: wanted a whole number from 0 to 65536, found -1",
+        ],
+    ),
+    "credentials": (
+        "credentials:\n  a b: {from: env:A}\n  b: {}\n  c: {from: sk-secret-secret}\n  d: {from: env:D, query: k, header: K}\n"
+        "  e: {from: env:E, algorithm: ed25519}\n  f: {from: env:F, algorithm: rsa, key_id: k}\n  g: 3\n"
+        "  h: {from: env:H, format: x, placeholder: short, heder: A}\n  i: {command: []}\n"
+        "  j: {from: env:J, algorithm: ed25519, key_id: k, header: A}",
+        [
+            "2:3: credentials.a b: wanted a name of letters, digits, '.', '_' and '-'",
+            "3:3: credentials.b: wanted 'from' or 'command', to say where the secret is, and not both",
+            "4:13: credentials.c.from: wanted env:NAME, file:PATH or keyring:SERVICE/USER, found something else",
+            "5:3: credentials.d: wanted a header (with its format) or a query key, found both",
+            "6:3: credentials.e: wanted 'algorithm' and 'key_id' together",
+            "7:31: credentials.f.algorithm: wanted one of ed25519, hmac-sha256, found 'rsa'",
+            "8:3: credentials.g: wanted a mapping of from, command, header, format, query, placeholder, env, hosts, methods, paths, "
+            "algorithm, key_id, on_foreign_credential, reflects, found 3",
+            "9:28: credentials.h.format: wanted a text with one {} or {base64} in it, found 'x'",
+            "9:44: credentials.h.placeholder: wanted a text of 8 to 200 letters, digits and ._~+/=-, found 'short'",
+            "9:51: unknown key 'heder' in credentials.h (did you mean 'header'?)",
+            "10:16: credentials.i.command: wanted at least one item, found an empty list: leave the key out instead",
+            "11:3: credentials.j: wanted a key that signs and is never sent ('algorithm'), found 'header' too",
+        ],
+    ),
+    "credentials that rules name": (
+        "net:\n  allowlist:\n  - {host: a, credential: tokn}\n  - {host: b, sign: token}\n  - {host: c, credential: key}\n"
+        "credentials:\n  token: {from: env:A, env: LANG}\n  key: {from: env:K, algorithm: ed25519, key_id: k}\n"
+        "  one: {from: env:A, placeholder: the-same-one}\n  two: {from: env:A, placeholder: the-same-one}\n"
+        "env: {set: {LANG: C}}",
+        [
+            "3:5: net.allowlist[0].credential: wanted a name of 'credentials', found 'tokn' (did you mean 'token'?)",
+            "4:5: net.allowlist[1].sign: wanted a credential with an 'algorithm', found 'token'",
+            "5:5: net.allowlist[2].credential: wanted one without an 'algorithm': write 'sign', found 'key'",
+            "7:10: credentials.token.env: wanted a variable that env.set does not have, found 'LANG' (p.yaml:11:19)",
+            "10:8: credentials.two.placeholder: wanted another than that of 'one', found 'the-same-one'",
+        ],
+    ),
+    "canaries and ports that can't be": (
+        "fs: {mounts: [{path: /workspace, source: ., rw: false}]}\n"
+        "net: {canary_files: [/etc/x, /workspace/x, /workspace], publish: [80, '80:81']}",
+        [
+            "2:22: net.canary_files: wanted a file beneath nothing: no mount is writable, found '/etc/x'",
+            "2:30: net.canary_files: wanted a file beneath nothing: no mount is writable, found '/workspace/x'",
+            "2:44: net.canary_files: wanted a file beneath nothing: no mount is writable, found '/workspace'",
+            "2:71: net.publish: wanted each port of the host once, found 80 twice (p.yaml:2:67)",
         ],
     ),
     "an environment": (

@@ -66,6 +66,61 @@ REFUSED = {
         "net: {allowlist: [a.com]}",
         "p.yaml:1:19: net.allowlist: wanted an entry that one of its entries covers, as the managed policy says (managed.yaml:1:18), found a.com",
     ),
+    "an address that a star does not mean": (
+        "net: {allowlist: ['*']}",
+        "net: {allowlist: [10.0.0.1]}",
+        "p.yaml:1:19: net.allowlist: wanted an entry that one of its entries covers, as the managed policy says (managed.yaml:1:18), found 10.0.0.1",
+    ),
+    "addresses of a name": (
+        "net: {allowlist: [a.com]}",
+        "net: {allowlist: [{host: a.com, addresses: [10.0.0.1]}]}",
+        "p.yaml:1:19: net.allowlist: wanted an entry that one of its entries covers, as the managed policy says (managed.yaml:1:18), found a.com",
+    ),
+    "a host that is not pinned": (
+        "net: {allowlist: [{host: a.com, addresses: [10.0.0.1]}]}",
+        "net: {allowlist: [a.com]}",
+        "p.yaml:1:19: net.allowlist: wanted an entry that one of its entries covers, as the managed policy says (managed.yaml:1:18), found a.com",
+    ),
+    "a query": (
+        "net: {allowlist: [{host: a.com, query: [a]}]}",
+        "net: {allowlist: [{host: a.com, query: [a, b]}]}",
+        "p.yaml:1:19: net.allowlist: wanted an entry that one of its entries covers, as the managed policy says (managed.yaml:1:18), found a.com",
+    ),
+    "bytes": (
+        "net: {budget_mb: 1, allowlist: [{host: a.com, budget_mb: 1}]}",
+        "net: {budget_mb: 2, allowlist: [{host: a.com, budget_mb: 1}]}",
+        "p.yaml:1:18: net.budget_mb: wanted at most 1 MB, as the managed policy says (managed.yaml:1:18), found 2 MB",
+    ),
+    "uploads": (
+        "net: {allowlist: [a.com]}",
+        "net: {allow_builtin: [openai-files]}",
+        "p.yaml:1:23: net.allow_builtin: wanted nothing beyond none, as the managed policy says (managed.yaml:1:18), found openai-files",
+    ),
+    "a port of the host": (
+        "net: {host_ports: [80]}",
+        "net: {host_ports: [80, 5432]}",
+        "p.yaml:1:24: net.host_ports: wanted nothing beyond 80, as the managed policy says (managed.yaml:1:19), found 5432",
+    ),
+    "a published port": (
+        "net: {publish: [80]}",
+        "net: {publish: ['80:80', '81:80']}",
+        "p.yaml:1:26: net.publish: wanted nothing beyond 80:80, as the managed policy says (managed.yaml:1:16), found 81:80",
+    ),
+    "a credential of another's": (
+        "credentials: {a: {from: env:A}}",
+        "credentials: {a: {from: env:B}}",
+        "p.yaml:1:18: credentials: wanted a as it is there, as the managed policy says (managed.yaml:1:18), found another",
+    ),
+    "one more credential": (
+        "credentials: {a: {from: env:A}}",
+        "credentials: {b: {from: env:B}}",
+        "p.yaml:1:18: credentials: wanted nothing beyond a, as the managed policy says (managed.yaml:1:14), found b",
+    ),
+    "names": (
+        "net: {max_names: 10}",
+        "net: {max_names: 11}",
+        "p.yaml:1:18: net.max_names: wanted at most 10, as the managed policy says (managed.yaml:1:18), found 11",
+    ),
     "a source": (
         "fs: {mounts: [{path: /x, source: HERE/src/a}]}",
         "fs: {mounts: [{path: /x, source: ./src/b}]}",
@@ -264,6 +319,28 @@ def test_all_at_once_with_one_hint() -> None:
     assert caught.value.hint == "a managed policy can be tightened, never loosened"
 
 
+def test_what_protects_is_added() -> None:
+    """The ceiling's deny rules, headers and canaries hold whatever is written; limits only come down."""
+    managed = ceiling(
+        "net: {denylist: [a.com, b.com], strip_headers: [X-A], canary_files: [/workspace/x], max_names: 500, budget_mb: 7}"
+    )
+    policy = resolve(overrides=["net.denylist=[c.com, b.com]"], managed=managed)
+    assert [rule.host for rule in policy.net.denylist] == ["c.com", "b.com", "a.com"]
+    assert (policy.net.strip_headers, policy.net.canary_files) == (("x-a",), ("/workspace/x",))
+    assert (policy.net.max_names, policy.net.budget_bytes) == (256, 7 * MB)
+    assert str(policy.origin("net.denylist[2]")) == "managed.yaml:1"
+
+
+def test_a_credential_of_the_ceiling() -> None:
+    """Who writes a rule beneath it names the credential; what it is stands in the ceiling alone."""
+    managed = ceiling(
+        "net: {allowlist: [{host: a.com, credential: one}]}\ncredentials: {one: {from: env:ONE}, two: {from: env:TWO}}"
+    )
+    policy = resolve(overrides=["net.allowlist=[{host: a.com, credential: one}]"], managed=managed)
+    assert [(name, item.source) for name, item in policy.credentials.items()] == [("one", "env:ONE")]
+    assert resolve(managed=managed).credentials == {}
+
+
 def test_an_allowlist_of_the_ceiling() -> None:
     """The ceiling's list is what may be written, not what is granted."""
     managed = ceiling("net: {enabled: true, allowlist: [a.com, b.com]}")
@@ -305,6 +382,10 @@ WRONG = {
     "a removal": ("fs: {deny_globs: ['!**/.env']}", "a managed policy inherits nothing"),
     "a relative source": ("fs: {mounts: [{path: /x, source: ./src}]}", "wanted an absolute path in a managed policy"),
     "a mistake": ("proc: {pids: x}", "proc.pids: wanted a whole number"),
+    "a credential that it does not define": (
+        "net: {allowlist: [{host: a.com, credential: x}]}",
+        "net.allowlist[0].credential: wanted a name of 'credentials', found 'x'",
+    ),
 }
 
 

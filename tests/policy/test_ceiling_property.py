@@ -23,12 +23,15 @@ from belljar.errors import PolicyError
 from belljar.policy import resolve as resolve_module
 from belljar.policy.globs import DenyGlobs
 from belljar.policy.keys import CLAUSES
-from belljar.policy.models import HostRule, Policy
+from belljar.policy.models import DenyRule, HostRule, Policy
 from belljar.policy.resolve import preset_names, resolve
 
 MB = 1024 * 1024
 DIRECTORIES = ("a", "a/b", "a/secret", "c", "c/d", "c/d/e")
-HOSTS = ("a.com", "x.a.com", "y.x.a.com", "b.com", "1.2.3.4")
+HOSTS = ("a.com", "x.a.com", "y.x.a.com", "b.com", "1.2.3.4", "10.0.0.1")
+PRIVATE = "10.0.0.1"
+QUERIES = ((), ("p",), ("p", "q"))
+BUILTINS = ("openai-files", "openai-batches", "cloud-metadata")
 PATHS = ("/", "/v1", "/v1/x", "/v1/x/y", "/v2")
 LIMITS = {
     "proc": {"mem_mb": (1, 4096), "timeout_ms": (1, 90_000), "pids": (1, 2000), "open_files": (8, 5000)},
@@ -54,10 +57,51 @@ rules = st.fixed_dictionaries(
         "ports": st.lists(st.sampled_from([80, 443, 8080]), min_size=1, unique=True),
         "methods": st.lists(st.sampled_from(["GET", "POST"]), min_size=1, unique=True),
         "paths": st.lists(st.sampled_from(["/v1/**", "/v1/x", "/v1/*", "/**", "/v2"]), min_size=1, unique=True),
+        "query": st.lists(st.sampled_from(["p", "q"]), min_size=1, unique=True),
         "credential": st.sampled_from(["one", "two"]),
+        "sign": st.just("key"),
         "rate": st.sampled_from(["1/s", "30/m", "10/s"]),
+        "budget_mb": st.sampled_from([1, 2]),
+        "addresses": st.lists(st.sampled_from(["10.0.0.9", "8.8.8.8:1", "[::1]"]), min_size=1, unique=True),
     },
 )
+denials = st.fixed_dictionaries(
+    {"host": st.sampled_from(["a.com", "*.a.com", "*"])},
+    optional={
+        "ports": st.just([443]),
+        "methods": st.just(["POST"]),
+        "paths": st.just(["/v1/**"]),
+        "query": st.just(["p"]),
+    },
+)
+network = {
+    "enabled": st.booleans(),
+    "allowlist": st.lists(rules, max_size=2),
+    "denylist": st.lists(denials, max_size=2),
+    "allow_builtin": st.lists(st.sampled_from(BUILTINS), unique=True),
+    "host_ports": st.lists(st.sampled_from([5432, 6379]), unique=True),
+    "publish": st.lists(st.sampled_from([8000, "18000:8000"]), unique=True),
+    "strip_headers": st.lists(st.sampled_from(["X-A", "x-a", "x-b"]), max_size=2),
+    "budget_mb": st.sampled_from([None, 1, 2]),
+    "max_name_length": st.sampled_from([50, 150]),
+    "max_name_entropy": st.sampled_from([3, 5]),
+    "max_names": st.sampled_from([5, 500]),
+    "canary_files": st.lists(st.sampled_from(["/workspace/x", "/workspace/y"]), unique=True),
+}
+secrets = st.fixed_dictionaries(
+    {"from": st.sampled_from(["env:A", "env:B"])},
+    optional={
+        "hosts": st.just(["a.com"]),
+        "on_foreign_credential": st.just("strip"),
+        "placeholder": st.just("xxxxxxxx"),
+    },
+)
+own_credentials = st.fixed_dictionaries({}, optional={"one": secrets, "two": secrets})
+DEFINED = {
+    "one": {"from": "env:A"},
+    "two": {"from": "env:A"},
+    "key": {"from": "env:K", "algorithm": "ed25519", "key_id": "k"},
+}
 modes = st.sampled_from([{}, {"rw": True}, {"rw": True, "cow": True}])
 mounts = st.builds(
     lambda path, source, mode: {"path": path, **({"source": f"HERE/{source}", **mode} if source else {"rw": True})},
@@ -94,7 +138,8 @@ def policies(patterns: list[str]) -> st.SearchStrategy[dict[str, Any]]:
             deny_globs=words(*patterns),
             **limits("fs"),
         ),
-        net=some(enabled=st.booleans(), allowlist=st.lists(rules, max_size=2)),
+        net=some(**network),
+        credentials=own_credentials,
         proc=some(uid=st.sampled_from([1000, 1001]), cpu_quota=st.sampled_from([0.5, 1, 3]), **limits("proc")),
         env=some(**{"pass": words("A", "B"), "set": st.dictionaries(st.sampled_from(["A", "LANG"]), st.just("x"))}),
         logging=some(sample_ratio=st.sampled_from([0, 1]), redact_pii=st.booleans()),
@@ -113,10 +158,54 @@ def grants_more(policy: Policy, ceiling: dict[str, Any], here: Path) -> Iterator
         yield "net.enabled"
     if "allowlist" in net:
         outer = [_rule(entry) for entry in net["allowlist"]]
-        for request in product(HOSTS, (80, 443, 8080), ("GET", "POST"), PATHS):
-            if _reaches(policy.net.allowlist, request) and not _reaches(outer, request):
-                yield f"net.allowlist {request}"
+        for request in product(HOSTS, (80, 443, 8080), ("GET", "POST"), PATHS, QUERIES):
+            for how in _ways(policy.net.allowlist, request):
+                if not any(_within(how, other) for other in _ways(outer, request)):
+                    yield f"net.allowlist {request} {how}"
+        for name in ("host_ports", "allow_builtin"):
+            if not set(getattr(policy.net, name)) <= set(net.get(name, ())):
+                yield f"net.{name}"
+    yield from _network(policy, net)
+    yield from _secrets(policy, ceiling)
     yield from _files(policy, fs, here)
+
+
+def _network(policy: Policy, net: dict[str, Any]) -> Iterator[str]:
+    asked = policy.net
+    for name in ("host_ports", "allow_builtin"):
+        if name in net and not set(getattr(asked, name)) <= set(net[name]):
+            yield f"net.{name}"
+    if "publish" in net and not set(asked.publish) <= {
+        "8000:8000" if port == 8000 else port for port in net["publish"]
+    }:
+        yield "net.publish"
+    if not {name.lower() for name in net.get("strip_headers", ())} <= set(asked.strip_headers):
+        yield "net.strip_headers"
+    if not set(net.get("canary_files", ())) <= set(asked.canary_files):
+        yield "net.canary_files"
+    for rule in net.get("denylist", ()):
+        lists = {name: tuple(value) for name, value in rule.items() if isinstance(value, list)}
+        if DenyRule(**{**rule, **lists}) not in asked.denylist:
+            yield "net.denylist"
+    limits = {name: getattr(asked, name) for name in ("max_name_length", "max_name_entropy", "max_names")}
+    limits["budget_mb"] = float("inf") if asked.budget_bytes is None else asked.budget_bytes / MB
+    for name, value in limits.items():
+        if net.get(name) is not None and value > net[name]:
+            yield f"net.{name}"
+
+
+def _secrets(policy: Policy, ceiling: dict[str, Any]) -> Iterator[str]:
+    for name, item in policy.credentials.items():
+        if "credentials" in ceiling:
+            meant = ceiling["credentials"].get(name)
+            same = meant and (item.source, list(item.hosts), item.on_foreign_credential, item.placeholder) == (
+                meant["from"],
+                meant.get("hosts", []),
+                meant.get("on_foreign_credential", "refuse"),
+                meant.get("placeholder"),
+            )
+            if not same:
+                yield "credentials"
 
 
 def _limits(policy: Policy, ceiling: dict[str, Any]) -> Iterator[str]:
@@ -194,18 +283,44 @@ def _containers(policy: Policy, ceiling: dict[str, Any]) -> Iterator[str]:
 
 def _rule(entry: dict[str, Any]) -> HostRule:
     lists = {name: tuple(value) for name, value in entry.items() if isinstance(value, list)}
-    return HostRule(**{**entry, **lists})
+    values = {**entry, **lists}
+    if "budget_mb" in values:
+        values["budget_bytes"] = values.pop("budget_mb") * MB
+    return HostRule(**values)
 
 
-def _reaches(allowlist: Any, request: tuple[str, int, str, str]) -> bool:
-    host, port, method, path = request
-    return any(
-        (rule.host in (host, "*") or (rule.host.startswith("*.") and host.endswith(rule.host[1:])))
-        and port in rule.ports
-        and (not rule.methods or method in rule.methods)
-        and (not rule.paths or any(_path_matches(path, glob) for glob in rule.paths))
-        for rule in allowlist
+def _ways(allowlist: Any, request: tuple[str, int, str, str, tuple[str, ...]]) -> Iterator[HostRule]:
+    """The rules by which a request passes."""
+    host, port, method, path, query = request
+    for rule in allowlist:
+        if (
+            (rule.host == host or (rule.host == "*" and host != PRIVATE) or _is_beneath(host, rule.host))
+            and port in rule.ports
+            and (not rule.methods or method in rule.methods)
+            and (not rule.paths or any(_path_matches(path, glob) for glob in rule.paths))
+            and (not rule.query or set(query) <= set(rule.query))
+        ):
+            yield rule
+
+
+def _is_beneath(host: str, pattern: str) -> bool:
+    return pattern.startswith("*.") and host.endswith(pattern[1:])
+
+
+def _within(inner: HostRule, outer: HostRule) -> bool:
+    """Whether a request that passes by `inner` carries all that `outer` asks of it, and is dialled where it says."""
+    return (
+        outer.credential in (None, inner.credential)
+        and outer.sign in (None, inner.sign)
+        and _rate(inner.rate) <= _rate(outer.rate)
+        and (inner.budget_bytes or 2**60) <= (outer.budget_bytes or 2**60)
+        and bool(inner.addresses) == bool(outer.addresses)
+        and set(inner.addresses) <= set(outer.addresses)
     )
+
+
+def _rate(text: str | None) -> float:
+    return {None: float("inf"), "1/s": 1, "30/m": 0.5, "10/s": 10}[text]
 
 
 def _path_matches(path: str, glob: str) -> bool:
@@ -270,9 +385,17 @@ def placed(policy: dict[str, Any], here: Path) -> dict[str, Any]:
 outcomes: Counter[str] = Counter()
 
 
+def _hosts(policy: dict[str, Any]) -> list[dict[str, Any]]:
+    return policy.get("net", {}).get("allowlist", [])
+
+
 def stays_beneath(here: Path, preset: str, layers: list[Any], ceiling: Any, workspace: str | None, live: bool) -> None:
     """Resolve it; the policy that comes out, if any, grants nothing that the ceiling denies."""
     managed = here / "managed.yaml"
+    if layers:
+        layers = [{**layers[0], "credentials": {**DEFINED, **layers[0].get("credentials", {})}}, *layers[1:]]
+    if "credentials" in ceiling or any("credential" in rule or "sign" in rule for rule in _hosts(ceiling)):
+        ceiling = {**ceiling, "credentials": {**DEFINED, **ceiling.get("credentials", {})}}
     managed.write_text(json.dumps(placed(ceiling, here)))
     managed.chmod(0o644)
     try:
@@ -336,6 +459,32 @@ def test_nothing_reaches_hosts_that_the_ceiling_denies(here: Path, inner: list[A
     stays_beneath(here, "aicode", [{"net": {"allowlist": inner}}], {"net": {"allowlist": outer}}, None, live=False)
 
 
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    inner=st.lists(some(net=some(**network), credentials=own_credentials), min_size=1, max_size=2),
+    outer=some(net=some(**network), credentials=own_credentials),
+)
+def test_no_network_beyond_what_the_ceiling_has(here: Path, inner: list[Any], outer: Any) -> None:
+    """The same for all that the network has."""
+    stays_beneath(here, "aicode", inner, outer, None, live=False)
+
+
+easy = st.fixed_dictionaries({"host": st.sampled_from(["a.com", "x.a.com"])}, optional={"credential": st.just("one")})
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    inner=st.lists(easy, min_size=1, max_size=2),
+    outer=st.lists(easy, min_size=1, max_size=2),
+    mine=own_credentials,
+    theirs=own_credentials,
+)
+def test_no_credential_but_the_ceilings(here: Path, inner: Any, outer: Any, mine: Any, theirs: Any) -> None:
+    """The same for what a credential's name means."""
+    layer = {"net": {"allowlist": inner}, "credentials": mine}
+    stays_beneath(here, "aicode", [layer], {"net": {"allowlist": outer}, "credentials": theirs}, None, live=False)
+
+
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     preset=st.sampled_from(["unrestricted", "unrestricted", "docker"]),
@@ -364,7 +513,17 @@ def test_the_property_is_not_empty(here: Path) -> None:
         "backend": "bubblewrap",
         "on_degraded": "refuse",
         "fs": {"mounts": [], "size_mb": 1, "deny_globs": ["**/secret", f"{here}/c/**"]},
-        "net": {"enabled": False, "allowlist": []},
+        "net": {
+            "enabled": False,
+            "allowlist": [],
+            "denylist": [{"host": "c.com"}],
+            "strip_headers": ["x-a"],
+            "max_names": 1,
+            "publish": [],
+            "budget_mb": 1,
+            "canary_files": ["/workspace/x"],
+        },
+        "credentials": {},
         "proc": {"mem_mb": 1, "uid": 1},
         "env": {"pass": [], "set": {}},
         "container": {"image": "a", "name": "x", "pull": "never", "ports": [], "entrypoint": None, "read_only": True},
@@ -378,10 +537,14 @@ def test_the_property_is_not_empty(here: Path) -> None:
         open_wide = {
             "fs": {"mounts": [{"path": "/data", "source": f"{here}/{directory}", "rw": True}]},
             "container": asked,
+            "net": {"host_ports": [1], "publish": [1], "allow_builtin": ["openai-files"]},
+            "credentials": {"a": {"from": "env:A"}},
         }
         policy = resolve("unrestricted", layers=[open_wide], managed=None)
         found |= {word.split()[0] for word in grants_more(policy, ceiling, here)}
     assert found == {
         "mem_mb", "size_mb", "proc.uid", "unconfined", "backend", "env.pass", "env.set", "on_degraded", "net.enabled",
-        "net.allowlist", "fs.mounts", "fs.deny_globs", *(f"container.{name}" for name in asked),
+        "net.allowlist", "net.denylist", "net.strip_headers", "net.max_names", "net.publish", "net.budget_mb",
+        "net.canary_files", "net.host_ports", "net.allow_builtin", "credentials", "fs.mounts",
+        "fs.deny_globs", *(f"container.{name}" for name in asked),
     }  # fmt: skip

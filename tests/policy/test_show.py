@@ -26,7 +26,30 @@ RICH: dict[str, Any] = {
         "allowlist": [
             "a.com",
             {"host": "b.com", "ports": [80], "methods": ["GET"], "paths": ["/v1/**"], "credential": "c", "rate": "5/s"},
-        ]
+            {
+                "host": "*.b.com",
+                "query": ["a", "b[]"],
+                "addresses": ["10.0.0.1", "[::1]:8"],
+                "budget_mb": 3,
+                "sign": "k",
+            },
+        ],
+        "denylist": ["c.com", {"host": "*", "ports": [22], "methods": ["PUT"], "paths": ["/x/*"], "query": ["debug"]}],
+        "allow_builtin": ["openai-files"],
+        "host_ports": [5432],
+        "publish": [8000, "18000:8001"],
+        "strip_headers": ["X-Id"],
+        "budget_mb": "10k",
+        "max_name_length": 60,
+        "max_name_entropy": 3,
+        "max_names": 7,
+        "canary_files": ["/workspace/a b"],
+    },
+    "credentials": {
+        "c": {"from": "env:C", "header": "X-Key", "format": "k {base64}", "env": "C_KEY", "reflects": True},
+        "d": {"command": ["pass", "show", "it's"], "query": "key", "placeholder": "placeholder-1", "methods": ["GET"]},
+        "e": {"from": "keyring:a/b", "hosts": ["b.com"], "paths": ["/v1/**"], "on_foreign_credential": "strip"},
+        "k": {"from": "file:/etc/key.pem", "algorithm": "ed25519", "key_id": "k1"},
     },
     "proc": {"mem_mb": "1537k", "output_mb": "7b", "timeout_ms": 1, "cpu_quota": 0.25},
     "container": {
@@ -75,6 +98,24 @@ DIFFERENCES = {
     "another uid": ({"proc": {"uid": 1001}}, ("proc.uid", 1000, 1001, "changed")),
     "no network": ({"net": {"enabled": False}}, ("net.enabled", True, False, "tighter")),
     "a host": ({"net": {"allowlist": ["a.com"]}}, ("net.allowlist[a.com]", None, ["a.com"], "looser")),
+    "a denied host": ({"net": {"denylist": ["a.com"]}}, ("net.denylist[a.com]", None, "a.com", "tighter")),
+    "a header": ({"net": {"strip_headers": ["X-A"]}}, ("net.strip_headers", [], ["x-a"], "tighter")),
+    "a budget": ({"net": {"budget_mb": 1}}, ("net.budget_mb", None, 1, "tighter")),
+    "more names": ({"net": {"max_names": 300}}, ("net.max_names", 256, 300, "looser")),
+    "a port of the host": ({"net": {"host_ports": [1]}}, ("net.host_ports", [], [1], "looser")),
+    "uploads": (
+        {"net": {"allow_builtin": ["openai-files"]}},
+        ("net.allow_builtin", [], ["openai-files"], "looser"),
+    ),
+    "a credential": (
+        {"credentials": {"a": {"from": "env:A", "query": "k"}}},
+        (
+            "credentials.a",
+            None,
+            {"from": "env:A", "query": "k", "reflects": False, "on_foreign_credential": "refuse"},
+            "changed",
+        ),
+    ),
     "a pattern": ({"fs": {"deny_globs": ["*.k"]}}, ("fs.deny_globs[*.k]", None, "*.k", "tighter")),
     "a pattern less": ({"fs": {"deny_globs": ["!**/.ssh"]}}, ("fs.deny_globs[**/.ssh]", "**/.ssh", None, "looser")),
     "an empty mount": (
@@ -250,6 +291,9 @@ AGREED_GOOD: list[dict[str, Any]] = [
     {"container": {"image": "python"}},
     {"container": {"image": "docker.io/library/python:3.12-slim@sha256:" + "ab" * 32}},
     {"container": {"image": "sha256:" + "ab" * 32, "name": "a.b-c_d", "ports": ["65535:1"]}},
+    {"net": {"publish": [1, "2", "3:4"], "host_ports": [], "budget_mb": None, "ca_file": None}},
+    {"net": {"denylist": ["a.com", {"host": "*", "query": ["b[]"]}], "strip_headers": ["X-A"]}},
+    {"credentials": {"a.b": {"from": "env:A"}, "b": {"command": ["x"], "query": "k"}}},
 ]
 
 
@@ -265,7 +309,8 @@ def test_every_example_of_the_table_is_valid() -> None:
     for key in KEYS.values():
         schema = json_schema()["properties"]
         for part in key.path.replace("[]", ".[]").split("."):
-            schema = schema["items"] if part == "[]" else (schema.get("properties") or schema)[part]
+            item = schema.get("items") or schema.get("additionalProperties")
+            schema = item if part == "[]" else (schema.get("properties") or schema)[part]
             schema = next((form for form in schema.get("anyOf", ()) if "properties" in form), schema)
         assert jsonschema.Draft202012Validator(schema).is_valid(key.example), key.path
 

@@ -20,7 +20,8 @@ from belljar.policy.models import (
 )
 from belljar.policy.problems import Problems, place
 
-_LISTS = ("fs.mounts", "fs.deny_globs", "net.allowlist", "env.pass", "fallback", "container.ports")
+_LISTS = ("fs.mounts", "fs.deny_globs", "env.pass", "fallback", "container.ports")
+_NET_LISTS = ("allowlist", "denylist", "allow_builtin", "host_ports", "publish", "strip_headers", "canary_files")
 
 
 def assemble(values: Layer, problems: Problems, *, dangerous: bool = False) -> Policy | None:
@@ -51,7 +52,7 @@ def _policy(values: Layer, digest: str, *, dangerous: bool) -> Policy:
             workdir=one("fs.workdir", paths.WORKSPACE),
             snapshot=one("fs.snapshot", False),  # noqa: FBT003
         ),
-        net=NetPolicy(enabled=one("net.enabled", False), allowlist=many("net.allowlist")),  # noqa: FBT003
+        net=_net(values),
         proc=ProcPolicy(
             uid=one("proc.uid"),
             cpu_quota=one("proc.cpu_quota"),
@@ -72,6 +73,7 @@ def _policy(values: Layer, digest: str, *, dangerous: bool) -> Policy:
             redact_pii=one("logging.redact_pii", True),  # noqa: FBT003
         ),
         container=_container(values),
+        credentials=MappingProxyType({name: item.value for name, item in one("credentials", {}).items()}),
         backend=one("backend", "auto"),
         fallback=many("fallback"),
         on_degraded=one("on_degraded", "refuse"),
@@ -79,6 +81,17 @@ def _policy(values: Layer, digest: str, *, dangerous: bool) -> Policy:
         origins=MappingProxyType(_origins(values)),
         digest=digest,
     )
+
+
+def _net(values: Layer) -> NetPolicy:
+    """As `_container`; a size has its unit in its key, and bytes in its field."""
+    written = {key.removeprefix("net."): item.value for key, item in values.items() if key.startswith("net.")}
+    for name in _NET_LISTS:
+        if name in written:
+            written[name] = tuple(item.value for item in written[name])
+    if "budget_mb" in written:
+        written["budget_bytes"] = written.pop("budget_mb")
+    return NetPolicy(**written)
 
 
 def _container(values: Layer) -> ContainerPolicy:
@@ -93,11 +106,12 @@ def _container(values: Layer) -> ContainerPolicy:
 
 def _origins(values: Layer) -> dict[str, Origin]:
     origins = {key: written.origin for key, written in values.items()}
-    for key in _LISTS:
+    for key in (*_LISTS, *(f"net.{name}" for name in _NET_LISTS)):
         if written := values.get(key):
             origins.update({f"{key}[{at}]": item.origin for at, item in enumerate(written.value)})
-    if variables := values.get("env.set"):
-        origins.update({f"env.set.{name}": item.origin for name, item in variables.value.items()})
+    for key in ("env.set", "credentials"):
+        if named := values.get(key):
+            origins.update({f"{key}.{name}": item.origin for name, item in named.value.items()})
     return origins
 
 
@@ -114,6 +128,10 @@ def _check(values: Layer, problems: Problems) -> None:
         from belljar.policy.containers import check  # most policies need none of it
 
         check(values, problems)
+    if any(key.startswith(("net.", "credentials")) and not written.preset for key, written in values.items()):
+        from belljar.policy.network import check as check_network
+
+        check_network(values, problems)
 
 
 def _check_denied(values: Layer, mounts: tuple[Written, ...], problems: Problems) -> None:

@@ -33,6 +33,8 @@ def apply(merged: Merged, ceiling: Layer, problems: Problems) -> None:
             _BINDERS[KEYS[key].bound](binding, key, written)
     binding.unconfined()
     binding.sources_denied()
+    if "net.allowlist" in ceiling:
+        binding.beyond_the_allowlist()
 
 
 class _Ceiling:
@@ -44,13 +46,14 @@ class _Ceiling:
 
     def most(self, key: str, limit: Written) -> None:
         written = self.values.get(key)
-        if written is None or written.value > limit.value:
+        value = written.value if written else KEYS[key].default
+        if limit.value is not None and (value is None or value > limit.value):
             self._lower(key, written, limit, f"at most {_shown(key, limit.value)}")
 
     def same(self, key: str, limit: Written) -> None:
         written = self.values.get(key)
-        if key.startswith("python."):
-            # None shows nothing of the host, and so is never more.
+        if key.startswith("python.") or key == "net.ca_file":
+            # None shows nothing of the host and trusts nothing more, and so is never more.
             if written and written.value and os.path.realpath(written.value) != os.path.realpath(limit.value or ""):
                 self._lower(key, written, limit, found(limit.value))
         elif written is None or written.value != limit.value:
@@ -154,6 +157,31 @@ class _Ceiling:
         if key in self.values:
             self.values[key] = self.values[key]._replace(value=tuple(kept))
 
+    def beyond_the_allowlist(self) -> None:
+        """Who says which hosts are reached has also said it of the host itself, and of the built-in deny list."""
+        for key in ("net.host_ports", "net.allow_builtin"):
+            if key not in self.ceiling:
+                self._keep(key, set(), self.ceiling["net.allowlist"].origin)
+
+    def added(self, key: str, limit: Written) -> None:
+        present = [item.value for item in self._items(key)]
+        missing = tuple(item for item in limit.value if item.value not in present)
+        under = self.values.get(key)
+        self.values[key] = Written((*self._items(key), *missing), under.origin if under else limit.origin)
+
+    def as_written(self, key: str, limit: Written) -> None:
+        """Credentials: a name means what the ceiling says it means, and who only names one gets that."""
+        written = self.values.get(key)
+        values: dict[str, Written] = dict(written.value) if written else {}
+        self._keep(key, set(limit.value), limit.origin)
+        for name, item in values.items():
+            if name in limit.value and item.value != limit.value[name].value:
+                self._refuse(key, item.origin, limit.value[name].origin, f"{name} as it is there", "another")
+        used = {name for rule in self._items("net.allowlist") for name in (rule.value.credential, rule.value.sign)}
+        named = {name: item for name, item in limit.value.items() if name in used and name not in values}
+        if named:
+            self.values[key] = Written({**values, **named}, limit.origin)
+
     def sources_denied(self) -> None:
         """An absolute pattern yields to a mount that names its source, but the ceiling's only to the ceiling's own."""
         patterns: tuple[Written, ...] = self.ceiling["fs.deny_globs"].value if "fs.deny_globs" in self.ceiling else ()
@@ -193,21 +221,22 @@ class _Ceiling:
             hint="a managed policy can be tightened, never loosened",
         )
 
-    def _keep(self, key: str, allowed: set[str], limit: Origin) -> None:
+    def _keep(self, key: str, allowed: set[Any], limit: Origin) -> None:
         """Of a list of words or a mapping by name: drop what presets have beyond `allowed`, refuse others'."""
         written = self.values.get(key)
         if written is None:
             return
-        by_name: dict[str, Written] = (
+        by_name: dict[Any, Written] = (
             written.value if isinstance(written.value, dict) else {item.value: item for item in written.value}
         )
         for name, item in by_name.items():
             if name not in allowed and not item.preset:
-                self._refuse(key, item.origin, limit, f"nothing beyond {', '.join(sorted(allowed)) or 'none'}", name)
+                wanted = ", ".join(map(str, sorted(allowed))) or "none"
+                self._refuse(key, item.origin, limit, f"nothing beyond {wanted}", str(name))
         kept = {name: item for name, item in by_name.items() if name in allowed}
         self.values[key] = written._replace(value=kept if isinstance(written.value, dict) else tuple(kept.values()))
 
-    def _names(self, key: str) -> set[str]:
+    def _names(self, key: str) -> set[Any]:
         value: Any = self.ceiling[key].value if key in self.ceiling else ()
         return set(value) if isinstance(value, dict) else {item.value for item in value}
 
@@ -230,6 +259,8 @@ def _mode(mount: Mount) -> str:
 
 
 def _shown(key: str, value: Any) -> str:
+    if value is None and KEYS[key].bound is Bound.MOST:
+        return "no limit"
     if KEYS[key].kind is Kind.SIZE:
         return units.show_size(value)
     if KEYS[key].kind is Kind.TIME:
@@ -250,4 +281,6 @@ _BINDERS: dict[Bound, Callable[[_Ceiling, str, Written], None]] = {
     Bound.MOUNTS: _Ceiling.mounts,
     Bound.COVERED: _Ceiling.covered,
     Bound.ORDER: _Ceiling.order,
+    Bound.ADDED: _Ceiling.added,
+    Bound.AS_WRITTEN: _Ceiling.as_written,
 }

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 
+from belljar.policy.builtin import HOST_NAME
 from belljar.policy.models import HostRule
 
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\Z")
+_NUMBER = re.compile(r"(?:[0-9]+|0x[0-9a-f]*)\Z")
+_WITH_PORT = re.compile(r"(\[[^\]]*\]|[0-9.]+):([1-9][0-9]{0,4})\Z")
 _RATE = re.compile(r"([1-9][0-9]{0,8})/(s|m|h)\Z")
 _RATE_SECONDS = {"s": 1, "m": 60, "h": 3600}
 RATE_PATTERN = r"^[1-9][0-9]{0,8}/[smh]$"
@@ -24,8 +27,10 @@ def host_name(text: str) -> str:
 
     """
     name = text.lower()
-    if name == "*" or _is_address(name):
+    if name == "*":
         return name
+    if _is_address(name):
+        return _address(name)
     name = name.removesuffix(".")
     if "://" in name:
         raise HostError(f"wanted a host without its scheme, found {text[:60]!a}")
@@ -38,7 +43,40 @@ def host_name(text: str) -> str:
     labels = name.removeprefix("*.").split(".")
     if len(name) > 253 or not all(map(_LABEL.match, labels)) or (name.startswith("*.") and len(labels) < 2):
         raise HostError(f"wanted a host such as example.com or *.example.com, found {text[:60]!a}")
+    if _NUMBER.match(labels[-1]) and not _is_address(name):
+        raise HostError(f"wanted a name, or an address as four numbers, found {text[:60]!a}")
+    if name == HOST_NAME:
+        raise HostError(f"wanted a host, found {text[:60]!a}, which is this one: write its ports in net.host_ports")
     return name
+
+
+def pinned_address(text: str) -> str:
+    """An address with or without a port, in one form: `10.1.2.3`, `10.1.2.3:8443`, `[::1]`, `[::1]:8443`.
+
+    Raises:
+        HostError: when it is none.
+
+    """
+    host, port = text.lower(), ""
+    if match := _WITH_PORT.match(host):
+        host, port = match[1], match[2]
+    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not _is_address(host) or (port and int(port) > 65535):
+        raise HostError(f"wanted an address such as 10.1.2.3, 10.1.2.3:8443 or '[::1]:8443', found {text[:60]!a}")
+    address = _address(host)
+    return (f"[{address}]" if ":" in address else address) + (f":{port}" if port else "")
+
+
+def _address(name: str) -> str:
+    """An address as it is compared: IPv6 in its shortest form."""
+    if ":" not in name:
+        return name
+    import ipaddress
+
+    address = ipaddress.IPv6Address(name)
+    if address.ipv4_mapped:
+        raise HostError(f"wanted an address that is not mapped, found {name!a}: write {address.ipv4_mapped}")
+    return str(address)
 
 
 def _is_address(name: str) -> bool:
@@ -62,8 +100,12 @@ def url_path(text: str) -> str:
     """
     if not text.startswith("/") or any(part in (".", "..") for part in text.split("/")) or len(text) > 1024:
         raise HostError(f"wanted a path that starts with '/', without '..', found {text[:60]!a}")
-    if not text.isascii() or not text.isprintable() or set(text) & set(" ?#"):
+    if not text.isascii() or not text.isprintable() or set(text) & set(" ?#\\"):
         raise HostError(f"wanted a path as it is sent, percent-encoded, found {text[:60]!a}")
+    if set(text) & set("[]{}"):
+        raise HostError(f"wanted a path in which '*' and '**' are all that is special, found {text[:60]!a}")
+    if any("**" in part and part != "**" for part in text.split("/")):
+        raise HostError(f"wanted '**' alone between slashes, found {text[:60]!a}")
     return text
 
 
@@ -86,16 +128,26 @@ def covers(outer: HostRule, inner: HostRule) -> bool:
         and set(inner.ports) <= set(outer.ports)
         and _covers_words(outer.methods, inner.methods)
         and (not outer.paths or (bool(inner.paths) and all(_covers_path(outer, path) for path in inner.paths)))
+        and _covers_words(outer.query, inner.query)
         # A bound credential also keeps other people's credentials off the host, so leaving it out is a grant.
         and outer.credential in (None, inner.credential)
+        and outer.sign in (None, inner.sign)
         and _covers_rate(outer.rate, inner.rate)
+        and _covers_budget(outer.budget_bytes, inner.budget_bytes)
+        # Pinned addresses may be private ones, so they are a grant; and where they bind, asking DNS instead is one.
+        and (set(inner.addresses) <= set(outer.addresses) and bool(inner.addresses) == bool(outer.addresses))
     )
 
 
 def _covers_host(outer: str, inner: str) -> bool:
-    if outer in (inner, "*"):
+    if outer == inner:
         return True
-    return outer.startswith("*.") and not _is_address(inner) and inner.removeprefix("*").endswith(outer[1:])
+    if _is_address(inner):
+        # `*` is the public internet; a rule that names a private address reaches it.
+        from belljar.policy.addresses import is_public
+
+        return outer == "*" and is_public(inner)
+    return outer == "*" or (outer.startswith("*.") and inner.removeprefix("*").endswith(outer[1:]))
 
 
 def _covers_words(outer: tuple[str, ...], inner: tuple[str, ...]) -> bool:
@@ -104,10 +156,13 @@ def _covers_words(outer: tuple[str, ...], inner: tuple[str, ...]) -> bool:
 
 def _covers_path(outer: HostRule, path: str) -> bool:
     return any(
-        allowed == path
-        or (allowed.endswith("/**") and not set(allowed[:-3]) & set("*?[{") and path.startswith(allowed[:-2]))
+        allowed == path or (allowed.endswith("/**") and "*" not in allowed[:-3] and path.startswith(allowed[:-2]))
         for allowed in outer.paths
     )
+
+
+def _covers_budget(outer: int | None, inner: int | None) -> bool:
+    return outer is None or (inner is not None and inner <= outer)
 
 
 def _covers_rate(outer: str | None, inner: str | None) -> bool:

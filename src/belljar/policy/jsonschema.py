@@ -10,6 +10,7 @@ from typing import Any
 
 from belljar.policy.hosts import RATE_PATTERN
 from belljar.policy.keys import CLAUSES, Key, Kind, fields, sections
+from belljar.policy.net_values import CREDENTIAL_PATTERN, HEADER_PATTERN, QUERY_KEY_PATTERN, SOURCE_PATTERN
 from belljar.policy.paths import RESERVED
 from belljar.policy.units import MB, SIZE_PATTERN, TIME_PATTERN
 from belljar.policy.values import IMAGE_PATTERN
@@ -17,6 +18,7 @@ from belljar.policy.values import IMAGE_PATTERN
 _VARIABLE = "^[A-Za-z_][A-Za-z0-9_]*$"
 _NO_CLIMBING = r"(?!.*(^|/)\.\.(/|$))"
 _NAME = {"type": "string", "minLength": 1}
+_PORT = "[1-9][0-9]{0,4}"
 
 
 def json_schema() -> dict[str, Any]:
@@ -53,7 +55,7 @@ def _form(key: Key) -> dict[str, Any]:
     match key.kind:
         case Kind.VERSION:
             return {"const": 1}
-        case Kind.EXTENDS | Kind.SOURCE | Kind.VENV | Kind.PROGRAM | Kind.HOST:
+        case Kind.EXTENDS | Kind.SOURCE | Kind.VENV | Kind.PROGRAM | Kind.FILE | Kind.HOST:
             return _NAME
         case Kind.CHOICE:
             return {"enum": list(key.choices)}
@@ -103,7 +105,45 @@ def _form(key: Key) -> dict[str, Any]:
         case Kind.WORDS:
             return {**_list(_NAME), "minItems": 1}
         case Kind.PUBLISHED:
-            return _list({"type": "string", "pattern": "^[1-9][0-9]{0,4}:[1-9][0-9]{0,4}$"})
+            return _list({"type": "string", "pattern": f"^{_PORT}:{_PORT}$"})
+        case _:
+            return _network_form(key)
+
+
+def _network_form(key: Key) -> dict[str, Any]:
+    number = {"type": "integer", "minimum": key.minimum, "maximum": key.maximum}
+    match key.kind:
+        case Kind.DENIED:
+            return _list({"anyOf": [_NAME, _record("net.denylist[]", "host")]})
+        case Kind.QUERY_KEYS:
+            return {**_list({"type": "string", "pattern": f"^{QUERY_KEY_PATTERN}$"}), "minItems": 1}
+        case Kind.QUERY_KEY:
+            return {"type": "string", "pattern": f"^{QUERY_KEY_PATTERN}$"}
+        case Kind.ADDRESSES | Kind.HOST_NAMES:
+            return {**_list(_NAME), "minItems": 1}
+        case Kind.SERVICE_PORTS:
+            return _list(number)
+        case Kind.JAR_PORTS:
+            return _list({"anyOf": [number, {"type": "string", "pattern": f"^({_PORT}:)?{_PORT}$"}]})
+        case Kind.HEADERS:
+            return _list({"type": "string", "pattern": f"^{HEADER_PATTERN}$"})
+        case Kind.HEADER:
+            return {"type": "string", "pattern": f"^{HEADER_PATTERN}$"}
+        case Kind.JAR_FILES:
+            return _list({"type": "string", "pattern": rf"^/{_NO_CLIMBING}"})
+        case Kind.CREDENTIALS:
+            named = {"propertyNames": {"pattern": f"^{CREDENTIAL_PATTERN}$"}}
+            return {"type": "object", **named, "additionalProperties": _record("credentials[]")}
+        case Kind.FROM:
+            return {"type": "string", "pattern": f"^({SOURCE_PATTERN})$"}
+        case Kind.FORMAT:
+            return {"type": "string", "pattern": r"^[ -~]*\{(base64)?\}[ -~]*$"}
+        case Kind.VARIABLE:
+            return {"type": "string", "pattern": _VARIABLE}
+        case Kind.PLACEHOLDER:
+            return {"type": "string", "minLength": 8, "maxLength": 200}
+        case _:
+            return _NAME
 
 
 def _list(items: dict[str, Any]) -> dict[str, Any]:

@@ -1,100 +1,16 @@
 """Every key of a policy file, once: its kind, range, meaning and example.
 
 The validator, the ceiling, the JSON Schema, the reference page and the file that `belljar init` writes all come from
-this table. A key that is not here does not exist.
+this table; the keys of the network are in `net_keys`. A key that is in neither does not exist.
 """
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import Any
-
-from belljar.policy.records import dataclass
+from belljar.policy.key import Bound, Key, Kind
+from belljar.policy.net_keys import CREDENTIAL_KEYS, METHODS, NET_KEYS
 from belljar.policy.units import MB
 
 BACKENDS = ("auto", "bubblewrap", "landlock", "seatbelt", "docker", "podman", "gvisor", "unconfined")
-METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-
-
-class Kind(StrEnum):
-    """What a value is; `validate` has one reader for each."""
-
-    VERSION = "version"
-    EXTENDS = "preset or path"
-    CHOICE = "choice"
-    CHOICES = "list of choices"
-    DEGRADED = "refuse, allow or a list of keys"
-    COUNT = "whole number"
-    NUMBER = "number"
-    SIZE = "size"
-    TIME = "time"
-    BOOLEAN = "boolean"
-    JAR_PATH = "path in the jar"
-    MOUNT_PATH = "path in the jar that is free"
-    SOURCE = "directory of the host"
-    VENV = "virtual environment of the host"
-    PROGRAM = "program of the host"
-    GLOBS = "list of globs"
-    MOUNTS = "list of mappings"
-    HOSTS = "list of hosts and mappings"
-    VARIABLES = "names and values"
-    NAMES = "list of names"
-    HOST = "host"
-    PORTS = "list of ports"
-    PATHS = "list of URL paths"
-    CREDENTIAL = "name"
-    RATE = "rate"
-    IMAGE = "image"
-    CONTAINER = "name of a container"
-    WORDS = "list of words"
-    PUBLISHED = "list of host:container ports"
-
-
-class Bound(StrEnum):
-    """How a managed policy binds a key; the words are the reference page's."""
-
-    NONE = "does not bind"
-    MOST = "is the most"
-    SAME = "must stay the same"
-    OFF = "false stays false"
-    ON = "true stays true"
-    BACKEND = "anything but auto must stay; unconfined only if named here"
-    SUBSET = "nothing beyond what is listed here"
-    DEGRADED = "nothing beyond what is accepted here"
-    KEPT = "every pattern stays"
-    MOUNTS = "every source lies beneath one of these, writable and live only if that one is"
-    COVERED = "every entry is covered by one of these"
-    ORDER = "nothing that stands after it in the list"
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """One key. `minimum` and `maximum` are in the value's base unit: bytes for a size, milliseconds for a time."""
-
-    path: str
-    kind: Kind
-    doc: str
-    example: Any
-    bound: Bound = Bound.NONE
-    minimum: float = 0
-    maximum: float = 0
-    choices: tuple[str, ...] = ()
-    optional: bool = False
-    """Whether `null` may be written, to take back what was inherited."""
-    dangers: tuple[tuple[Any, str], ...] = ()
-    """Values that only a policy from `unrestricted` may have, each with the reason."""
-
-    @property
-    def name(self) -> str:
-        """The last part of the path."""
-        return self.path.rpartition(".")[2]
-
-    def at(self, path: str) -> Key:
-        """The same key, at the place of one item: `fs.mounts[2].path`."""
-        kept = (self.kind, self.doc, self.example, self.bound, self.minimum, self.maximum, self.choices, self.optional)
-        return Key(path, *kept, self.dangers)
-
-
 _TERABYTE = 1024 * 1024 * MB
 _WEEK = 7 * 24 * 3_600_000
 
@@ -182,37 +98,7 @@ _TABLE = (
         bound=Bound.ON,
     ),
     Key("fs.workdir", Kind.JAR_PATH, "The directory in which the code starts.", "/workspace", Bound.SAME),
-    Key(
-        "net.enabled",
-        Kind.BOOLEAN,
-        "Whether the jar reaches the hosts of the allowlist. There is no other way out.",
-        example=False,
-        bound=Bound.OFF,
-    ),
-    Key(
-        "net.allowlist",
-        Kind.HOSTS,
-        "The hosts, each a name or a mapping. It replaces the inherited list. An empty one allows nothing.",
-        [],
-        Bound.COVERED,
-    ),
-    Key(
-        "net.allowlist[].host",
-        Kind.HOST,
-        "A name matches itself, `*.example.com` its subdomains only, `*` everything.",
-        "api.example.com",
-    ),
-    Key("net.allowlist[].ports", Kind.PORTS, "Its ports; 443 and 80 unless written.", [443], minimum=1, maximum=65535),
-    Key("net.allowlist[].methods", Kind.CHOICES, "HTTP methods; any unless written.", ["GET"], choices=METHODS),
-    Key("net.allowlist[].paths", Kind.PATHS, "URL paths, as globs; any unless written.", ["/v1/items/**"]),
-    Key(
-        "net.allowlist[].credential",
-        Kind.CREDENTIAL,
-        "The credential that the proxy adds. The code never sees it.",
-        "items-api",
-        optional=True,
-    ),
-    Key("net.allowlist[].rate", Kind.RATE, "The most requests: `10/s`, `600/m`, `1000/h`.", "10/s", optional=True),
+    *NET_KEYS,
     Key(
         "proc.uid",
         Kind.COUNT,
@@ -378,12 +264,17 @@ _TABLE = (
         Bound.ORDER,
         choices=("never", "missing"),
     ),
+    *CREDENTIAL_KEYS,
 )
 
 KEYS = {key.path: key for key in _TABLE}
 """Every key by its path."""
 
-REQUIRED = tuple(key.path for key in _TABLE if key.bound is Bound.MOST or key.path in ("proc.uid", "fs.mounts"))
+REQUIRED = tuple(
+    key.path
+    for key in _TABLE
+    if key.path in ("proc.uid", "fs.mounts") or (key.bound is Bound.MOST and not key.optional and key.default is None)
+)
 """What a policy that stands alone (`extends: none`) must say itself."""
 
 CLAUSES = tuple(key.path for key in _TABLE if "." in key.path and "[]" not in key.path and key.path != "fs.workdir")
@@ -398,7 +289,7 @@ def fields(prefix: str) -> dict[str, Key]:
 
 def sections() -> tuple[str, ...]:
     """The mappings of the top level, in order: `fs`, `net`, …"""
-    return tuple(dict.fromkeys(key.path.partition(".")[0] for key in _TABLE if "." in key.path))
+    return tuple(dict.fromkeys(key.path.partition(".")[0] for key in _TABLE if "." in key.path.partition("[")[0]))
 
 
 __all__ = ["BACKENDS", "CLAUSES", "KEYS", "METHODS", "REQUIRED", "Bound", "Key", "Kind", "fields", "sections"]

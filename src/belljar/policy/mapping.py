@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from belljar.policy.models import HostRule, Mount, Policy
+from belljar.policy.models import Credential, DenyRule, HostRule, Mount, NetPolicy, Policy
 from belljar.policy.units import size_value
 
 
@@ -27,7 +27,7 @@ def to_mapping(policy: Policy) -> dict[str, Any]:
             "workdir": policy.fs.workdir,
             "snapshot": policy.fs.snapshot,
         },
-        "net": {"enabled": policy.net.enabled, "allowlist": [_host(rule) for rule in policy.net.allowlist]},
+        "net": _net(policy.net),
         "proc": {
             "uid": policy.proc.uid,
             "cpu_quota": _number(policy.proc.cpu_quota),
@@ -58,6 +58,25 @@ def to_mapping(policy: Policy) -> dict[str, Any]:
             "ports": list(policy.container.ports),
             "pull": policy.container.pull,
         },
+        "credentials": {name: _credential(item) for name, item in policy.credentials.items()},
+    }
+
+
+def _net(net: NetPolicy) -> dict[str, Any]:
+    return {
+        "enabled": net.enabled,
+        "allowlist": [_host(rule) for rule in net.allowlist],
+        "denylist": [_denied(rule) for rule in net.denylist],
+        "allow_builtin": list(net.allow_builtin),
+        "host_ports": list(net.host_ports),
+        "publish": list(net.publish),
+        "strip_headers": list(net.strip_headers),
+        "budget_mb": None if net.budget_bytes is None else size_value(net.budget_bytes),
+        "max_name_length": net.max_name_length,
+        "max_name_entropy": _number(net.max_name_entropy),
+        "max_names": net.max_names,
+        "ca_file": net.ca_file,
+        "canary_files": list(net.canary_files),
     }
 
 
@@ -95,13 +114,36 @@ def _host(rule: HostRule) -> str | dict[str, Any]:
     written: dict[str, Any] = {"host": rule.host, "ports": list(rule.ports)}
     if rule == HostRule(rule.host):
         return rule.host
-    for name in ("methods", "paths"):
+    for name in ("methods", "paths", "query", "addresses"):
         if value := getattr(rule, name):
             written[name] = list(value)
-    for name in ("credential", "rate"):
+    for name in ("credential", "sign", "rate"):
         if (value := getattr(rule, name)) is not None:
             written[name] = value
+    if rule.budget_bytes is not None:
+        written["budget_mb"] = size_value(rule.budget_bytes)
     return written
+
+
+def _denied(rule: DenyRule) -> str | dict[str, Any]:
+    lists = {name: list(value) for name in ("ports", "methods", "paths", "query") if (value := getattr(rule, name))}
+    return {"host": rule.host, **lists} if lists else rule.host
+
+
+def _credential(item: Credential) -> dict[str, Any]:
+    """Only what was written, or means the same: a key that signs has no header."""
+    written: dict[str, Any] = {"from": item.source} if item.source else {"command": list(item.command)}
+    if item.kind == "header":
+        written |= {"header": item.header, "format": item.format}
+    for name in ("query", "placeholder", "env", "algorithm", "key_id"):
+        if (value := getattr(item, name)) is not None:
+            written[name] = value
+    for name in ("hosts", "methods", "paths"):
+        if value := getattr(item, name):
+            written[name] = list(value)
+    if item.kind != "signature":
+        written["reflects"] = item.reflects
+    return {**written, "on_foreign_credential": item.on_foreign_credential}
 
 
 def _number(value: float) -> int | float:

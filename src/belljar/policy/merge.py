@@ -6,6 +6,9 @@ from belljar.policy.layer import Layer, Written
 from belljar.policy.models import Origin
 from belljar.policy.problems import Problems, found, nearest
 
+_ADD_UP = ("net.denylist", "net.strip_headers", "net.canary_files")
+"""Lists that protect: a layer adds to them."""
+
 
 class Merged:
     """Layers, one over the other: what is written last, and which inherited patterns someone took back."""
@@ -26,8 +29,11 @@ class Merged:
             return self._globs(under, over, problems)
         if key == "fs.mounts" and under:
             return Written(_by_path(under, over), over.origin, over.preset)
-        if key == "env.set" and under:
+        if key in ("env.set", "credentials") and under:
             return Written({**under.value, **over.value}, over.origin, over.preset)
+        if key in _ADD_UP and under:
+            kept = tuple(item for item in over.value if item.value not in [inner.value for inner in under.value])
+            return Written((*under.value, *kept), over.origin, over.preset)
         return over
 
     def _globs(self, under: Written | None, over: Written, problems: Problems) -> Written:

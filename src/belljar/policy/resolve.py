@@ -119,6 +119,10 @@ def read_managed(path: str, *, owner: int | None = None) -> Layer | None:
     for item in layer["fs.deny_globs"].value if "fs.deny_globs" in layer else ():
         if item.value.startswith("!"):
             problems.add(item.origin, "fs.deny_globs: wanted a pattern, found '!': a managed policy inherits nothing")
+    if "net.allowlist" in layer:
+        from belljar.policy.network import check_credentials
+
+        check_credentials(layer, problems)
     problems.check()
     return layer
 

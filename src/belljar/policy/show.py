@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -99,6 +100,8 @@ def _flat(policy: Policy) -> dict[str, Any]:
         inner = value if isinstance(value, dict) else {"": value}
         flat.update({f"{section}.{name}" if name else section: item for name, item in inner.items()})
     mounts, hosts = flat.pop("fs.mounts"), flat.pop("net.allowlist")
+    for rule in flat.pop("net.denylist"):
+        flat[f"net.denylist[{flow(rule)}]"] = rule
     flat.update({f"fs.mounts[{mount['path']}]": mount for mount in mounts})
     flat.update({f"fs.deny_globs[{glob}]": glob for glob in policy.fs.deny_globs})
     del flat["fs.deny_globs"]
@@ -112,8 +115,10 @@ def _flat(policy: Policy) -> dict[str, Any]:
 def _direction(key: str, old: Policy, new: Policy, before: dict[str, Any], after: dict[str, Any]) -> Direction:
     base = key.partition("[")[0]
     bound = KEYS[base].bound if base in KEYS else Bound.NONE
-    if bound is Bound.KEPT:
+    if bound is Bound.KEPT or base == "net.denylist":
         return "tighter" if key in after else "looser"
+    if bound is Bound.ADDED:
+        return _by_set(set(after[key]), set(before[key]))
     if bound is Bound.MOUNTS:
         path = key[len("fs.mounts[") : -1]
         return _between(_reach(old.fs.mounts, path), _reach(new.fs.mounts, path))
@@ -175,8 +180,9 @@ def _by_cover(old: list[HostRule], new: list[HostRule]) -> Direction:
 def _measure(policy: Policy, key: str) -> float:
     section, _, name = key.partition(".")
     names = {"size_mb": "size_bytes", "mem_mb": "mem_bytes", "timeout_ms": "timeout_seconds"}
-    names |= {"file_size_mb": "file_size_bytes", "output_mb": "output_bytes"}
-    return float(getattr(getattr(policy, section), names.get(name, name)))
+    names |= {"file_size_mb": "file_size_bytes", "output_mb": "output_bytes", "budget_mb": "budget_bytes"}
+    value = getattr(getattr(policy, section), names.get(name, name))
+    return math.inf if value is None else float(value)
 
 
 __all__ = ["Change", "diff", "flow", "to_mapping", "to_yaml"]

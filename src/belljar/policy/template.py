@@ -29,7 +29,7 @@ def commented_template(preset: str = DEFAULT_PRESET, *, file: str = "sandbox.pol
     lines += [f"# The presets: {', '.join(PRESETS)}.", f"extends: {preset}"]
     for name, key in fields("").items():
         if name not in ("version", "extends"):
-            lines += ["", *_explain(key, ""), f"# {name}: {flow(values[name])}"]
+            lines += ["", *_explain(key, ""), f"# {name}: {flow(values[name] or key.example)}"]
     for section in sections():
         lines += ["", f"# {section}:"]
         for name, key in fields(section).items():
@@ -53,4 +53,6 @@ def _value(name: str, key: Key, value: object) -> list[str]:
     if key.path == "net.allowlist":
         example = {"host": "api.example.com", "ports": [443], "methods": ["GET"], "paths": ["/v1/**"]}
         return [f"#   {name}:", "#     - pypi.example", f"#     - {flow(example)}"]
+    if key.path == "net.denylist":
+        return [f"#   {name}:", f"#     - {flow({'host': 'api.example.com', 'methods': ['DELETE']})}"]
     return [f"#   {name}: {flow(value)}"]

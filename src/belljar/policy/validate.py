@@ -6,10 +6,10 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from belljar.policy import hosts, paths
+from belljar.policy import hosts, net_values, paths
 from belljar.policy.keys import KEYS, REQUIRED, Key, Kind, fields, sections
 from belljar.policy.layer import Layer, Written
-from belljar.policy.models import HostRule, Mount
+from belljar.policy.models import DenyRule, HostRule, Mount
 from belljar.policy.nodes import Node
 from belljar.policy.problems import Problems, found, nearest
 from belljar.policy.values import (
@@ -96,13 +96,13 @@ class _Validator:
     def _read(self, key: Key, node: Node) -> Any:
         if node.value is None and key.optional:
             return None
-        if scalar := SCALARS.get(key.kind):
+        if scalar := SCALARS.get(key.kind) or net_values.SCALARS.get(key.kind):
             return scalar(key, node)
         return _LISTS_AND_PATHS[key.kind](self, key, node)
 
     def choices(self, key: Key, node: Node) -> tuple[Any, ...]:
-        inside_a_host = "[" in key.path
-        read = self._some if inside_a_host else self._items
+        inside_an_item = key.path not in KEYS
+        read = self._some if inside_an_item else self._items
         return read(key, node, lambda item, _: choice(key, item))
 
     def degraded(self, key: Key, node: Node) -> str | tuple[str, ...]:
@@ -167,9 +167,45 @@ class _Validator:
     def _host_rule(self, node: Node, where: str) -> HostRule:
         if isinstance(node.value, str):
             return HostRule(hosts.host_name(node.value))
-        return HostRule(**self._record("net.allowlist[]", node, where, needs="host"))
+        values = self._record("net.allowlist[]", node, where, needs="host")
+        if "budget_mb" in values:
+            values["budget_bytes"] = values.pop("budget_mb")
+        return HostRule(**values)
 
-    def _record(self, prefix: str, node: Node, where: str, *, needs: str) -> dict[str, Any]:
+    def denied(self, key: Key, node: Node) -> tuple[Written, ...]:
+        return self._items(key, node, self._deny_rule)
+
+    def _deny_rule(self, node: Node, where: str) -> DenyRule:
+        if isinstance(node.value, str):
+            return DenyRule(hosts.host_name(node.value))
+        return DenyRule(**self._record("net.denylist[]", node, where, needs="host"))
+
+    def credentials(self, key: Key, node: Node) -> dict[str, Written]:
+        if not isinstance(node.value, dict):
+            raise InvalidError(f"wanted a mapping of names and mappings, found {node.described}")
+        found_: dict[str, Written] = {}
+        for name, inner in node.value.items():
+            try:
+                net_values.credential_name(name)
+                values = self._record("credentials[]", inner, f"{key.path}.{name}")
+                found_[name] = Written(net_values.credential(name, values), inner.origin)
+            except _AlreadyToldError:
+                continue
+            except WRONG as error:
+                self.problems.add(node.keys[name], f"{key.path}.{name[:64]}: {error}")
+        return found_
+
+    def secret(self, _key: Key, node: Node) -> str:
+        text = net_values.secret(node)
+        return f"file:{self._named(text.removeprefix('file:'))}" if text.startswith("file:") else text
+
+    def file(self, _key: Key, node: Node) -> str:
+        path = self._named(text_of(node, "a path"))
+        if self.must_exist and not os.path.isfile(path):
+            raise InvalidError(f"wanted a file that exists, found {node.described}")
+        return path
+
+    def _record(self, prefix: str, node: Node, where: str, *, needs: str = "") -> dict[str, Any]:
         known = fields(prefix)
         if not isinstance(node.value, dict):
             raise InvalidError(f"wanted a mapping of {', '.join(known)}, found {node.described}")
@@ -182,7 +218,7 @@ class _Validator:
                 values[name] = self._read(known[name].at(f"{where}.{name}"), inner)
             except WRONG as error:
                 self.problems.add(inner.origin, f"{where}.{name}: {error}")
-        if needs not in node.value:
+        if needs and needs not in node.value:
             raise InvalidError(f"wanted '{needs}', found {', '.join(map(found, node.value)) or 'nothing'}")
         if len(self.problems) > before:
             raise _AlreadyToldError
@@ -228,6 +264,27 @@ class _Validator:
     def published(self, key: Key, node: Node) -> tuple[Written, ...]:
         return self._items(key, node, lambda item, _: published(key, item))
 
+    def query_keys(self, key: Key, node: Node) -> tuple[str, ...]:
+        return self._some(key, node, lambda item, _: net_values.query_key(key, item))
+
+    def addresses(self, key: Key, node: Node) -> tuple[str, ...]:
+        return self._some(key, node, lambda item, _: hosts.pinned_address(text_of(item, "an address in quotes")))
+
+    def host_names(self, key: Key, node: Node) -> tuple[str, ...]:
+        return self._some(key, node, lambda item, _: hosts.host_name(text_of(item, "a host")))
+
+    def service_ports(self, key: Key, node: Node) -> tuple[Written, ...]:
+        return self._items(key, node, lambda item, _: count(key, item))
+
+    def jar_ports(self, key: Key, node: Node) -> tuple[Written, ...]:
+        return self._items(key, node, lambda item, _: net_values.jar_port(key, item))
+
+    def headers(self, key: Key, node: Node) -> tuple[Written, ...]:
+        return self._items(key, node, lambda item, _: net_values.header(key, item).lower())
+
+    def jar_files(self, key: Key, node: Node) -> tuple[Written, ...]:
+        return self._items(key, node, lambda item, _: net_values.jar_file(item))
+
     def _some(self, key: Key, node: Node, read: Callable[[Node, str], Any]) -> tuple[Any, ...]:
         """The items of a list that may be left out, and then means something else than an empty one would."""
         items = self._items(key, node, read)
@@ -261,4 +318,15 @@ _LISTS_AND_PATHS: dict[Kind, Callable[[_Validator, Key, Node], Any]] = {
     Kind.PATHS: _Validator.paths,
     Kind.WORDS: _Validator.words,
     Kind.PUBLISHED: _Validator.published,
+    Kind.DENIED: _Validator.denied,
+    Kind.CREDENTIALS: _Validator.credentials,
+    Kind.FROM: _Validator.secret,
+    Kind.FILE: _Validator.file,
+    Kind.QUERY_KEYS: _Validator.query_keys,
+    Kind.ADDRESSES: _Validator.addresses,
+    Kind.HOST_NAMES: _Validator.host_names,
+    Kind.SERVICE_PORTS: _Validator.service_ports,
+    Kind.JAR_PORTS: _Validator.jar_ports,
+    Kind.HEADERS: _Validator.headers,
+    Kind.JAR_FILES: _Validator.jar_files,
 }

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from belljar.policy.layer import Layer, Written
-from belljar.policy.models import HostRule, Mount, Origin
+from belljar.policy.models import DenyRule, HostRule, Mount, Origin
 from belljar.policy.presets._compiled import COMPILED
 
 PRESETS: Mapping[str, str] = MappingProxyType({name: entry[0] for name, entry in COMPILED.items()})
@@ -17,6 +17,12 @@ _LISTS: dict[str, Any] = {
     "fs.mounts": lambda value: Mount(*value),
     "fs.deny_globs": str,
     "net.allowlist": lambda value: HostRule(*value),
+    "net.denylist": lambda value: DenyRule(*value),
+    "net.allow_builtin": str,
+    "net.host_ports": int,
+    "net.publish": str,
+    "net.strip_headers": str,
+    "net.canary_files": str,
     "env.pass": str,
     "fallback": str,
     "container.ports": str,

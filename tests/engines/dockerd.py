@@ -92,7 +92,10 @@ class Dockerd:
         }
         if runsc := shutil.which("runsc", path=search_path()):
             # Debian's runsc has no network stack that works on newer kernels, and no jar needs one.
-            settings["runtimes"] = {"runsc": {"path": runsc, "runtimeArgs": ["--network=none"]}}
+            settings["runtimes"] = {
+                "runsc": {"path": runsc, "runtimeArgs": ["--network=none"]},
+                "runsc-network": {"path": runsc, "runtimeArgs": ["--network=host"]},
+            }
         return settings
 
     def _child(self, program: str, options: list[str]) -> None:

@@ -86,6 +86,16 @@ def owner_of(namespace: int) -> int:
     return fcntl.ioctl(namespace, _NS_GET_USERNS)
 
 
+def enter_owner(namespace: int) -> None:
+    """Move into the user namespace that owns a namespace, unless this process is in it already."""
+    owner = owner_of(namespace)
+    try:
+        if os.fstat(owner).st_ino != os.stat("/proc/self/ns/user").st_ino:
+            setns(owner, CLONE_NEWUSER)
+    finally:
+        os.close(owner)
+
+
 def mount(source: str | None, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
     """Attach a file system, or change how one is attached."""
     _checked(

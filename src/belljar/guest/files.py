@@ -15,10 +15,11 @@ import itertools
 import json
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from belljar.guest import wire
+from belljar.guest.ballast import Ballast
 
 _STEP = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _BATCH_BYTES = wire.MAX_FRAME // 2
@@ -26,9 +27,9 @@ _ENTRY_BYTES, _NAME_BYTE = 250, 6
 """What an entry takes in a message at most: so much, and so much for each byte of its path (`\\udcff`)."""
 _TRIES = 20
 _moves = itertools.count(1)
-RESERVES = {".room": 1 << 16, ".names": 0, ".more": 0}
-"""In a directory for code: files that stand for the code's own, for the home that it gets, and for what is left of the
-reserve while it runs. The code can't use it up, so that after code that fills everything another can still start."""
+RESERVES = {".room": 1 << 16, ".name": 0}
+"""In a directory for code: bytes for the code's own file, and the file that becomes it. They are no part of what the
+policy lets the code write, so that after code that fills everything another can still start."""
 LIVE = "/live"
 """Where the depot has the host's own directories, if the policy shows any for writing."""
 
@@ -47,8 +48,10 @@ class Depot:
         """Directories that were removed while the code stood in them and went on writing."""
         self._copied: dict[int, dict[str, tuple[int, int]]] = {}
         """What was copied in from the host: (inode, time of change) by path, for each mount."""
+        self._ballast: Ballast | None = None
         self._verbs: dict[str, Callable[[Request], Reply]] = {
             "make": self._make,
+            "load": self._load,
             "reset": self._reset,
             "wipe": self._wipe,
             "fill": self._fill,
@@ -75,48 +78,79 @@ class Depot:
                 reply = {"errno": errno.EINVAL, "message": str(error)}
             self._channel.send(wire.message({"id": request["id"], **reply}))
             self._channel.drain()
+            if self._ballast is not None:
+                self._ballast.looked()
+                self._ballast.drop(self._channel.has_news)
 
     # --- the volume ---
 
+    def _load(self, _request: Request) -> Reply:
+        self._ballast = Ballast(self._root)
+        return {}
+
     def _make(self, request: Request) -> Reply:
         for name, mode in request["directories"].items():
-            os.mkdir(name, 0o755, dir_fd=self._root)
-            os.chmod(f"/proc/self/fd/{self._root}/{name}", mode)
+            self._make_one(name, mode)
         for name in request["reserves"]:
             self._reserve(name)
         return {}
 
-    def _reserve(self, name: str) -> None:
-        """Hold the room that the gate needs to start code: it lets go of it just before."""
-        for reserve, size in RESERVES.items():
-            flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-            descriptor = os.open(f"{name}/{reserve}", flags, 0o600, dir_fd=self._root)
-            try:
-                os.write(descriptor, bytes(size))
-            finally:
-                os.close(descriptor)
+    def _make_one(self, name: str, mode: int) -> None:
+        os.mkdir(name, 0o755, dir_fd=self._root)
+        os.chmod(f"/proc/self/fd/{self._root}/{name}", mode)
 
     def _reset(self, request: Request) -> Reply:
-        """Empty the directories of a run for another: in a volume that the code has filled, no new ones can be made."""
-        for name, mode in request["directories"].items():
-            directory = _enter(self._root, name)
+        """Empty the directories of a run for another: in a volume that the code has filled, no new ones can be made.
+
+        Nothing of that run is alive. Of its files and directories, as many are kept as the next run needs: what is
+        removed, gVisor may give back late.
+        """
+        directories, reserves = request["directories"], request["reserves"]
+        missing = []
+        for name, mode in directories.items():
+            inner = [path.rpartition("/")[2] for path in directories if path.rpartition("/")[0] == name]
             try:
-                for entry in os.listdir(directory):
-                    if stat.S_ISDIR(os.lstat(entry, dir_fd=directory).st_mode):
-                        self._remove_directory(directory, entry)
-                    else:
-                        os.unlink(entry, dir_fd=directory)
-                os.fchmod(directory, mode)
-            finally:
-                os.close(directory)
+                self._empty(name, mode, inner, RESERVES if name in reserves else ())
+            except FileNotFoundError:  # an inner one that the code has removed
+                missing.append(name)
         try:
-            for name in request["reserves"]:
+            for name in missing:
+                self._make_one(name, directories[name])
+            for name in reserves:
                 self._reserve(name)
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
             return {"reserved": False}  # the code has taken it; the next run has to do with what is left
         return {"reserved": True}
+
+    def _empty(self, name: str, mode: int, inner: Sequence[str], files: Collection[str]) -> None:
+        """Remove what is in a directory, but `inner` directories, and one file for each of the names `files`."""
+        directory = _enter(self._root, name)
+        try:
+            spared = []
+            for entry in os.listdir(directory):
+                status = os.lstat(entry, dir_fd=directory)
+                if stat.S_ISDIR(status.st_mode):
+                    if entry not in inner:
+                        self._remove_directory(directory, entry)
+                elif stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and files:
+                    spared.append(entry)
+                else:
+                    os.unlink(entry, dir_fd=directory)
+            _keep_as(directory, spared, files)
+            os.fchmod(directory, mode)
+        finally:
+            os.close(directory)
+
+    def _reserve(self, name: str) -> None:
+        """Hold the room that the gate needs to start code: it lets go of it just before."""
+        directory = os.open(name, _STEP, dir_fd=self._root)
+        try:
+            for reserve, size in RESERVES.items():
+                _fill_up(directory, reserve, size)
+        finally:
+            os.close(directory)
 
     def _wipe(self, request: Request) -> Reply:
         for name in request["names"]:
@@ -531,6 +565,37 @@ def _target(directory: int, name: str) -> str:
         return os.readlink(name, dir_fd=directory)
     except OSError:
         return ""
+
+
+def _keep_as(directory: int, spared: Sequence[str], names: Collection[str]) -> None:
+    """Let files have these names, as far as there are any; the others are removed."""
+    missing = [name for name in names if name not in spared]
+    for entry in spared:
+        if entry in names:
+            continue
+        if missing:
+            os.rename(entry, missing.pop(), src_dir_fd=directory, dst_dir_fd=directory)
+        else:
+            os.unlink(entry, dir_fd=directory)
+
+
+def _fill_up(directory: int, name: str, size: int) -> None:
+    """A file of that many zeros; without room for all of them, of none."""
+    flags = os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        descriptor = os.open(name, flags, 0o600, dir_fd=directory)
+    except PermissionError:  # it was the code's file: to be read only
+        descriptor = _open_any(directory, name, flags)
+    try:
+        left = memoryview(bytes(size))
+        while left:
+            left = left[os.write(descriptor, left) :]
+        os.ftruncate(descriptor, size)
+    except OSError:
+        os.ftruncate(descriptor, 0)
+        raise
+    finally:
+        os.close(descriptor)
 
 
 def _enter(directory: int, name: str) -> int:

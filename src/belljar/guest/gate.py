@@ -32,6 +32,7 @@ _BACKLOG = 1 << 18
 _PR_SET_DUMPABLE = 4
 _PAGE = 4096
 _TRIES = 50
+_MOST_TOLD = 4096
 _libc = ctypes.CDLL(None, use_errno=True)
 _STARTED_WITH: frozenset[str] = frozenset()
 """The modules that a Python which has just started has; filled in by `start`."""
@@ -48,12 +49,12 @@ class Started:
 class Run:
     """A command in progress, from the gate's side."""
 
-    def __init__(self, request: dict[str, Any]) -> None:
+    def __init__(self, request: dict[str, Any], pid: int, child: socket.socket) -> None:
         self.deadline = time.monotonic() + request["timeout_seconds"]
         self.meter = usage.Meter(request["cpu_quota"])
         self.ended_by = ""
         self.status: int | None = None
-        self.pid = 0
+        self.pid = pid
         self.outputs: dict[int, bytes] = {}
         self.stdin = -1
         self.stdin_waiting = bytearray()
@@ -61,7 +62,9 @@ class Run:
         self.observer: observer.Observer | None = None
         self.observing = True
         """Whether any process is left that it could hear from."""
-        self.listener_from: socket.socket | None = None
+        self.child: socket.socket | None = child
+        """Where the code's process, before it is the code, hands over its listener, or tells why it can't go on."""
+        self.failure: dict[str, Any] | None = None
         self.names = {int(number): name for number, name in request["calls"].items()}
         self.observed = frozenset(request["observed"])
 
@@ -87,42 +90,48 @@ class Gate:
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
 
     def wait(self) -> Started | None:
-        """Wait for the command; in the code's own process, returns what is to be run there."""
+        """Wait for the command; in the code's own process, returns what is to be run there.
+
+        That process is there from the start, and waits as well: to fork takes gVisor 50 ms.
+        """
+        (stdin_end, stdin), (out, out_end), (err, err_end), (orders, orders_end) = (os.pipe() for _ in range(4))
+        ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
+        pid = os.fork()
+        if pid == 0:
+            self._key[:] = bytes(len(self._key))  # its only copy in this process: nothing was sealed yet
+            for descriptor in (stdin, out, err, orders_end, ours.detach()):
+                os.close(descriptor)
+            return Child(stdin_end, out_end, err_end, theirs).wait(orders)
+        for descriptor in (stdin_end, out_end, err_end, orders, theirs.detach()):
+            os.close(descriptor)
         while (frame := self._channel.next()) is not None:
             request = json.loads(frame[1])
             if request.get("do") == "run":
-                return self._run(request)
+                run = Run(request, pid, ours)
+                self._order(orders_end, frame[1], [self._receive(size) for _name, size in request["files"]])
+                run.outputs, run.stdin = {out: wire.STDOUT, err: wire.STDERR}, stdin
+                self._start(run, takes_stdin=request["stdin"])
+                break
         return None
 
     # --- starting ---
 
-    def _run(self, request: dict[str, Any]) -> Started | None:
-        files = {name: self._receive(size) for name, size in request["files"]}
-        run = Run(request)
-        stdin = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-        if request["stdin"]:
-            os.close(stdin)
-            stdin, run.stdin = os.pipe()
-            os.set_blocking(run.stdin, False)
-        (out, out_end), (err, err_end) = os.pipe(), os.pipe()
-        ours, theirs = socket.socketpair()
-        run.pid = os.fork()
-        if run.pid == 0:
-            self._key[:] = bytes(len(self._key))  # its only copy in this process: nothing was sealed yet
-            ours.close()
-            child = Child(request, files)
-            return child.become(stdin, out_end, err_end, theirs)
+    def _start(self, run: Run, *, takes_stdin: bool) -> None:
         self._channel.seal(wire.Seal(self._key))
-        for descriptor in (stdin, out_end, err_end):
-            os.close(descriptor)
-        theirs.close()
-        run.outputs = {out: wire.STDOUT, err: wire.STDERR}
-        for descriptor in run.outputs:
+        for descriptor in (*run.outputs, run.stdin):
             os.set_blocking(descriptor, False)
-        if request["notify_filter"]:
-            run.listener_from = ours
+        if not takes_stdin:
+            os.close(run.stdin)
+            run.stdin = -1
         self._watch(run)
-        return None
+
+    def _order(self, orders: int, request: bytes, files: list[bytes]) -> None:
+        """Hand the command to the process that waits for it."""
+        for part in (len(request).to_bytes(8, "big"), request, *files):
+            rest = memoryview(part)
+            while rest:
+                rest = rest[os.write(orders, rest) :]
+        os.close(orders)
 
     def _receive(self, size: int) -> bytes:
         content = bytearray()
@@ -138,6 +147,8 @@ class Gate:
     def _watch(self, run: Run) -> None:
         while run.status is None:
             self._turn(run)
+        while run.child is not None:
+            self._hear_child(run)
         run.kill(run.ended_by)
         self._bury_everyone(run)
         for descriptor in list(run.outputs):
@@ -162,8 +173,8 @@ class Gate:
             poll.register(run.stdin, select.POLLOUT)
         if run.observer is not None and run.observing:
             poll.register(run.observer.fileno(), select.POLLIN)
-        if run.listener_from is not None:
-            poll.register(run.listener_from.fileno(), select.POLLIN)
+        if run.child is not None:
+            poll.register(run.child.fileno(), select.POLLIN)
         for descriptor, _event in poll.poll(_TICK_SECONDS * 1000):
             self._handle(run, descriptor)
         if run.meter.new_oom_kills() and not run.ended_by:
@@ -185,8 +196,8 @@ class Gate:
             self._feed(run)
         elif run.observer is not None and descriptor == run.observer.fileno():
             run.observing = run.observer.on_readable()
-        elif run.listener_from is not None and descriptor == run.listener_from.fileno():
-            self._take_listener(run)
+        elif run.child is not None and descriptor == run.child.fileno():
+            self._hear_child(run)
 
     def _obey_all(self, run: Run) -> None:
         for kind, payload in self._channel.frames:
@@ -238,13 +249,16 @@ class Gate:
         self._channel.send(wire.encode(run.outputs[descriptor], data))
         return True
 
-    def _take_listener(self, run: Run) -> None:
-        assert run.listener_from is not None
-        _data, descriptors, _flags, _address = socket.recv_fds(run.listener_from, 1, 1)
-        run.listener_from.close()
-        run.listener_from = None
+    def _hear_child(self, run: Run) -> None:
+        assert run.child is not None
+        data, descriptors, _flags, _address = socket.recv_fds(run.child, _MOST_TOLD, 1)
         if descriptors:
             run.observer = observer.Observer(descriptors[0], run.names, run.observed)
+        elif data:
+            run.failure = json.loads(data)
+        else:  # it is the code now, or has ended
+            run.child.close()
+            run.child = None
 
     # --- the end ---
 
@@ -283,46 +297,59 @@ class Gate:
             "oom_kills": run.meter.new_oom_kills(),
             "pids_refused": run.meter.new_pids_refused(),
             "observations": run.observer.report() if run.observer is not None else [],
+            "failure": run.failure,
         }
         self._channel.send(wire.message({"end": end}))
         self._channel.drain()
 
 
 class Child:
-    """The code's first process, between fork and the code."""
+    """The code's first process, between fork and the code. Until it is the code, nothing else can look into it."""
 
-    def __init__(self, request: dict[str, Any], files: dict[str, bytes]) -> None:
-        self._request = request
-        self._files = files
+    def __init__(self, stdin: int, stdout: int, stderr: int, gate: socket.socket) -> None:
+        self._descriptors = (stdin, stdout, stderr)
+        self._gate = gate
+        self._request: dict[str, Any] = {}
+        self._files: dict[str, bytes] = {}
 
-    def become(self, stdin: int, stdout: int, stderr: int, listener_to: socket.socket) -> Started:
+    def wait(self, orders: int) -> Started:
+        """Get ready, wait for the command, and turn into it."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.setsid()
+        above = [os.dup(descriptor) for descriptor in (*self._descriptors, self._gate.detach(), orders)]
+        for wanted, descriptor in enumerate(above):
+            os.dup2(descriptor, wanted, inheritable=wanted < 3)
+        os.closerange(5, 4096)
+        with open(4, "rb") as file:
+            size = file.read(8)
+            if len(size) < 8:  # the gate is gone, and nothing was to be run
+                os._exit(0)
+            self._request = json.loads(file.read(int.from_bytes(size, "big")))
+            self._files = {name: file.read(length) for name, length in self._request["files"]}
+        return self._become(socket.socket(fileno=3))
+
+    def _become(self, gate: socket.socket) -> Started:
         """Turn into the code: by exec, or, for Python that is already up, by returning it."""
         request = self._request
         in_process = bool(request["python"])
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler if in_process else signal.SIG_DFL)
         if not in_process:
             for number in (signal.SIGPIPE, signal.SIGXFSZ):
                 signal.signal(number, signal.SIG_DFL)
-        os.setsid()
-        for wanted, descriptor in enumerate((stdin, stdout, stderr)):
-            os.dup2(descriptor, wanted)
-        kept = os.dup(listener_to.fileno()) if request["notify_filter"] else -1
-        if kept >= 0:
-            high = 3
-            os.dup2(kept, high, inheritable=False)
-            os.closerange(high + 1, 4096)
-        else:
-            os.closerange(3, 4096)
-        listener_to.detach()
+        if not request["stdin"]:
+            nothing = os.open("/dev/null", os.O_RDONLY)
+            os.dup2(nothing, 0)
+            os.close(nothing)
         _libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
         try:
             self._settle()
-            self._seal(3 if kept >= 0 else -1)
+            self._seal(gate)
         except OSError as error:
-            os.write(2, f"belljar: the code could not be started: {error}\n".encode())
+            why = f"{error.strerror}: {error.filename}" if error.filename else error.strerror or str(error)
+            gate.send(json.dumps({"errno": error.errno, "message": why[: _MOST_TOLD // 8]}).encode())
             os._exit(125)
+        gate.close()
         if not in_process:
             self._exec()
         return self._python()
@@ -333,8 +360,8 @@ class Child:
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write("1000")
         directory = request["code_directory"]
-        self._use_the_reserve(directory)
         for name, content in self._files.items():
+            self._use_the_reserve(directory, name, len(content))
             self._patiently(partial(self._write, os.path.join(directory, name), content))
         home = request["env"].get("HOME")
         if home and home.startswith("/tmp/"):
@@ -349,11 +376,12 @@ class Child:
 
     def _write(self, path: str, content: bytes) -> None:
         flags = os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_NOFOLLOW
-        with open(os.open(path, flags, 0o444), "wb") as file:
+        with open(os.open(path, flags, 0o600), "wb") as file:
             file.write(content)
+            os.fchmod(file.fileno(), 0o444)
 
     def _patiently(self, make: Callable[[], None]) -> None:
-        """Try again while there is no room: what was just given back, gVisor frees a moment later."""
+        """Try again while there is no room: what was just given back, gVisor may free a moment later."""
         for left in reversed(range(_TRIES)):
             try:
                 make()
@@ -364,24 +392,23 @@ class Child:
             else:
                 return
 
-    def _use_the_reserve(self, directory: str) -> None:
-        """Free as much of it as the code's file and its home take: what the code finds free is its own, and no more."""
-        (room, size), (name, _), (another, _) = self._request["reserves"].items()
-        taken = sum(len(content) + _PAGE - 1 for content in self._files.values())
+    def _use_the_reserve(self, directory: str, name: str, taken: int) -> None:
+        """Free as much of it as the code's file takes: what the code finds free is its own, and no more.
+
+        By truncating and renaming, which gVisor does at once; what is removed there may come back late.
+        """
+        (room, size), (kept, _) = self._request["reserves"].items()
         try:
-            if self._files:
-                os.truncate(os.path.join(directory, room), max(0, size - taken))
-                os.unlink(os.path.join(directory, name))
-            os.unlink(os.path.join(directory, another))
+            os.truncate(os.path.join(directory, room), max(0, size - taken - _PAGE + 1))
+            os.rename(os.path.join(directory, kept), os.path.join(directory, name))
         except FileNotFoundError:
             return  # directories without a reserve, because there was no room for one
 
-    def _seal(self, listener_to: int) -> None:
+    def _seal(self, gate: socket.socket) -> None:
         """The filters. From the first on, the gate answers; it is at its loop already."""
-        if listener_to >= 0:
+        if self._request["notify_filter"]:
             listener = observer.install(bytes.fromhex(self._request["notify_filter"]), listener=True)
-            with socket.socket(fileno=listener_to) as channel:
-                socket.send_fds(channel, [b"x"], [listener])
+            socket.send_fds(gate, [b"x"], [listener])
             os.close(listener)
         if self._request["jar_filter"]:
             observer.install(bytes.fromhex(self._request["jar_filter"]), listener=False)

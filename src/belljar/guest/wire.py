@@ -122,6 +122,14 @@ class Channel:
             self.ended = True
         self.frames += self._parser.feed(data)
 
+    def has_news(self) -> bool:
+        """Whether something is to be read, or the other side is gone."""
+        import select
+
+        poll = select.poll()
+        poll.register(self.incoming, select.POLLIN)
+        return bool(self.frames or poll.poll(0))
+
     def next(self) -> tuple[bytes, bytes] | None:
         """Wait for the next frame; None when the other side is gone."""
         while not self.frames:

@@ -8,9 +8,10 @@ import os
 import resource
 import shutil
 import tempfile
+from dataclasses import replace
 
 from belljar.backends.container import live
-from belljar.backends.container.compile import Place, compile_plan
+from belljar.backends.container.compile import Place, compile_plan, opened_files
 from belljar.backends.container.engine import Engine, find_engine
 from belljar.backends.container.facts import facts, require_sound_runtime
 from belljar.backends.container.images import BASE_IMAGE, Image, find, look, pull
@@ -41,7 +42,11 @@ class ContainerBackend:
 
     def compile(self, policy: Policy, request: RunRequest) -> LaunchPlan:
         """The plan for one run on this engine."""
-        return compile_plan(policy, request, self._place(policy)[1])
+        place = self._place(policy)[1]
+        if policy.net.enabled and place.enters:
+            for path, text in opened_files(request).items():
+                _write_once(place.opened, os.path.basename(path), text.encode(), anew=True)
+        return compile_plan(policy, request, place)
 
     def open(self, policy: Policy, plan: LaunchPlan) -> ContainerJar:
         """Make the volume of a Sandbox, and copy into it what the policy shows of the host."""
@@ -52,7 +57,7 @@ class ContainerBackend:
 
     def _place(self, policy: Policy) -> tuple[Engine, Place]:
         asked = policy.container
-        key = (asked.engine, asked.runtime, asked.image, asked.pull)
+        key = (asked.engine, asked.runtime, asked.image, asked.pull, policy.net.enabled)
         if key not in self._places:
             self._places[key] = self._look(policy)
         return self._places[key]
@@ -61,6 +66,8 @@ class ContainerBackend:
         """Ask the engine what it is. Raises PrerequisiteError for one that can't be trusted with code."""
         asked = policy.container
         engine = find_engine(self.name, asked.engine, asked.runtime)
+        if engine.runtime == "runsc" and policy.net.enabled:
+            engine = replace(engine, reaches=True)
         known = facts(engine)
         require_sound_runtime(known)
         image = _image(engine, asked.image or BASE_IMAGE, pulls=asked.pull == "missing")
@@ -80,6 +87,8 @@ class ContainerBackend:
             processors=os.cpu_count() or 1,
             root=os.geteuid() == 0,
             hard_processes=_most_processes(),
+            enters=os.geteuid() == 0 and known.local and not known.rootless,
+            opened=os.path.join(self._state, "opened"),
             hosts=_write_once(self._state, "hosts", _HOSTS) if engine.name == "podman" else "",
             secrets=(f"{home}/.ssh", f"{home}/.aws", self._state, "/run/docker.sock", "/run/podman/podman.sock"),
         )
@@ -117,14 +126,21 @@ def _write_profile(state: str, *, reported: bool) -> str:
     return _write_once(state, f"seccomp-{hashlib.sha256(content).hexdigest()[:16]}.json", content)
 
 
-def _write_once(state: str, name: str, content: bytes) -> str:
+def _write_once(state: str, name: str, content: bytes, *, anew: bool = False) -> str:
+    """A file of this content; `anew` looks at the content too, where the name does not tell it."""
     path = os.path.join(state, name)
-    if not os.path.exists(path):
+    if not os.path.exists(path) or (anew and not _holds(path, content)):
         os.makedirs(state, mode=0o700, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=state, delete=False) as file:  # each thread its own
             file.write(content)
+            os.fchmod(file.fileno(), 0o644)  # the code may have to read it; the directory is closed to others
         os.replace(file.name, path)
     return path
+
+
+def _holds(path: str, content: bytes) -> bool:
+    with open(path, "rb") as file:
+        return file.read(len(content) + 1) == content
 
 
 def _sweep(mirrors: str) -> None:

@@ -15,13 +15,16 @@ from belljar.backends.container.facts import Facts
 from belljar.backends.container.guest_program import BOOT
 from belljar.backends.container.report import observes, report
 from belljar.backends.contract import LaunchPlan, RunRequest
+from belljar.backends.network import opening
 from belljar.errors import PolicyError, UsageError
+from belljar.guest import ballast
 from belljar.guest.files import LIVE, RESERVES
 from belljar.policy.models import Mount, Policy
 from belljar.policy.records import dataclass, field
 
 HOME = "/tmp/home"
 CODE = "/run/jar"
+SHARED = "/dev/shm"
 DEPOT = "/depot"
 LABEL = "belljar"
 PAGE = 4096
@@ -30,9 +33,7 @@ _LEAST_MEMORY = 32 << 20
 _GATE_FILES = 1024
 """Descriptors that the gate may have; the code has proc.open_files."""
 _DEPOT_MEMORY = 256 << 20
-_OWN_FILES = 13
-"""Files of belljar's in a volume, which are not counted as the code's: its top, and for each of two runs three
-directories and the reserves (while it runs: its code, its home, and what is left of them)."""
+_OWN_DIRECTORIES = {"tmp": 0o1777, "shm": 0o1777, "code": 0o755}
 _OWN_BYTES = 2 * RESERVES[".room"]
 _FILE_NAMES = {"python": "main.py", "javascript": "main.js", "bash": "main.sh"}
 _PROGRAMS = {"python": "python3", "javascript": "node", "bash": "bash"}
@@ -67,6 +68,10 @@ class Place:
     root: bool
     hard_processes: int
     """RLIMIT_NPROC of this process: what podman may set at most. -1 is no limit."""
+    enters: bool = False
+    """Whether belljar may enter the containers' network: as root, of an engine on this very system."""
+    opened: str = ""
+    """Directory of the files (`opened_files`) that a container with a gateway has in its /etc."""
     hosts: str = ""
     """Path of the file that the code has as /etc/hosts; empty where the engine makes a harmless one."""
     secrets: tuple[str, ...] = field(default=())
@@ -91,7 +96,7 @@ def compile_plan(policy: Policy, request: RunRequest, place: Place) -> LaunchPla
             hint=f"--set proc.mem_mb={least >> 20}, or --backend bubblewrap",
         )
     _refuse_dangers(policy)
-    environment = _environment(policy, request)
+    environment = _environment(policy, request, place)
     argv = _command(policy, request)
     return LaunchPlan(
         backend=place.backend,
@@ -114,12 +119,13 @@ def compile_plan(policy: Policy, request: RunRequest, place: Place) -> LaunchPla
             "image": place.image_name,
             "image_id": place.image_id,
             "volume": _volume(policy, place),
+            "own": _own(place),
             "keep": not policy.container.auto_remove,
             "idmap": place.root,
             "keeps_id": place.facts.rootless,
             "local": place.facts.local,
             "depot": _depot_arguments(policy, place),
-            "run": _run_arguments(policy, place),
+            "run": _run_arguments(policy, request, place),
             "boot": BOOT,
             "views": [_view(mount) for mount in policy.fs.mounts],
             "expect": _expect(policy, place),
@@ -128,6 +134,8 @@ def compile_plan(policy: Policy, request: RunRequest, place: Place) -> LaunchPla
             "rlimits": _rlimits(policy, place),
             "filters": place.filters and not policy.container.privileged,
             "observe": observes(policy, place),
+            "gateway_ports": opening.ports(policy) if opens(policy, place) else None,
+            "publishes": bool(policy.net.publish) and place.enters,
         },
         report=report(policy, place),
         policy_digest=policy.digest,
@@ -166,10 +174,32 @@ def is_live(mount: Mount) -> bool:
 def _volume(policy: Policy, place: Place) -> dict[str, Any]:
     uid = policy.proc.uid if not place.facts.rootless else 0
     blocks = max(1, (policy.fs.size_bytes + _OWN_BYTES) // PAGE)
-    files = policy.fs.inodes + _OWN_FILES + len(policy.fs.mounts)
+    files = policy.fs.inodes + _own_files(place) + len(policy.fs.mounts)
     # nr_blocks, because podman takes `size` for a quota of its own.
     options = f"nr_blocks={blocks},nr_inodes={files},mode=0700,uid={uid},gid={uid},nosuid,nodev"
     return {"options": options, "bytes": blocks * PAGE, "files": files}
+
+
+def _own_files(place: Place) -> int:
+    """Files of belljar's in a volume, which are not counted as the code's: its top, and for each of two runs its
+    directories and the reserves (while it runs: its code, and what is left of them).
+    """
+    return 1 + 2 * (len(_own(place)) + len(RESERVES)) + (ballast.FILES if place.gvisor else 0)
+
+
+def _own_places(place: Place) -> dict[str, str]:
+    """The parts of the volume that are a run's own, and where it has them.
+
+    gVisor has a tmpfs of its own for /dev/shm: of a file on the host it knows one name only, so a semaphore, which the
+    C library makes under one name and then links to another, would wake nobody who has opened it by the other.
+    """
+    return {"tmp": "/tmp", **({} if place.gvisor else {"shm": SHARED}), "code": CODE}
+
+
+def _own(place: Place) -> dict[str, int]:
+    """The directories of a run's own in the volume, and their modes; each after the one that it is in."""
+    own = {f"{name}-{{slot}}": _OWN_DIRECTORIES[name] for name in _own_places(place)}
+    return {**own, f"tmp-{{slot}}{HOME.removeprefix('/tmp')}": 0o755}
 
 
 def _common(policy: Policy, place: Place, *, name: str, kept: bool = False) -> list[str]:
@@ -211,15 +241,20 @@ def _live_source(index: int, mount: Mount, place: Place) -> str:
 # --- a run's container -----------------------------------------------------------------------------------------------
 
 
-def _run_arguments(policy: Policy, place: Place) -> list[str]:
+def _run_arguments(policy: Policy, request: RunRequest, place: Place) -> list[str]:
     asked = policy.container
+    opened = opens(policy, place)
     prefix = f"belljar-{asked.name}-" if asked.name else "belljar-"
     arguments = _common(policy, place, name=f"{prefix}{{jar}}-{{run}}", kept=not asked.auto_remove)
     arguments += ["--network", asked.network, *(["--read-only"] if asked.read_only else [])]
     arguments += ["--privileged"] if asked.privileged else []
     arguments += ["--pid", "host"] if asked.pid == "host" else []
     arguments += [part for port in asked.ports for part in ("--publish", f"127.0.0.1:{port}")]
-    if asked.network == "none" and place.engine != "podman":  # which then has no name server to begin with
+    if opened:
+        arguments += _opened_files(request, place)
+        if not place.gvisor:
+            arguments += ["--sysctl", "net.ipv6.conf.all.disable_ipv6=0"]  # docker switches it off
+    elif asked.network == "none" and place.engine != "podman":  # which then has no name server to begin with
         arguments += ["--dns", "127.0.0.1", "--dns-search", "."]  # else the host's domain is there
         arguments += ["--dns-option", "timeout:1", "--dns-option", "attempts:1"]
     if asked.network == "none" and place.hosts:
@@ -228,9 +263,32 @@ def _run_arguments(policy: Policy, place: Place) -> list[str]:
     for index, mount in enumerate(policy.fs.mounts):
         source = _live_source(index, mount, place) if is_live(mount) else f"{{files}}/m{index}"
         arguments += ["--mount", bind(source, mount.path, writable=mount.rw)]
-    for name, path in (("tmp", "/tmp"), ("shm", "/dev/shm"), ("code", CODE)):
+    for name, path in _own_places(place).items():
         arguments += ["--mount", bind(f"{{files}}/{name}-{{slot}}", path, writable=True)]
+    if place.gvisor:
+        arguments += ["--tmpfs", f"{SHARED}:rw,exec,nosuid,nodev,mode=1777,size={policy.fs.size_bytes}"]
     return [*arguments, place.image, *_PYTHON]
+
+
+def opens(policy: Policy, place: Place) -> bool:
+    """Whether its runs have a gateway, through which the egress proxy is reached and nothing else."""
+    return policy.net.enabled and policy.container.network == "none" and place.enters
+
+
+def opened_files(request: RunRequest) -> dict[str, str]:
+    """What a container with a gateway has in its /etc: by path, the text. The resolver, and certificates."""
+    files = {"/etc/resolv.conf": opening.RESOLVER}
+    if request.trust is not None:
+        directory = os.path.dirname(opening.BUNDLE)
+        files |= {f"{directory}/{name}": text for name, text in opening.trust_files(request.trust).items()}
+    return files
+
+
+def _opened_files(request: RunRequest, place: Place) -> list[str]:
+    """They are laid over the image's own, one by one."""
+    paths = opened_files(request)
+    mounts = [bind(f"{place.opened}/{os.path.basename(path)}", path, writable=False) for path in paths]
+    return [part for mount in mounts for part in ("--mount", mount)]
 
 
 def bind(source: str, path: str, *, writable: bool) -> str:
@@ -281,7 +339,7 @@ def _expect(policy: Policy, place: Place) -> dict[str, Any]:
         "readonly_root": asked.read_only,
         "host_processes": asked.pid == "host",
         "seccomp": bool(place.profile) and not place.gvisor,
-        "writable": [*writable, "/tmp", "/dev/shm", CODE],
+        "writable": [*writable, "/tmp", SHARED, CODE],
         "readonly": readonly,
         "absent": list(place.secrets),
         "volume_bytes": volume["bytes"],
@@ -292,7 +350,7 @@ def _expect(policy: Policy, place: Place) -> dict[str, Any]:
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
-def _environment(policy: Policy, request: RunRequest) -> dict[str, str]:
+def _environment(policy: Policy, request: RunRequest, place: Place) -> dict[str, str]:
     environment = {
         "PATH": _PATH,
         "HOME": HOME,
@@ -305,6 +363,8 @@ def _environment(policy: Policy, request: RunRequest) -> dict[str, str]:
         environment |= {**_PYTHON_OURS, "PYTHONPATH": policy.fs.workdir}
     if request.code is not None and request.language == "javascript":
         environment["NODE_PATH"] = f"{policy.fs.workdir}/node_modules"
+    if opens(policy, place):
+        environment |= opening.variables(policy, opening.BUNDLE)
     environment |= {name: request.env[name] for name in policy.env.pass_ if name in request.env}
     return {**environment, **policy.env.set}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 
-from belljar.backends.container.faults import GVISOR_INSTALL, fault, no_answer
+from belljar.backends.container.faults import GVISOR_INSTALL, GVISOR_NETWORK, fault, no_answer
 from belljar.errors import BelljarError, PolicyError, PrerequisiteError, SandboxUnavailableError
 from belljar.policy.records import dataclass
 
@@ -38,6 +38,8 @@ class Engine:
     """Its path."""
     runtime: str | None = None
     """`runc`, `crun`, `runsc`; None is whatever the engine takes by default."""
+    reaches: bool = False
+    """Whether runsc is to use the sockets of the container's own namespace, because the policy opens the network."""
 
     def command(self, *args: str) -> list[str]:
         """The whole argv of one of its commands, with the options that come before every command."""
@@ -45,7 +47,19 @@ class Engine:
 
     def run_options(self) -> list[str]:
         """The options that `run` and `create` need to use the runtime, where it is not a global option."""
-        return ["--runtime", self.runtime] if self.runtime and self.name != "podman" else []
+        if not self.runtime or self.name == "podman":
+            return []
+        return ["--runtime", self._reaching_runtime() if self.reaches else self.runtime]
+
+    def _reaching_runtime(self) -> str:
+        """docker's name for a runsc with `--network=host`: which, with docker's network `none`, is an empty one."""
+        from belljar.backends.container.facts import facts
+
+        known = facts(self).runtime_arguments
+        for name, words in known.items():
+            if "--network=host" in words and name.startswith("runsc"):
+                return name
+        raise PrerequisiteError(f"{self.name} has no gVisor that can be connected to a network", hint=GVISOR_NETWORK)
 
     def environment(self) -> dict[str, str]:
         """The environment of the engine's program (see `engine_environment`)."""
@@ -95,7 +109,8 @@ class Engine:
         if self.runtime:
             options += ["--runtime", self.runtime]
         if self.runtime == "runsc":
-            options += ["--runtime-flag", "network=none"]  # loopback only; older ones can't set up anything else
+            # Loopback only, or the container's own namespace; older ones can't set up anything else.
+            options += ["--runtime-flag", "network=host" if self.reaches else "network=none"]
         return options
 
 

@@ -38,6 +38,8 @@ class Facts:
     """podman's; docker's is not in the one answer that is asked for."""
     runtimes: Mapping[str, str]
     """Name to path, as the engine writes them."""
+    runtime_arguments: Mapping[str, tuple[str, ...]]
+    """Name to the arguments that the engine gives it."""
     runtime: str
     """The one that will be used: the engine's choice, or `Engine.runtime`."""
     runtime_path: str
@@ -111,6 +113,10 @@ def docker_facts(answer: dict[str, Any], runtime: str | None, *, near: bool) -> 
         version=str(answer.get("ServerVersion") or ""),
         api_version="",
         runtimes={name: str(value.get("path") or "") for name, value in runtimes.items()},
+        runtime_arguments={
+            name: tuple(map(str, value.get("runtimeArgs") or value.get("args") or ()))
+            for name, value in runtimes.items()
+        },
         runtime=chosen,
         runtime_path=path,
         runtime_version=_runc_version(answer, runtimes.get(chosen, {})) if _is_runc(chosen, path) else "",
@@ -150,6 +156,7 @@ def podman_facts(answer: dict[str, Any]) -> Facts:
         version=str(version.get("Version") or ""),
         api_version=str(version.get("APIVersion") or ""),
         runtimes={name: path},
+        runtime_arguments={},
         runtime=name,
         runtime_path=path,
         runtime_version=told.rpartition(" ")[2],

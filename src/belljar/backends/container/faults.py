@@ -19,6 +19,11 @@ GVISOR_INSTALL = (
     '{"runtimes": {"runsc": {"path": "/usr/bin/runsc", "runtimeArgs": ["--network=none"]}}}; '
     "then sudo systemctl restart docker. podman finds runsc by itself"
 )
+GVISOR_NETWORK = (
+    "add one to /etc/docker/daemon.json, beside runsc: "
+    '"runsc-network": {"path": "/usr/bin/runsc", "runtimeArgs": ["--network=host"]}; then sudo systemctl restart '
+    "docker. In a container without a network, the host's network is an empty namespace, to which belljar lays a cable"
+)
 _START = {
     "docker": "sudo systemctl start docker (or set DOCKER_HOST to where it listens)",
     "podman": "podman machine start, or systemctl --user start podman.socket, or unset CONTAINER_HOST",

@@ -22,7 +22,8 @@ from belljar.backends.container.depot import Depot, source_frames
 from belljar.backends.container.engine import Engine
 from belljar.backends.container.keeper import KEEPER, owner
 from belljar.backends.container.live import Live, is_directory, need_writable
-from belljar.backends.container.process import ContainerProcess, RefusedProcess
+from belljar.backends.container.process import ContainerProcess, RefusedProcess, not_started
+from belljar.backends.container.waiting import Waiting
 from belljar.backends.contract import ChangedTree, Clause, Entry, LaunchPlan, RunRequest, Status
 from belljar.backends.denied_walk import find_denied
 from belljar.errors import BelljarError, PrerequisiteError, SandboxUnavailableError, UsageError
@@ -58,7 +59,7 @@ class ContainerJar:
         self._bare: set[str] = set()
         """Those that have no reserve of room."""
         self._lock = threading.Lock()
-        self._spare: _Waiting | None = None
+        self._spare: Waiting | None = None
         self._runs = 0
         self._alive: set[Attached] = set()
         self._processes: set[ContainerProcess] = set()
@@ -79,6 +80,8 @@ class ContainerJar:
             self._depot = Depot(self._depot_container, mirrors, most_bytes=self._stage["volume"]["bytes"])
             self._make_places()
             self._spare = self._prepare()  # the first run's: it comes up while the files are copied
+            if self._stage["runtime"] == "runsc":
+                self._depot.ask("load")
             self._fill(deny_globs)
         except BaseException:
             self.close()
@@ -154,7 +157,7 @@ class ContainerJar:
         views = self._stage["views"]
         mounts = {f"m{index}": 0o755 for index in range(len(views))}
         for slot in ("1", "2"):  # before any code can have filled the volume
-            mounts |= _own(slot)
+            mounts |= self._own(slot)
         self._depot.ask("make", directories=mounts, reserves=["code-1", "code-2"])
         for index, outer in enumerate(views):
             for path in _inside(outer, views):
@@ -210,21 +213,25 @@ class ContainerJar:
             self._starting = False
 
     def _go(
-        self, spare: _Waiting | None, plan: LaunchPlan, request: RunRequest, stdin: int | None, *, prepare: bool
+        self, spare: Waiting | None, plan: LaunchPlan, request: RunRequest, stdin: int | None, *, prepare: bool
     ) -> ContainerProcess | RefusedProcess:
         waiting, found = self._at_its_gate(spare)
         problems = failures(found, self._stage["expect"])
         if problems:
+            waiting.close()
             self._remove(waiting.container)
             return RefusedProcess(problems)
         message, files = self._command(plan, request, stdin=stdin is not None)
         try:
             waiting.container.send(message + b"".join(files))
         except BelljarError:
+            waiting.close()
             self._remove(waiting.container)
             raise
         if self._stage["keep"]:
             KEEPER.done(waiting.container.name)  # from here on it stays, whatever happens
+            with self._lock:
+                self._alive.discard(waiting.container)
         if prepare and self._runs > 1:  # more will follow: the next one gets ready while this one runs
             self._prepare_next()
         process = ContainerProcess(
@@ -234,13 +241,14 @@ class ContainerJar:
             kept=waiting.container.name if self._stage["keep"] else "",
             ended=lambda process: self._run_ended(process, waiting, prepare=prepare),
         )
+        process.listeners = waiting.listeners()
         with self._lock:
             self._processes.add(process)
             self._returning[waiting.slot] = process
         process.start()
         return process
 
-    def _at_its_gate(self, spare: _Waiting | None) -> tuple[_Waiting, dict[str, Any]]:
+    def _at_its_gate(self, spare: Waiting | None) -> tuple[Waiting, dict[str, Any]]:
         """A container that waits, and what it found; a spare that something else removed is not missed."""
         if spare is not None:
             with contextlib.suppress(BelljarError):
@@ -279,14 +287,14 @@ class ContainerJar:
         frames = [wire.encode(wire.DATA, data[at : at + wire.CHUNK]) for at in range(0, len(data), wire.CHUNK)]
         return wire.message(message), frames
 
-    def _prepare(self) -> _Waiting:
+    def _prepare(self) -> Waiting:
         """A container that is starting, with the directories of a run of its own."""
         self._check_places()
         number, slot = str(next(self._numbers)), self._slot()
         container = self._start(number, self._stage["run"], slot=slot)
         expect = self._stage["expect"]
         container.configure(role="gate", absent=expect["absent"], quota="/tmp")
-        return _Waiting(container, slot)
+        return Waiting(container, slot, self._stage)
 
     def _slot(self) -> str:
         """Directories for a run: those of one that has ended, which are emptied at this moment, or new ones.
@@ -302,9 +310,20 @@ class ContainerJar:
                     return self._free.pop()
                 slot = "" if returning and time.monotonic() < deadline else str(next(self._slots))
             if slot:
-                self._depot.ask("make", directories=_own(slot), reserves=[f"code-{slot}"])
+                self._make_slot(slot)
                 return slot
             time.sleep(_SLOT_PAUSE_SECONDS)
+
+    def _make_slot(self, slot: str) -> None:
+        try:
+            self._depot.ask("make", directories=self._own(slot), reserves=[f"code-{slot}"])
+        except OSError as error:
+            self._depot.ask("wipe", names=[*self._own(slot)])
+            raise not_started(error.errno, error.strerror) from error
+
+    def _own(self, slot: str) -> dict[str, int]:
+        """The directories of a run's own, and their modes."""
+        return {name.format(slot=slot): mode for name, mode in self._stage["own"].items()}
 
     def _places(self) -> list[tuple[int, str]]:
         """Mount points that lie in directories which the code may write."""
@@ -345,11 +364,14 @@ class ContainerJar:
 
         def prepare() -> None:
             with contextlib.suppress(BelljarError, OSError):  # told when a run needs it
-                waiting = self._prepare()
+                waiting, kept = self._prepare(), False
                 with self._lock:
                     if self._spare is None and not self._closed:
                         self._spare = waiting
-                        return
+                        kept = True
+                if kept:
+                    waiting.ready()  # and its gateway: off the next run's path
+                    return
                 self._give_back(waiting)
 
         with self._lock:
@@ -357,8 +379,9 @@ class ContainerJar:
                 return
         threading.Thread(target=prepare, name="belljar prepare", daemon=True).start()
 
-    def _run_ended(self, process: ContainerProcess, waiting: _Waiting, *, prepare: bool) -> None:
+    def _run_ended(self, process: ContainerProcess, waiting: Waiting, *, prepare: bool) -> None:
         """Take the container down, off the caller's path; what the run left in its own directories goes too."""
+        waiting.close()
         if self._stage["keep"]:
             self._keep(waiting.container)
         else:
@@ -376,14 +399,14 @@ class ContainerJar:
                 if process.in_order:
                     self._reset(waiting.slot)
                 else:
-                    self._depot.ask("wipe", names=[*_own(waiting.slot)])
+                    self._depot.ask("wipe", names=[*self._own(waiting.slot)])
         finally:
             with self._lock:
                 self._returning.pop(waiting.slot, None)
 
     def _reset(self, slot: str) -> None:
         """Empty the directories of a run for another."""
-        answer = self._depot.ask("reset", directories=_own(slot), reserves=[f"code-{slot}"])
+        answer = self._depot.ask("reset", directories=self._own(slot), reserves=[f"code-{slot}"])
         with self._lock:
             if answer["reserved"]:
                 self._bare.discard(slot)
@@ -399,16 +422,15 @@ class ContainerJar:
             self._alive.discard(container)
         BROOM.remove(self._engine, [container])
 
-    def _give_back(self, waiting: _Waiting) -> None:
+    def _give_back(self, waiting: Waiting) -> None:
         """Remove a container that no code ran in: its directories are as they were."""
+        waiting.close()
         self._remove(waiting.container)
         with self._lock:
             self._free.append(waiting.slot)
 
     def _keep(self, container: Attached) -> None:
         """Let go of a container that ran: it ends, and is the user's from now on."""
-        with self._lock:
-            self._alive.discard(container)
         container.bury()
 
     # --- files ---
@@ -454,10 +476,12 @@ class ContainerJar:
             if self._closed:
                 return
             self._closed = True
-            self._spare = None
+            spare, self._spare = self._spare, None
             running = list(self._processes)
             if self._prepare_later is not None:
                 self._prepare_later.cancel()
+        if spare is not None:
+            spare.close()
         for process in running:
             process.kill("abandoned")
         for process in running:
@@ -470,26 +494,10 @@ class ContainerJar:
         BROOM.remove(self._engine, alive, self._volume)
 
 
-class _Waiting:
-    """A container on its way up, or up and at its gate."""
-
-    def __init__(self, container: Attached, slot: str) -> None:
-        self.container = container
-        self.slot = slot
-
-    def ready(self) -> dict[str, Any]:
-        return self.container.ready()
-
-
 def _inside(outer: Mapping[str, Any], views: Sequence[Mapping[str, Any]]) -> list[str]:
     """Where other mounts lie in this one."""
     start = f"{outer['path']}/"
     return [view["path"][len(start) :] for view in views if view["path"].startswith(start)]
-
-
-def _own(slot: str) -> dict[str, int]:
-    """The directories of a run's own, and their modes."""
-    return {f"tmp-{slot}": 0o1777, f"shm-{slot}": 0o1777, f"code-{slot}": 0o755}
 
 
 def _fill_in(argument: str, values: Mapping[str, str]) -> str:
@@ -508,7 +516,7 @@ def _filters(plan: LaunchPlan, *, files: bool) -> dict[str, Any]:
     if not plan.stage["observe"]:
         return {**nothing, "jar_filter": jar_filter(reported=False).hex()}
     return {
-        "notify_filter": notify_filter(connects=True, files=files).hex(),
+        "notify_filter": notify_filter(connects=plan.stage["gateway_ports"] is None, files=files).hex(),
         "jar_filter": jar_filter(reported=True).hex(),
         "calls": numbered(REPORTED | OBSERVED),
         "observed": sorted(OBSERVED),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import select
@@ -14,7 +15,7 @@ from typing import Any
 
 from belljar.backends.container.attached import Attached, ForgedFrameError
 from belljar.backends.container.out_of_memory import told_late
-from belljar.backends.contract import End, Observation
+from belljar.backends.contract import End, Listener, Observation
 from belljar.errors import BelljarError, SandboxUnavailableError
 from belljar.guest import wire
 
@@ -39,6 +40,7 @@ class ContainerProcess:
         ended: Callable[[ContainerProcess], None],
     ) -> None:
         self._container = container
+        self.listeners: tuple[Listener, ...] = ()
         self._ended = ended
         self._kept = kept
         self._deadline = time.monotonic() + timeout_seconds + _GRACE_SECONDS
@@ -173,6 +175,8 @@ class ContainerProcess:
         if "end" in message:
             self._told = message["end"]
             self.in_order = True
+            if failure := self._told["failure"]:
+                self._fault = not_started(failure["errno"], failure["message"])
 
     def _pass_on(self, kind: bytes, payload: bytes) -> None:
         view = memoryview(payload)
@@ -237,6 +241,14 @@ class ContainerProcess:
             os.write(self._wake_writer, b"x")
 
 
+def not_started(number: int | None, message: str | None) -> SandboxUnavailableError:
+    """What to say of code that never began, because its directories or filters could not be made ready for it."""
+    hint = "run `belljar doctor`, or open a new Sandbox"
+    if number == errno.ENOSPC:
+        hint = "remove files with files.remove, or open a new Sandbox with more fs.size_mb and fs.inodes"
+    return SandboxUnavailableError(f"the code could not be started: {message}", hint=hint)
+
+
 def _ended_without_a_word(by: str) -> dict[str, Any]:
     """What there is to tell of a run when nobody could look at its end."""
     return {
@@ -247,6 +259,7 @@ def _ended_without_a_word(by: str) -> dict[str, Any]:
         "oom_kills": int(by == "oom"),
         "pids_refused": 0,
         "observations": [],
+        "failure": None,
     }
 
 
@@ -255,6 +268,7 @@ class RefusedProcess:
 
     def __init__(self, problems: list[str]) -> None:
         self._problems = tuple(problems)
+        self.listeners: tuple[Listener, ...] = ()
         pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(3)]
         self.stdout, self.stderr, self._reader = (reader for reader, _writer in pipes)
         for _reader, writer in pipes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from belljar.backends.contract import Clause, EnforcementReport, Status
+from belljar.backends.network.clauses import NETWORK_CLAUSES, network_clauses
 from belljar.policy.models import Policy
 
 if TYPE_CHECKING:
@@ -17,9 +18,9 @@ def report(policy: Policy, place: Place) -> EnforcementReport:
         (
             _enforced("fs.mounts", f"the container's mounts ({place.engine})"),
             _deny_globs(policy),
-            *_size(policy),
+            *_size(policy, place),
             _enforced("fs.snapshot", "every directory of the host is copied when the jar is opened"),
-            *_net(policy),
+            *_net(policy, place),
             _enforced("proc.uid", "the container's user" + (", in a user namespace" if place.facts.rootless else "")),
             *_groups(place),
             _enforced("proc.timeout_ms", "the gate's clock, SIGKILL to everything in the container"),
@@ -68,23 +69,35 @@ def _deny_globs(policy: Policy) -> Clause:
     return _enforced("fs.deny_globs", "what is denied is not copied into the container's volume")
 
 
-def _size(policy: Policy) -> tuple[Clause, ...]:
+def _size(policy: Policy, place: Place) -> tuple[Clause, ...]:
     keys = ("fs.size_mb", "fs.inodes")
     if live := _live(policy):
         lost = f"{', '.join(live)} is the host's own directory: only proc.file_size_mb holds there"
         return tuple(Clause(key, Status.DEGRADED, "tmpfs for all but the live mounts", lost) for key in keys)
-    return tuple(_enforced(key, "a tmpfs volume, one for all that is writable") for key in keys)
+    volume = "a tmpfs volume, one for all that is writable"
+    if place.gvisor:
+        shared = f"{volume} but /dev/shm; that is memory of gVisor's kernel, and counts as proc.mem_mb"
+        return _enforced(keys[0], f"{shared}, with as much again at most"), _enforced(keys[1], shared)
+    return tuple(_enforced(key, volume) for key in keys)
 
 
-def _net(policy: Policy) -> tuple[Clause, ...]:
-    keys = ("net.enabled", "net.allowlist")
-    if policy.net.enabled:
-        lost = "this version has no egress proxy, so no host can be reached, listed or not"
-        return tuple(Clause(key, Status.UNSUPPORTED, "--network none", lost) for key in keys)
-    if policy.container.network != "none":
-        lost = f"the container is on the network {policy.container.network!r}, and nothing stands in between"
-        return tuple(Clause(key, Status.UNSUPPORTED, f"--network {policy.container.network}", lost) for key in keys)
-    return tuple(_enforced(key, "a network namespace with loopback only") for key in keys)
+def _net(policy: Policy, place: Place) -> tuple[Clause, ...]:
+    asked = policy.container.network
+    if asked != "none":
+        lost = f"the container is on the network {asked!r}, and nothing stands in between"
+        return tuple(Clause(key, Status.UNSUPPORTED, f"--network {asked}", lost) for key in NETWORK_CLAUSES)
+    if (policy.net.enabled or policy.net.publish) and not place.enters:
+        return tuple(Clause(key, Status.UNSUPPORTED, "--network none", _NO_GATEWAY) for key in NETWORK_CLAUSES)
+    if policy.net.enabled and place.gvisor:
+        by = "a gateway namespace whose only sockets are the egress proxy's; gVisor uses the host's network stack in it"
+        return tuple(_enforced(key, by) for key in NETWORK_CLAUSES)
+    return network_clauses(policy)
+
+
+_NO_GATEWAY = (
+    "belljar can't enter the container's network, so it stays closed: that takes root, and an engine on this system; "
+    "or use --backend bubblewrap"
+)
 
 
 def _groups(place: Place) -> tuple[Clause, ...]:

@@ -8,7 +8,6 @@ It ends when the socket does.
 from __future__ import annotations
 
 import array
-import contextlib
 import errno
 import os
 import signal
@@ -52,8 +51,7 @@ def stay(control: socket.socket, pid: int) -> None:
 
 def _enter(network: int, control: int) -> None:
     kernel.set_name("belljar-door")
-    with contextlib.suppress(PermissionError):
-        kernel.setns(kernel.owner_of(network), kernel.CLONE_NEWUSER)
+    kernel.enter_owner(network)
     kernel.setns(network, kernel.CLONE_NEWNET)
     os.closerange(3, control)
     os.closerange(control + 1, 1 << 20)

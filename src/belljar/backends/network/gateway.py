@@ -95,8 +95,7 @@ def _build_or_tell(network: int, ports: Sequence[int], parent: socket.socket, *,
 
 
 def _build(network: int, ports: Sequence[int], parent: socket.socket, *, separate: bool) -> None:
-    with contextlib.suppress(PermissionError):  # root's containers are of the host's own user namespace
-        kernel.setns(kernel.owner_of(network), kernel.CLONE_NEWUSER)
+    kernel.enter_owner(network)
     if separate:
         kernel.unshare(kernel.CLONE_NEWNET)
         gateway = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
@@ -118,9 +117,10 @@ def _join(network: int, gateway: int) -> bool:
         there.add_address(JAR_INTERFACE, JAR_ADDRESS, _BITS)
         there.up(JAR_INTERFACE)
         there.add_route(socket.AF_INET, UNICAST, JAR_INTERFACE, GATEWAY_ADDRESS)
-        if six:
-            there.add_address(JAR_INTERFACE, JAR_ADDRESS_6, _BITS_6)
-            there.add_route(socket.AF_INET6, UNICAST, JAR_INTERFACE, GATEWAY_ADDRESS_6)
+        with contextlib.suppress(OSError):  # switched off in there: then it has no route, and is closed
+            if six:
+                there.add_address(JAR_INTERFACE, JAR_ADDRESS_6, _BITS_6)
+                there.add_route(socket.AF_INET6, UNICAST, JAR_INTERFACE, GATEWAY_ADDRESS_6)
     kernel.setns(gateway, kernel.CLONE_NEWNET)
     return six
 

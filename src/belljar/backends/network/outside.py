@@ -49,8 +49,15 @@ class Outside:
             ours.close()
             self._process.wait()
 
+    def take(self) -> tuple[Listener, ...]:
+        """The sockets, which are the caller's from now on."""
+        taken, self.listeners = self.listeners, ()
+        return taken
+
     def close(self) -> None:
-        """The run is over: so is its door."""
+        """The run is over, or never came: so is its gateway."""
+        for listener in self.take():
+            os.close(listener.descriptor)
         self._process.kill()
         self._process.wait()
 

@@ -38,6 +38,11 @@ def stays(jar: Sandbox, path: str) -> bool:
     return sh(jar, '[ -e "$1" ]', path).ok
 
 
+def shares_memory_only(jar: Sandbox) -> bool:
+    """Whether files in /dev/shm count as memory, not as files: a backend of which this is true has to say so."""
+    return "but /dev/shm" in jar.plan(argv=["true"]).report.clause("fs.inodes").by
+
+
 def is_promised(jar: Sandbox, key: str) -> bool:
     """Whether the backend promises to hold this clause here. If not, it has to refuse the run for that reason."""
     if is_enforced(jar, key):

@@ -6,7 +6,7 @@ import json
 from itertools import permutations
 
 import pytest
-from jars import OpenJar, is_enforced, sh, told
+from jars import OpenJar, is_enforced, sh, shares_memory_only, told
 
 from belljar.sandbox.result import Outcome
 
@@ -26,6 +26,9 @@ class TestSpace:
         result = sh(
             jar, f"head -c 6291456 /dev/zero > {first}/one && echo fits && head -c 6291456 /dev/zero > {second}/two"
         )
+        if "/dev/shm" in (first, second) and shares_memory_only(jar):
+            assert told(result) == "fits\n"
+            return
         assert result.outcome == "failed"
         assert result.stdout == "fits\n"
         assert "No space left" in result.stderr
@@ -56,14 +59,14 @@ class TestSpace:
         assert told(jar.run("echo alive", language="bash")) == "alive\n"
         with pytest.raises(OSError, match="No space"):
             jar.files.write("more", b"x" * 3 * MB)
-        if jar.backend_name == "gvisor":
-            pytest.xfail("the depot's gVisor keeps open what it has looked at: room that was removed comes back late")
         assert told(sh(jar, "rm -f /workspace/*; echo x > new && cat new")) == "x\n"
 
     @pytest.mark.parametrize("place", PLACES)
     def test_files_are_counted(self, open_jar: OpenJar, place: str) -> None:
         """fs.inodes files, to within a few of belljar's own, wherever they are."""
         jar = open_jar({"fs": {"inodes": 200}})
+        if place == "/dev/shm" and shares_memory_only(jar):
+            pytest.skip("/dev/shm is memory of this backend's own: proc.mem_mb holds there")
         result = sh(jar, f"i=0; while : > {place}/f$i; do i=$((i+1)); echo; done 2>/dev/null")
         assert 180 <= result.stdout.count("\n") <= 200
 
@@ -71,7 +74,8 @@ class TestSpace:
         """Directories and links count as well."""
         jar = open_jar({"fs": {"inodes": 200}})
         loop = "while : > /tmp/f$i && mkdir /workspace/d$i && ln -s x /dev/shm/l$i; do i=$((i+1)); echo; done"
-        assert 55 <= sh(jar, f"i=0; {loop} 2>/dev/null").stdout.count("\n") <= 67
+        each = 2 if shares_memory_only(jar) else 3
+        assert 180 / each - 5 <= sh(jar, f"i=0; {loop} 2>/dev/null").stdout.count("\n") <= 200 / each + 1
 
     def test_a_copy_on_write_workspace_is_held_too(self, open_jar: OpenJar, project) -> None:  # type: ignore[no-untyped-def]
         """What the code writes over the host's files counts."""

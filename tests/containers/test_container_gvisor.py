@@ -70,6 +70,19 @@ class TestOneJar:
         assert "--explain-denials" not in report(result, quiet=False, explained=False)
 
 
+@pytest.mark.backend("gvisor")
+def test_shared_memory_is_memory() -> None:
+    """/dev/shm has as much as the volume and not a byte more, beside it; what is in it counts as memory."""
+    policy = {"fs": {"size_mb": 8}, "proc": {"mem_mb": 256}}
+    with Sandbox(policy, backend="gvisor") as jar:
+        full = jar.exec(["sh", "-c", "cat /dev/zero > /dev/shm/full; stat -fc %s /dev/shm; wc -c < /dev/shm/full"])
+        assert full.stdout == f"4096\n{8 << 20}\n"
+        assert "No space left" in full.stderr
+        assert jar.exec(["ls", "/dev/shm"]).stdout == ""
+    with Sandbox({"fs": {"size_mb": 512}, "proc": {"mem_mb": 96}}, backend="gvisor") as jar:
+        assert jar.exec(["sh", "-c", "cat /dev/zero > /dev/shm/full"]).outcome == "oom"
+
+
 RECORDS = {
     "docker heard of it late": ("echo oom", 137, True),
     "docker heard nothing of it": ("true", 137, False),

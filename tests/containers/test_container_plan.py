@@ -157,6 +157,18 @@ class TestPlan:
         writable = [mount for mount in after(run, "--mount") if "readonly" not in mount]
         assert all(mount.startswith("type=bind,src={files}/") for mount in writable)
 
+    def test_gvisor_has_shared_memory_of_its_own(self) -> None:
+        """Semaphores need it; it has a size, and the report does not say that the volume holds it."""
+        made = plan({"fs": {"size_mb": 8}}, place=GVISOR)
+        (shared,) = after(made.stage["run"], "--tmpfs")
+        assert shared.startswith("/dev/shm:")
+        assert shared.endswith(f",size={8 << 20}")
+        assert not any("shm" in mount for mount in after(made.stage["run"], "--mount"))
+        for key in ("fs.size_mb", "fs.inodes"):
+            assert "but /dev/shm" in made.report.clause(key).by
+            assert "/dev/shm" not in plan().report.clause(key).by
+        assert "--tmpfs" not in plan().stage["run"]
+
     def test_gvisor_is_asked_for_by_name(self) -> None:
         """For the depot too: what lies in the volume was made by the code."""
         made = plan(place=GVISOR)

@@ -29,7 +29,7 @@ from belljar import RunResult, Sandbox
 from belljar.backends.contract import Status
 
 OpenJar = Callable[..., Sandbox]
-PATIENCE_SECONDS = 45.0
+PATIENCE_SECONDS = 15.0
 """An engine on a small and busy machine takes its time to start a container; a run that is held up never ends."""
 
 SMALL = ["proc.pids=32", "fs.size_mb=16", "fs.inodes=500", "proc.open_files=64", "proc.timeout_ms=60s"]

@@ -244,6 +244,8 @@ def nothing_left_by_the_session() -> Iterator[None]:
     from belljar.backends.bubblewrap.client import LAUNCHER
 
     LAUNCHER.stop()
+    if client := sys.modules.get("belljar.egress.client"):
+        client.PROXY.stop()
     if keeper := sys.modules.get("belljar.backends.container.keeper"):
         keeper.KEEPER.stop()
     patience = _ENGINE_PATIENCE_SECONDS if _engines_before else _PATIENCE_SECONDS  # the keeper removes what is left
@@ -265,7 +267,7 @@ def _wait_until_empty(look: Callable[[], str], seconds: float = _PATIENCE_SECOND
 # see ourselves, and groups of dead launchers beneath our own. Other runs on this machine are not mistaken for ours.
 
 _LAUNCHER, _STAGE = "belljar-launch", "belljar-stage"
-_OURS = (_LAUNCHER, "belljar-keeper", "docker", "podman", "conmon")
+_OURS = (_LAUNCHER, "belljar-egress", "belljar-keeper", "docker", "podman", "conmon")
 """What lives as long as the program that uses belljar, or ends in its own time: engines are asked, not waited for."""
 
 

@@ -87,6 +87,8 @@ class Trust:
     """The proxy's alone."""
     subject_hash: str
     """The name under which OpenSSL looks for it in a directory of certificates."""
+    java: bytes = b""
+    """The bundle as Java reads it."""
 
 
 @dataclass(frozen=True, slots=True)

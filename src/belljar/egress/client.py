@@ -76,6 +76,7 @@ class ProxyClient:
         self._pid = 0
         self._ready = threading.Event()
         self._runs: dict[str, _Run] = {}
+        self._authority: ca.Authority | None = None
 
     @property
     def pid(self) -> int:
@@ -83,8 +84,11 @@ class ProxyClient:
         return self._pid if self._end is not None else 0
 
     def authority(self) -> ca.Authority:
-        """The CA that jars have to trust; made if there is none yet."""
-        return ca.load_or_make(state_directory())
+        """The CA that jars have to trust; made if there is none yet, and the same for the life of this process."""
+        with self._lock:
+            if self._authority is None:
+                self._authority = ca.load_or_make(state_directory())
+            return self._authority
 
     def start(self) -> None:
         """Start the process if it is not running (any more), without waiting for it."""

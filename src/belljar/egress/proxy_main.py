@@ -138,6 +138,8 @@ def main(descriptor: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the host, which closes the socket
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     sys.unraisablehook = lambda _unraisable: None  # a hostile server name makes `ssl` write to stderr otherwise
+    with contextlib.suppress(OSError), open("/proc/self/comm", "w") as name:  # what `ps` shows
+        name.write("belljar-egress")
     with socket.socket(fileno=descriptor) as end:
         received = wire.receive(end)
         if received is None:

@@ -7,12 +7,12 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import cached_property
 
-from belljar.audit.state import state_directory
 from belljar.backends.contract import Jar, Process, Trust
 from belljar.egress import ca
 from belljar.egress.client import PROXY, Listener, Served
 from belljar.egress.decide import Verdict
 from belljar.egress.events import Event
+from belljar.egress.java_store import java_store
 from belljar.egress.reasons import change, words
 from belljar.egress.rules import Rules, compile_rules
 from belljar.errors import BelljarError, SandboxUnavailableError
@@ -33,17 +33,19 @@ class Egress:
         self._policy = policy
         self._on_event = on_event
         self._rules = compile_rules(policy)
+        PROXY.start()  # it comes up while the jar does
         self._tokens = {path: os.urandom(20).hex() for path in policy.net.canary_files}
 
     @cached_property
     def trust(self) -> Trust:
         """The certificates that its jars trust."""
-        authority = ca.load_or_make(state_directory())
+        authority = PROXY.authority()
         roots = ca.host_roots()
         if self._policy.net.ca_file:  # what is passed through, the code itself has to verify
             with open(self._policy.net.ca_file, encoding="ascii", errors="replace") as file:
                 roots += file.read(_MOST_ROOTS)
-        return Trust(ca.trust_bundle(authority, roots), authority.certificate, ca.subject_hash())
+        bundle = ca.trust_bundle(authority, roots)
+        return Trust(bundle, authority.certificate, ca.subject_hash(), java_store(bundle))
 
     def plant(self, jar: Jar) -> None:
         """Write the canary tokens where the policy wants them."""

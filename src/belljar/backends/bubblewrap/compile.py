@@ -111,7 +111,7 @@ def _etc(policy: Policy, request: RunRequest) -> dict[str, str]:
     uid = policy.proc.uid
     trusted = opening.trust_files(request.trust) if request.trust else {}
     return {
-        **{f"ssl/certs/{name}": text for name, text in trusted.items()},
+        **{f"ssl/certs/{name}": data.decode(errors="surrogateescape") for name, data in trusted.items()},
         "passwd": f"root:x:0:0:root:/root:/usr/sbin/nologin\njar:x:{uid}:{uid}:jar:{HOME}:/bin/sh\n"
         "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
         "group": f"root:x:0:\njar:x:{uid}:\nnogroup:x:65534:\n",

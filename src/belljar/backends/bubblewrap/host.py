@@ -81,11 +81,16 @@ def gather(policy: Policy, *, state: str) -> Host:
         state=state,
         directories=tuple(directories),
         links=tuple(links),
-        etc=tuple(name for name in _ETC if os.path.exists(f"/etc/{name}")),
+        etc=tuple(name for name in (*_ETC, *_java()) if os.path.exists(f"/etc/{name}")),
         cgroup=cgroup_support(),
         runtimes=tuple(_runtimes(policy)),
         secrets=("/etc/shadow", f"{home}/.ssh", f"{home}/.aws", state, "/run/docker.sock", "/var/run", "/sys/kernel"),
     )
+
+
+def _java() -> list[str]:
+    """Debian's Java has its settings in /etc, and does not start without."""
+    return [name for name in os.listdir("/etc") if name.startswith("java-")]
 
 
 def _runtimes(policy: Policy) -> Iterator[Runtime]:

@@ -31,7 +31,7 @@ def make_root(plan: StagePlan) -> None:
         share = _copy if any(file.startswith(f"{name}/") for file in plan.etc_files) else _share
         share(f"/etc/{name}", layout.inside(f"/etc/{name}"), CLOSED)
     for name, text in plan.etc_files.items():
-        _replace(layout.inside(f"/etc/{name}"), text.encode())
+        _replace(layout.inside(f"/etc/{name}"), text.encode(errors="surrogateescape"))
     for index, path in plan.runtimes:
         if not plan.is_late(path):
             _show(layout.source(index), path)

@@ -44,8 +44,8 @@ class ContainerBackend:
         """The plan for one run on this engine."""
         place = self._place(policy)[1]
         if policy.net.enabled and place.enters:
-            for path, text in opened_files(request).items():
-                _write_once(place.opened, os.path.basename(path), text.encode(), anew=True)
+            for path, content in opened_files(request).items():
+                _write_once(place.opened, os.path.basename(path), content, anew=True)
         return compile_plan(policy, request, place)
 
     def open(self, policy: Policy, plan: LaunchPlan) -> ContainerJar:

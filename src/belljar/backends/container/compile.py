@@ -275,12 +275,12 @@ def opens(policy: Policy, place: Place) -> bool:
     return policy.net.enabled and policy.container.network == "none" and place.enters
 
 
-def opened_files(request: RunRequest) -> dict[str, str]:
-    """What a container with a gateway has in its /etc: by path, the text. The resolver, and certificates."""
-    files = {"/etc/resolv.conf": opening.RESOLVER}
+def opened_files(request: RunRequest) -> dict[str, bytes]:
+    """What a container with a gateway has in its /etc: by path, the content. The resolver, and certificates."""
+    files = {"/etc/resolv.conf": opening.RESOLVER.encode()}
     if request.trust is not None:
         directory = os.path.dirname(opening.BUNDLE)
-        files |= {f"{directory}/{name}": text for name, text in opening.trust_files(request.trust).items()}
+        files |= {f"{directory}/{name}": data for name, data in opening.trust_files(request.trust).items()}
     return files
 
 

@@ -57,9 +57,11 @@ def variables(policy: Policy, bundle: str) -> dict[str, str]:
     return {**told, **{secret.env: secret.placeholder for secret in secrets if secret.env and secret.placeholder}}
 
 
-def trust_files(trust: Trust) -> dict[str, str]:
+def trust_files(trust: Trust) -> dict[str, bytes]:
     """Files beneath /etc/ssl/certs by which every program of the jar trusts the proxy's certificates."""
-    return {"ca-certificates.crt": trust.bundle, "belljar.pem": trust.own, f"{trust.subject_hash}.0": trust.own}
+    own = trust.own.encode()
+    named = {"ca-certificates.crt": trust.bundle.encode(), "belljar.pem": own, f"{trust.subject_hash}.0": own}
+    return {**named, "java/cacerts": trust.java}
 
 
 __all__ = ["ALWAYS", "BUNDLE", "RESOLVER", "ports", "trust_files", "variables"]

@@ -116,9 +116,20 @@ def per_second(rate: str) -> float:
         HostError: when it is not a rate.
 
     """
+    count, seconds = rate_of(rate)
+    return count / seconds
+
+
+def rate_of(rate: str) -> tuple[int, int]:
+    """How many, in how many seconds.
+
+    Raises:
+        HostError: when it is not a rate.
+
+    """
     if not (match := _RATE.match(rate)):
         raise HostError(f"wanted a rate such as 10/s, 600/m or 1000/h, found {rate[:60]!a}")
-    return int(match[1]) / _RATE_SECONDS[match[2]]
+    return int(match[1]), _RATE_SECONDS[match[2]]
 
 
 def covers(outer: HostRule, inner: HostRule) -> bool:

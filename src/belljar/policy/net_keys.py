@@ -51,7 +51,13 @@ NET_KEYS = (
         "items-api",
         optional=True,
     ),
-    Key("net.allowlist[].rate", Kind.RATE, "The most requests: `10/s`, `600/m`, `1000/h`.", "10/s", optional=True),
+    Key(
+        "net.allowlist[].rate",
+        Kind.RATE,
+        "The most requests to each host: `10/s`, `600/m`, `1000/h`.",
+        "10/s",
+        optional=True,
+    ),
     Key(
         "net.allowlist[].addresses",
         Kind.ADDRESSES,
@@ -61,7 +67,7 @@ NET_KEYS = (
     Key(
         "net.allowlist[].budget_mb",
         Kind.SIZE,
-        "The most bytes, both ways together, that a run may exchange with the host.",
+        "The most bytes, both ways together, that a run may exchange with each host.",
         10,
         minimum=1,
         maximum=_TERABYTE,

@@ -1,0 +1,281 @@
+"""What a request carries when it leaves: the policy's credential in place of a placeholder, and nobody else's. Pure.
+
+A host for which the policy has a credential takes no other, by whichever rule a request passes: a key that came with
+the code would make an allowed API a way to someone else's account.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable, Mapping
+from urllib.parse import quote, unquote_plus
+
+from belljar.egress import paths
+from belljar.egress.addresses import judge
+from belljar.egress.decide import Request, Verdict
+from belljar.egress.names import host_matches, is_address, split_authority
+from belljar.egress.paths import AmbiguousPath
+from belljar.egress.rules import Rule, Rules
+from belljar.egress.secret_sources import fetch
+from belljar.policy.models import Credential
+from belljar.policy.records import dataclass
+
+Headers = tuple[tuple[bytes, bytes], ...]
+
+_CREDENTIAL_HEADERS = frozenset(
+    (
+        *(b"authorization", b"x-authorization", b"x-api-key", b"api-key", b"apikey", b"x-apikey", b"x-goog-api-key"),
+        *(b"x-goog-iam-authorization-token", b"x-auth-token", b"x-access-token", b"x-token", b"token"),
+        *(b"private-token", b"job-token", b"deploy-token", b"x-gitlab-token", b"x-github-token", b"x-vault-token"),
+        *(b"x-amz-security-token", b"x-ms-token", b"x-functions-key", b"ocp-apim-subscription-key"),
+        *(b"x-subscription-token", b"x-auth-key", b"x-auth-email", b"x-rapidapi-key", b"dd-api-key"),
+        *(b"dd-application-key", b"circle-token", b"x-jfrog-art-api", b"x-nuget-apikey", b"x-figma-token"),
+        *(b"x-shopify-access-token", b"x-session-token"),
+    )
+)
+_CREDENTIAL_KEYS = frozenset(
+    (
+        *("access_token", "api_key", "apikey", "api-key", "auth_token", "oauth_token", "private_token", "job_token"),
+        *("client_secret", "client_assertion", "x-amz-credential", "x-amz-signature", "x-amz-security-token"),
+        *("x-goog-credential", "x-goog-signature", "awsaccesskeyid", "googleaccessid", "signature", "sig"),
+        *("subscription-key", "x-api-key", "authorization"),
+    )
+)
+_SIGNATURES = frozenset((b"signature", b"signature-input"))
+_TELLS_OF_PROXIES = (b"proxy-", b"x-forwarded-")
+_ALWAYS_STRIPPED = frozenset((b"forwarded", b"x-real-ip", b"via", b"keep-alive"))
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A request as it is sent on."""
+
+    headers: Headers
+    target: str
+    used: tuple[str, ...] = ()
+    """The names of the credentials that it carries."""
+
+
+def outgoing(
+    rules: Rules, rule: Rule | None, request: Request, secrets: Mapping[str, str], *, created: int = 0
+) -> Outgoing | Verdict:
+    """The request with the policy's credential, or the verdict that refuses it.
+
+    Args:
+        rules: all of them.
+        rule: the one that allowed the request.
+        request: as it was decided.
+        secrets: of the run, by the names of their credentials.
+        created: the time of a signature, in seconds since 1970.
+
+    """
+    target = request.target.decode("latin-1") if isinstance(request.target, bytes) else request.target
+    headers = stripped(rules, request.headers)
+    bound = bound_to(rules, request.host, request.port)
+    if not bound:
+        return Outgoing(headers, target)
+    kept, foreign = _without_credentials(headers, bound)
+    target, foreign_keys = _without_keys(target, bound)
+    foreign += foreign_keys
+    if foreign and any(item.on_foreign_credential == "refuse" for item in bound):
+        return _refused("foreign-credential", foreign[0], rule)
+    clean = Request(request.host, request.port, request.tls, request.method, target, request.authority, kept)
+    return _with_own(rules, rule, clean, secrets, created)
+
+
+def stripped(rules: Rules, headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """The headers without those that tell of proxies, and those that the policy takes out."""
+    unwanted = {name.encode("ascii") for name in rules.strip_headers} | _ALWAYS_STRIPPED
+    return tuple(
+        (name, value) for name, value in headers if name not in unwanted and not name.startswith(_TELLS_OF_PROXIES)
+    )
+
+
+def bound_to(rules: Rules, host: str, port: int) -> tuple[Credential, ...]:
+    """The credentials that any rule has for this host and port."""
+    names = {
+        name
+        for rule in rules.allow
+        if (rule.credential or rule.sign) and port in rule.ports and host_matches(rule.host, host)
+        for name in (rule.credential, rule.sign)
+    }
+    return tuple(item for item in rules.credentials if item.name in names)
+
+
+def reflecting(rules: Rules, host: str, port: int, secrets: Mapping[str, str]) -> tuple[bytes, ...]:
+    """The secrets that answers of this host are to be searched for; then ask it for no compression."""
+    return tuple(
+        secrets[item.name].encode()
+        for item in bound_to(rules, host, port)
+        if item.reflects and item.name in secrets and item.kind != "signature"
+    )
+
+
+def _without_credentials(headers: Headers, bound: tuple[Credential, ...]) -> tuple[Headers, list[str]]:
+    """The headers that are no credential, and the names of those that are someone else's.
+
+    Cookies are taken out and not complained about: clients send back what a host gave them before.
+    """
+    carried = {item.header.lower().encode("ascii"): item for item in bound if item.kind == "header"}
+    unwanted = _CREDENTIAL_HEADERS | (_SIGNATURES if any(item.kind == "signature" for item in bound) else frozenset())
+    kept: list[tuple[bytes, bytes]] = []
+    foreign: list[str] = []
+    for name, value in headers:
+        if name == b"cookie" and name not in carried:
+            continue
+        if name not in unwanted and name not in carried:
+            kept.append((name, value))
+        elif name not in carried or not _is_placeholder(value, carried[name]):
+            foreign.append(name.decode("ascii", "replace"))
+    return tuple(kept), foreign
+
+
+def _is_placeholder(value: bytes, credential: Credential) -> bool:
+    """Whether a header holds the placeholder, by itself, after a scheme, or inside of HTTP Basic."""
+    if not credential.placeholder:
+        return False
+    wanted = credential.placeholder.encode("ascii")
+    scheme, _, rest = value.strip().rpartition(b" ")
+    if rest == wanted:
+        return True
+    if scheme.strip().lower() != b"basic":
+        return False
+    try:
+        return wanted in base64.b64decode(rest, validate=True).split(b":")
+    except (binascii.Error, ValueError):
+        return False
+
+
+def _without_keys(target: str, bound: tuple[Credential, ...]) -> tuple[str, list[str]]:
+    """The target without credentials in its query, and the keys of those that are someone else's."""
+    path, mark, query = target.partition("?")
+    if not mark:
+        return target, []
+    carried = {item.query.lower(): item for item in bound if item.query}
+    kept: list[str] = []
+    foreign: list[str] = []
+    for piece in query.split("&"):
+        pairs = [part.partition("=") for part in piece.split(";")]
+        keys = [unquote_plus(key).lower() for key, _, _ in pairs]
+        found = [key for key in keys if key in _CREDENTIAL_KEYS or key in carried]
+        if not found:
+            kept.append(piece)
+            continue
+        own = carried.get(found[0])
+        if len(pairs) > 1 or own is None or unquote_plus(pairs[0][2]) != (own.placeholder or ""):
+            foreign.append(found[0])
+    return path + (f"?{'&'.join(kept)}" if kept else ""), foreign
+
+
+def _with_own(
+    rules: Rules, rule: Rule | None, request: Request, secrets: Mapping[str, str], created: int
+) -> Outgoing | Verdict:
+    """The request, which has no credential any more, with those that its rule has for it."""
+    headers, target, used = request.headers, str(request.target), []
+    for name in (rule.credential, rule.sign) if rule else ():
+        credential = rules.credential(name)
+        if credential is None or not applies(credential, request):
+            continue
+        if credential.name not in secrets:
+            return _refused("credential-missing", credential.name, rule)
+        if credential.kind == "signature":
+            sent = Request(request.host, request.port, request.tls, request.method, target, request.authority, headers)
+            headers += _signature(credential, secrets[credential.name], sent, created)
+        elif not (request.tls or _stays_here(rule, request.host)):
+            return _refused("no-tls", credential.name, rule)
+        elif credential.kind == "query":
+            target = _with_key(target, credential.query or "", secrets[credential.name])
+        else:
+            headers += (_header(credential, secrets[credential.name]),)
+        used.append(credential.name)
+    return Outgoing(headers, target, tuple(used))
+
+
+def _header(credential: Credential, secret: str) -> tuple[bytes, bytes]:
+    encoded = base64.b64encode(secret.encode()).decode("ascii")
+    before, mark, after = credential.format.partition("{base64}")
+    value = before + encoded + after if mark else secret.join(credential.format.split("{}"))
+    return credential.header.lower().encode("ascii"), value.encode("utf-8")
+
+
+def _with_key(target: str, key: str, secret: str) -> str:
+    mark = "&" if "?" in target else "?"
+    return f"{target}{mark}{quote(key, safe='')}={quote(secret, safe='')}"
+
+
+def _signature(credential: Credential, secret: str, request: Request, created: int) -> Headers:
+    from belljar.egress.signing import signature_headers
+
+    return signature_headers(credential, secret, request, created)
+
+
+def applies(credential: Credential, request: Request) -> bool:
+    """Whether a credential is for this request, of those whose rule names it."""
+    if credential.hosts and not any(host_matches(host, request.host) for host in credential.hosts):
+        return False
+    if credential.methods and request.method not in credential.methods:
+        return False
+    if not credential.paths:
+        return True
+    try:
+        return paths.allowed_by(credential.paths, paths.readings(paths.split_target(request.target)[0]))
+    except AmbiguousPath:
+        return False
+
+
+def _stays_here(rule: Rule | None, host: str) -> bool:
+    """Whether it is only ever dialled on this host's loopback address, where nobody listens on the way."""
+    pinned = [split_authority(address)[0] for address in rule.addresses] if rule else []
+    dialled = pinned or ([host] if is_address(host) else [])
+    return bool(dialled) and all(judge(ip) == "loopback" for ip in dialled)
+
+
+def _refused(reason: str, detail: str, rule: Rule | None) -> Verdict:
+    key, where = (rule.key, rule.where) if rule else ("credentials", "")
+    return Verdict(allowed=False, reason=reason, detail=detail, rule=rule, key=key, where=where)
+
+
+class Scrubber:
+    """Blots secrets out of a stream, wherever its chunks are cut. What goes in and out has the same length."""
+
+    def __init__(self, secrets: Iterable[bytes]) -> None:
+        forms = {form for secret in secrets if secret for form in (secret, base64.b64encode(secret))}
+        self._forms = sorted(forms, key=len, reverse=True)
+        self._longest = max(map(len, forms), default=1)
+        self._held = b""
+
+    def feed(self, chunk: bytes) -> bytes:
+        """What may be passed on: all but an end that could be the beginning of a secret."""
+        text = self._blotted(self._held + chunk)
+        held = self._beginning(text)
+        self._held = text[len(text) - held :]
+        return text[: len(text) - held]
+
+    def finish(self) -> bytes:
+        """What was held back."""
+        text, self._held = self._held, b""
+        return text
+
+    def _blotted(self, text: bytes) -> bytes:
+        for form in self._forms:
+            if form in text:
+                text = text.replace(form, b"*" * len(form))
+        return text
+
+    def _beginning(self, text: bytes) -> int:
+        """How many bytes at the end could be the beginning of a secret."""
+        for length in range(min(self._longest - 1, len(text)), 0, -1):
+            end = text[-length:]
+            if any(form.startswith(end) for form in self._forms):
+                return length
+        return 0
+
+
+def scrub(body: bytes, secrets: Iterable[bytes]) -> bytes:
+    """A whole body, or the value of a header, without the secrets."""
+    scrubber = Scrubber(secrets)
+    return scrubber.feed(body) + scrubber.finish()
+
+
+__all__ = ["Outgoing", "Scrubber", "applies", "bound_to", "fetch", "outgoing", "reflecting", "scrub", "stripped"]

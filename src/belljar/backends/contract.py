@@ -190,7 +190,8 @@ class Listener:
     """A socket at which a jar's connections arrive, for the egress proxy: what it is for, its port, its descriptor."""
 
     role: str
-    """`tcp`, `dns-udp`, `dns-tcp`, `http-proxy`, `socks`, `packet`, `publish`."""
+    """`tcp`, `dns-udp`, `dns-tcp`, `http-proxy`, `socks`, `packet` are the proxy's. `door` leads to the code's servers;
+    `canary-udp` and `canary-tcp` are sockets in the jar's own network, to try what must be refused."""
     port: int
     descriptor: int
 
@@ -201,7 +202,10 @@ class Process(Protocol):
     stdout: int
     stderr: int
     listeners: tuple[Listener, ...]
-    """Where the policy opens the network: to be handed to the proxy by the caller, whose they are."""
+    """Where the policy opens the network: the caller's, to be handed to the proxy. The code waits until `begin`."""
+
+    def begin(self) -> None:
+        """Its listeners are served: let the code start. Without listeners it has started by itself."""
 
     def fileno(self) -> int:
         """Readable when the last process of the jar is gone."""

@@ -236,6 +236,9 @@ class UnconfinedProcess:
         self._timer.daemon = True
         self._timer.start()
 
+    def begin(self) -> None:
+        """It has started."""
+
     def fileno(self) -> int:
         """Readable when the process has ended."""
         return self._pidfd

@@ -106,6 +106,8 @@ class Gate:
             os.close(descriptor)
         while (frame := self._channel.next()) is not None:
             request = json.loads(frame[1])
+            if "kill" in request:  # before anything was to be run
+                break
             if request.get("do") == "run":
                 run = Run(request, pid, ours)
                 self._order(orders_end, frame[1], [self._receive(size) for _name, size in request["files"]])

@@ -17,6 +17,7 @@ from belljar.egress.reasons import change, words
 from belljar.egress.rules import Rules, compile_rules
 from belljar.errors import BelljarError, SandboxUnavailableError
 from belljar.policy.models import Policy
+from belljar.sandbox.egress_canary import ROLES, Canary
 from belljar.sandbox.result import Denial
 
 _MOST_RECORDS = 1000
@@ -61,14 +62,16 @@ class Egress:
         """The credentials that the rules use, fetched for one run."""
         if not self._rules.credentials:
             return {}
-        from belljar.egress.credentials import fetch
+        from belljar.egress.secret_sources import fetch
 
         return {spec.name: fetch(spec, os.environ) for spec in self._rules.credentials}
 
     def serve(self, run_id: str, process: Process, secrets: Mapping[str, str], kill: Callable[[str], None]) -> Traffic:
         """Let the proxy have the run's listeners. Raises SandboxUnavailableError if there is none."""
-        traffic = Traffic(self._policy, self._rules, kill, self._on_event)
-        listeners = [Listener(one.role, one.port, one.descriptor) for one in process.listeners]
+        canary = Canary(self._rules, [one for one in process.listeners if one.role in ROLES])
+        traffic = Traffic(self._policy, self._rules, kill, canary, self._on_event)
+        served = [one for one in process.listeners if one.role not in ROLES]
+        listeners = [Listener(one.role, one.port, one.descriptor) for one in served]
         process.listeners = ()
         tokens = [token.encode() for token in self._tokens.values()]
         try:
@@ -81,6 +84,7 @@ class Egress:
         except OSError as error:
             kill("killed")
             raise SandboxUnavailableError(f"the egress proxy could not be reached: {error}") from error
+        traffic.problems = tuple(canary.problems())
         return traffic
 
 
@@ -92,12 +96,16 @@ class Traffic:
         policy: Policy,
         rules: Rules,
         kill: Callable[[str], None],
+        canary: Canary,
         also: Callable[[Event], None] | None = None,
     ) -> None:
         self._policy = policy
         self._rules = rules
         self._kill = kill
+        self._canary = canary
         self._also = also
+        self.problems: tuple[str, ...] = ()
+        """What the canaries found: a run with one is refused."""
         self._lock = threading.Lock()
         self._records: list[Event] = []
         self._denied: dict[Denial, int] = {}
@@ -106,6 +114,8 @@ class Traffic:
     def take(self, event: Event) -> None:
         """Called by the proxy's client, from its own thread."""
         with self._lock:
+            if not event.allowed and self._canary.is_own(event):
+                return
             if len(self._records) < _MOST_RECORDS:
                 self._records.append(event)
             if not event.allowed:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Self
 
-from belljar.backends.contract import Jar, Process, Trust
+from belljar.backends.contract import End, Jar, Process, Trust
 from belljar.policy.models import Policy
 from belljar.sandbox.publish import Published
 
@@ -63,7 +63,7 @@ class RunNetwork:
         return self
 
     def serve(self, process: Process) -> None:
-        """The run has started: let its connections out, and others' in."""
+        """The jar is there: let its connections out, and others' in; and then let the code start."""
         doors = [one.descriptor for one in process.listeners if one.role == "door"]
         process.listeners = tuple(one for one in process.listeners if one.role != "door")
         if self._published and doors:
@@ -71,6 +71,18 @@ class RunNetwork:
         if self._egress and process.listeners:
             self.traffic = self._egress.serve(self._run_id, process, self._secrets, self._kill)
             self._stack.callback(self.traffic.close)
+            if self.traffic.problems:
+                self._kill("canary")
+                return
+        process.begin()
+
+    def judged(self, end: End) -> End:
+        """The run's end, with what of the network did not hold, so that the code was not started."""
+        if self.traffic is None or not self.traffic.problems:
+            return end
+        from dataclasses import replace
+
+        return replace(end, problems=end.problems + self.traffic.problems, started=False, ended_by="canary")
 
     def close(self) -> None:
         """No connection is left, and every decision has been told."""

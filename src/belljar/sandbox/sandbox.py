@@ -211,6 +211,7 @@ class Sandbox:
                 end = process.end()
                 if network:
                     network.close()
+                    end = network.judged(end)
                 artifacts = self._artifacts(jar, since_ns)
                 self._last_end_ns = time.time_ns()
                 yield Finished(

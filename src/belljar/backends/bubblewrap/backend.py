@@ -223,6 +223,7 @@ class BubblewrapProcess:
         self.listeners: tuple[Listener, ...] = ()
         self._events = events
         self._early_end: wire.Message | None = None
+        self._waits = False
 
     def fileno(self) -> int:
         """Readable when the run has ended."""
@@ -236,12 +237,20 @@ class BubblewrapProcess:
             raise self._jar.last_words()
         message, descriptors = received
         if "listeners" in message:
+            self._waits = True
             self.listeners = tuple(
                 Listener(role, port, descriptor)
                 for (role, port), descriptor in zip(message["listeners"], descriptors, strict=True)
             )
         else:
             self._early_end = message
+
+    def begin(self) -> None:
+        """Let the code start, which waits while its listeners are handed on."""
+        if self._waits:
+            self._waits = False
+            with contextlib.suppress(OSError):  # it has ended already
+                wire.send(self._events, {"go": True})
 
     def kill(self, reason: str) -> None:
         """End the whole tree."""

@@ -35,6 +35,8 @@ from belljar.errors import BelljarError, PolicyError, PrerequisiteError, Sandbox
 from belljar.limits.groups import JarGroup, RunGroup
 
 _SAMPLE_SECONDS = 0.01
+_SERVE_SECONDS = 60.0
+"""How long a finished jar waits for its listeners to be served."""
 _LAUNCHER_DIED = "launcher"
 _BENEATH = kernel.RESOLVE_BENEATH | kernel.RESOLVE_NO_SYMLINKS | kernel.RESOLVE_NO_MAGICLINKS
 
@@ -317,12 +319,14 @@ class Stage:
             self._go(run, host)
 
     def _go(self, run: Run, host: socket.socket) -> None:
-        """Open the gate. What the code then dials waits in the sockets' queues until the proxy takes them over."""
-        if run.listeners:
-            roles = [[listener.role, listener.port] for listener in run.listeners]
-            wire.send(host, {"listeners": roles}, tuple(listener.descriptor for listener in run.listeners))
-            run.close_listeners()
-        run.go()
+        """Open the gate; but where there are listeners, hand them over, and wait for the host's word that they work."""
+        if not run.listeners:
+            run.go()
+            return
+        roles = [[listener.role, listener.port] for listener in run.listeners]
+        wire.send(host, {"listeners": roles}, tuple(listener.descriptor for listener in run.listeners))
+        run.close_listeners()
+        run.deadline = time.monotonic() + _SERVE_SECONDS
 
     def _prepare(self, spec: JarSpec) -> None:
         """Have a jar at its gate for the next run: fresh, and made while nobody waits."""
@@ -433,6 +437,9 @@ class Stage:
 
     def _on_host(self, run: Run, host: socket.socket) -> None:
         received = wire.receive(host)
+        if received is not None and "go" in received[0]:
+            run.go()
+            return
         run.kill("abandoned" if received is None else received[0]["kill"])
         if received is None:
             self._forget(host)

@@ -222,11 +222,22 @@ class ContainerJar:
             self._remove(waiting.container)
             return RefusedProcess(problems)
         message, files = self._command(plan, request, stdin=stdin is not None)
+        process = ContainerProcess(
+            waiting.container,
+            stdin=stdin,
+            timeout_seconds=plan.limits["timeout_seconds"],
+            order=message + b"".join(files),
+            listeners=waiting.listeners(),
+            kept=waiting.container.name if self._stage["keep"] else "",
+            ended=lambda process: self._run_ended(process, waiting, prepare=prepare),
+        )
+        with self._lock:
+            self._processes.add(process)
+            self._returning[waiting.slot] = process
         try:
-            waiting.container.send(message + b"".join(files))
+            process.start()
         except BelljarError:
-            waiting.close()
-            self._remove(waiting.container)
+            self._forget(process, waiting)
             raise
         if self._stage["keep"]:
             KEEPER.done(waiting.container.name)  # from here on it stays, whatever happens
@@ -234,19 +245,16 @@ class ContainerJar:
                 self._alive.discard(waiting.container)
         if prepare and self._runs > 1:  # more will follow: the next one gets ready while this one runs
             self._prepare_next()
-        process = ContainerProcess(
-            waiting.container,
-            stdin=stdin,
-            timeout_seconds=plan.limits["timeout_seconds"],
-            kept=waiting.container.name if self._stage["keep"] else "",
-            ended=lambda process: self._run_ended(process, waiting, prepare=prepare),
-        )
-        process.listeners = waiting.listeners()
-        with self._lock:
-            self._processes.add(process)
-            self._returning[waiting.slot] = process
-        process.start()
         return process
+
+    def _forget(self, process: ContainerProcess, waiting: Waiting) -> None:
+        """Its container was gone before the code could start."""
+        process.let_go()
+        with self._lock:
+            self._processes.discard(process)
+            self._returning.pop(waiting.slot, None)
+        waiting.close()
+        self._remove(waiting.container)
 
     def _at_its_gate(self, spare: Waiting | None) -> tuple[Waiting, dict[str, Any]]:
         """A container that waits, and what it found; a spare that something else removed is not missed."""

@@ -36,11 +36,15 @@ class ContainerProcess:
         *,
         stdin: int | None,
         timeout_seconds: float,
+        order: bytes,
+        listeners: tuple[Listener, ...] = (),
         kept: str = "",
         ended: Callable[[ContainerProcess], None],
     ) -> None:
         self._container = container
-        self.listeners: tuple[Listener, ...] = ()
+        self.listeners = listeners
+        self._order = order
+        """What tells the gate to run the code, until it is sent."""
         self._ended = ended
         self._kept = kept
         self._deadline = time.monotonic() + timeout_seconds + _GRACE_SECONDS
@@ -59,8 +63,24 @@ class ContainerProcess:
         self._credit = _AHEAD
 
     def start(self) -> None:
-        """Begin to listen."""
+        """Begin to listen; and have the code started, unless its listeners have to be served first.
+
+        Raises:
+            BelljarError: the container is gone; this object is of no use then.
+        """
+        if not self.listeners:
+            self._send_order()
         threading.Thread(target=self._run, name=f"belljar {self._container.name}", daemon=True).start()
+
+    def begin(self) -> None:
+        """Let the code start, which waits while its listeners are handed on."""
+        with contextlib.suppress(BelljarError):  # told by the thread that listens
+            self._send_order()
+
+    def _send_order(self) -> None:
+        order, self._order = self._order, b""
+        if order:
+            self._container.send(order)
 
     @property
     def has_ended(self) -> bool:
@@ -225,6 +245,11 @@ class ContainerProcess:
         return _ended_without_a_word(by), None
 
     def _finish(self) -> None:
+        self.let_go()
+        self._ended(self)
+
+    def let_go(self) -> None:
+        """It is over: close every end but those that the caller reads from."""
         self._close_input()
         for descriptor in self._outputs.values():
             os.close(descriptor)
@@ -234,7 +259,6 @@ class ContainerProcess:
         for descriptor in (self._wake_reader, self._wake_writer):
             os.close(descriptor)
         self._wake_writer = -1
-        self._ended(self)
 
     def _wake(self) -> None:
         with contextlib.suppress(OSError):
@@ -273,6 +297,9 @@ class RefusedProcess:
         self.stdout, self.stderr, self._reader = (reader for reader, _writer in pipes)
         for _reader, writer in pipes:
             os.close(writer)
+
+    def begin(self) -> None:
+        """There is nothing to start."""
 
     def fileno(self) -> int:
         """Readable at once."""

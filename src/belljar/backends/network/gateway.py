@@ -34,6 +34,8 @@ JAR_ADDRESS_6, GATEWAY_ADDRESS_6, _BITS_6 = "fd62:656c:6c6a:1::2", "fd62:656c:6c
 PROXY_ADDRESS = "198.18.0.1"
 """Where the jar finds DNS and the proxy, for programs that are told about one. Like any other address it is local."""
 HTTP_PROXY_PORT, SOCKS_PORT, DNS_PORT = 3128, 1080, 53
+ALWAYS_HEARD = 80
+"""A port on which somebody listens in every gateway."""
 MOST_PORTS = 200
 """Listeners of a jar: they are handed on in one message, and each is a descriptor."""
 
@@ -41,7 +43,8 @@ _BACKLOG = 1024
 _TIMEOUT_SECONDS = 10
 _ETH_P_ALL = 3
 _SO_ATTACH_FILTER = 26
-_IP_PKTINFO, _IPV6_RECVPKTINFO = 8, 49
+_IP_PKTINFO, _IPV6_RECVPKTINFO, _IPV6_FREEBIND = 8, 49, 78
+_FIRST_FREE_PORT = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
 
 
 def open_gateway(pid: int, ports: Sequence[int], *, separate: bool) -> tuple[Listener, ...]:
@@ -99,15 +102,15 @@ def _build(network: int, ports: Sequence[int], parent: socket.socket, *, separat
     if separate:
         kernel.unshare(kernel.CLONE_NEWNET)
         gateway = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        six = _join(network, gateway)
+        six, canaries = _join(network, gateway)
     else:
         kernel.setns(network, kernel.CLONE_NEWNET)
-        six = _make_everything_local()
-    _send(parent, _sockets(ports, six=six, watch=separate))
+        six, canaries = _make_everything_local(), _canaries()
+    _send(parent, [*_sockets(ports, six=six, watch=separate), *canaries])
 
 
-def _join(network: int, gateway: int) -> bool:
-    """Lay the cable; whether it carries IPv6 too. Ends in the gateway."""
+def _join(network: int, gateway: int) -> tuple[bool, list[tuple[str, int, socket.socket]]]:
+    """Lay the cable; whether it carries IPv6 too, and the canaries at its other end. Ends in the gateway."""
     with Netlink() as here:
         here.make_veth(GATEWAY_INTERFACE, JAR_INTERFACE, network)
     six = _make_everything_local(GATEWAY_INTERFACE)
@@ -121,8 +124,16 @@ def _join(network: int, gateway: int) -> bool:
             if six:
                 there.add_address(JAR_INTERFACE, JAR_ADDRESS_6, _BITS_6)
                 there.add_route(socket.AF_INET6, UNICAST, JAR_INTERFACE, GATEWAY_ADDRESS_6)
+    _free_low_ports()
+    canaries = _canaries()
     kernel.setns(gateway, kernel.CLONE_NEWNET)
-    return six
+    return six, canaries
+
+
+def _free_low_ports() -> None:
+    """The code's servers may have any port of their own network, 80 and 443 too; not where /proc can't be written."""
+    with contextlib.suppress(OSError), open(_FIRST_FREE_PORT, "w") as setting:
+        setting.write("0")
 
 
 def _make_everything_local(cable: str = "") -> bool:
@@ -157,6 +168,14 @@ def _sockets(ports: Sequence[int], *, six: bool, watch: bool) -> list[tuple[str,
     return made
 
 
+def _canaries() -> list[tuple[str, int, socket.socket]]:
+    """Two sockets in the jar's own network, with which the host tries, before the code can, what must be refused."""
+    return [
+        ("canary-udp", DNS_PORT, socket.socket(socket.AF_INET, socket.SOCK_DGRAM)),
+        ("canary-tcp", ALWAYS_HEARD, socket.socket(socket.AF_INET, socket.SOCK_STREAM)),
+    ]
+
+
 def _listener(port: int, *, six: bool) -> socket.socket:
     listener = socket.socket(socket.AF_INET6 if six else socket.AF_INET, socket.SOCK_STREAM)
     if six:
@@ -173,6 +192,7 @@ def _resolver(family: int) -> socket.socket:
     if family == socket.AF_INET6:
         resolver.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         resolver.setsockopt(socket.IPPROTO_IPV6, _IPV6_RECVPKTINFO, 1)
+        resolver.setsockopt(socket.IPPROTO_IPV6, _IPV6_FREEBIND, 1)  # a local route is not enough to answer from there
     else:
         resolver.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, 1)
     resolver.bind(("::" if family == socket.AF_INET6 else "0.0.0.0", DNS_PORT))  # noqa: S104
@@ -200,7 +220,7 @@ def _send(parent: socket.socket, made: Sequence[tuple[str, int, socket.socket]])
 
 def receive(end: socket.socket) -> tuple[Listener, ...]:
     """The sockets that a child made. Raises OSError with what it could not do."""
-    room = socket.CMSG_SPACE((MOST_PORTS + 8) * 4)
+    room = socket.CMSG_SPACE((MOST_PORTS + 12) * 4)
     try:
         message, ancillary, _flags, _address = end.recvmsg(1 << 16, room, socket.MSG_CMSG_CLOEXEC)
     except TimeoutError as error:

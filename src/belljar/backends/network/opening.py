@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from belljar.backends.contract import Trust
-from belljar.backends.network.gateway import HTTP_PROXY_PORT, MOST_PORTS, PROXY_ADDRESS
+from belljar.backends.network.gateway import ALWAYS_HEARD, HTTP_PROXY_PORT, MOST_PORTS, PROXY_ADDRESS
 from belljar.errors import PolicyError
 from belljar.policy.models import Policy
 
-ALWAYS = (80, 443)
+ALWAYS = (ALWAYS_HEARD, 443)
 """Ports on which a refusal can be told in words, so that they are listened on whatever the policy lists."""
 
 BUNDLE = "/etc/ssl/certs/ca-certificates.crt"

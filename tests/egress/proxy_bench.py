@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import http.server
 import os
 import socket
+import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -153,8 +156,97 @@ def read_all(sock: socket.socket) -> bytes:
 
 
 def exchange(sock: socket.socket, data: bytes) -> bytes:
-    sock.sendall(data)
+    """Send this and no more; everything that comes back."""
+    with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+        sock.sendall(data)
+        sock.shutdown(socket.SHUT_WR)
     return read_all(sock)
 
 
 Events = Sequence[Event]
+
+
+class HttpServer:
+    """An HTTP/1.1 server on loopback, plain or TLS, that remembers what it was asked."""
+
+    def __init__(self, context: ssl.SSLContext | None = None) -> None:
+        seen: list[tuple[str, str, dict[str, str], bytes]] = []
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def _answer(self) -> None:
+                if self.headers.get("Transfer-Encoding") == "chunked":
+                    body = b""
+                    while size := int(self.rfile.readline(), 16):
+                        body += self.rfile.read(size)
+                        self.rfile.readline()
+                    self.rfile.readline()
+                else:
+                    body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                seen.append((self.command, self.path, {k.lower(): v for k, v in self.headers.items()}, body))
+                if self.path.startswith("/close"):
+                    self.send_response(200)
+                    self.send_header("Connection", "close")
+                    self.end_headers()
+                    self.wfile.write(b"until the end")
+                    self.close_connection = True
+                elif self.path.startswith("/chunks"):
+                    self.send_response(200)
+                    self.send_header("Transfer-Encoding", "chunked")
+                    self.end_headers()
+                    for word in (b"one ", b"two ", b"three"):
+                        self.wfile.write(b"%x\r\n%s\r\n" % (len(word), word))
+                    self.wfile.write(b"0\r\n\r\n")
+                elif self.path.startswith("/empty"):
+                    self.send_response(304 if "304" in self.path else 204)
+                    self.end_headers()
+                else:
+                    said = b"%s %s %s" % (self.command.encode(), self.path.encode(), body)
+                    self.send_response(200)
+                    self.send_header("Content-Length", str(len(said)))
+                    self.send_header("X-Seen", str(len(seen)))
+                    self.end_headers()
+                    if self.command != "HEAD":
+                        self.wfile.write(said)
+
+            do_GET = do_POST = do_PUT = do_HEAD = do_DELETE = do_OPTIONS = _answer
+
+            def log_message(self, *_arguments: Any) -> None:
+                pass
+
+        self.seen = seen
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self._server.handle_error = lambda *_arguments: None  # type: ignore[method-assign]
+        if context is not None:
+            self._server.socket = context.wrap_socket(
+                self._server.socket, server_side=True, do_handshake_on_connect=False
+            )
+        self.port: int = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@contextlib.contextmanager
+def http_serving(context: ssl.SSLContext | None = None) -> Iterator[HttpServer]:
+    server = HttpServer(context)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def curl(*arguments: str) -> tuple[int, str]:
+    """Run the real curl; its exit code and what it printed."""
+    done = subprocess.run(
+        ["curl", "-sS", "--max-time", "15", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PATH": os.environ["PATH"]},
+    )
+    return done.returncode, done.stdout + done.stderr

@@ -127,7 +127,7 @@ def test_tls_passes_through_when_its_server_name_is_the_host(bench: Make, said: 
                     inside.sendall(b"secret")
                     assert inside.recv(100) == b"secret"
             else:
-                with pytest.raises(OSError):  # noqa: PT012
+                with pytest.raises(OSError):
                     trusting.wrap_socket(sock, server_hostname=said).recv(1)
                 reason = "server-name-mismatch" if said else "server-name-missing"
                 run.wait_for(lambda event: event.reason == reason)

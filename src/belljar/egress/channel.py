@@ -18,6 +18,8 @@ HIGH_WATER = 64 << 10
 """More queued than this, and the other end is to be paused."""
 _READS_AT_ONCE = 4
 _LINGER_SECONDS = 3.0
+_FLUSH_SECONDS = 600.0
+"""How long a peer may take to read the last of what is queued for it."""
 _RESET = struct.pack("ii", 1, 0)
 
 
@@ -44,6 +46,7 @@ class Channel:
         "on_data",
         "on_drained",
         "on_end",
+        "on_gone",
         "on_lost",
         "queued",
         "received",
@@ -63,6 +66,8 @@ class Channel:
         """Reset, or failed; the channel is closed already."""
         self.on_drained: Callable[[], None] = _ignore
         """All that was queued has been sent."""
+        self.on_gone: Callable[[], None] = _ignore
+        """The channel is closed, for whatever reason."""
         self.queued = 0
         self.received = 0
         self.sent = 0
@@ -186,13 +191,23 @@ class Channel:
         said = self._ending == "half" and not self._queue and not self.tls
         self._ending = how
         if how == "linger":
+            self._timer = self._loop.call_later(_FLUSH_SECONDS, self.close)
             self.on_data, self.on_lost, self.on_drained = _ignore_data, _ignore, _ignore
         if not self._queue and not said:
             self._say_end()
         elif how == "linger" and said:
-            self._timer = self._loop.call_later(_LINGER_SECONDS, self.close)
+            self._linger()
         if how == "linger" and not self.closed:
             self.start()
+
+    def _linger(self) -> None:
+        """Wait for the other side's end, or it might lose what it has not read yet; but not for long."""
+        if self.ended:
+            self.close()
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(_LINGER_SECONDS, self.close)
 
     def _say_end(self) -> None:
         if self.tls and self._ending == "half":  # OpenSSL has no half-closed connections: the end is said at the end
@@ -202,10 +217,7 @@ class Channel:
                 _close_notify(self.sock)
             self.sock.shutdown(socket.SHUT_WR)
         if self._ending == "linger":
-            if self.ended:
-                self.close()
-            else:
-                self._timer = self._loop.call_later(_LINGER_SECONDS, self.close)
+            self._linger()
 
     def reset(self) -> None:
         """Close so that the other side sees a reset."""
@@ -229,6 +241,8 @@ class Channel:
         self.queued = 0
         self.sock.close()
         self.on_data, self.on_end, self.on_drained = _ignore_data, _ignore, _ignore
+        gone, self.on_gone = self.on_gone, _ignore
+        gone()
 
 
 def _close_notify(sock: ssl.SSLSocket) -> None:

@@ -7,19 +7,23 @@ port, which are judged, and then what the client begins with.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
+import ssl
 from typing import TYPE_CHECKING
 
 from belljar.egress import refusal, socks
 from belljar.egress.channel import Channel, reset
 from belljar.egress.client_hello import Hello
+from belljar.egress.connect_request import ConnectRequest, read_connect
 from belljar.egress.decide import Verdict, decide_connection, decide_server_name, inspects, must_open
 from belljar.egress.dial import UnreachableError
-from belljar.egress.first_bytes import Kind
+from belljar.egress.first_bytes import Kind, begins_http
+from belljar.egress.gate import Gate
+from belljar.egress.http1 import Http1Relay
+from belljar.egress.names import NameRefused, normalise
 from belljar.egress.run import Closable, Run
 from belljar.egress.tunnel import Tunnel
-from belljar.egress.waiting import peek, until_readable, wake_when_more
+from belljar.egress.waiting import handshake, until_readable
 
 if TYPE_CHECKING:
     from belljar.egress.proxy import Proxy
@@ -27,7 +31,8 @@ if TYPE_CHECKING:
 _FIRST_BYTES_SECONDS = 120.0
 _REFUSED_SECONDS = 2.0
 """How long a refused client may take to say what it speaks, so that it can be answered in that."""
-_HANDSHAKE_SECONDS = 10.0
+_HANDSHAKE_SECONDS = 15.0
+_ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
 
 class Conversation:
@@ -40,10 +45,18 @@ class Conversation:
         self._server: socket.socket | None = None
         self._role = role
         self._relay: Closable | None = None
+        self._counted: Channel | None = None
         self._host = ""
         self._port = 0
+        self._tls = False
+        self._loop = asyncio.get_running_loop()
         run.add(self)
-        self._task = asyncio.get_running_loop().create_task(self._converse())
+        self._task = self._loop.create_task(self._converse())
+
+    def check(self, now: float) -> None:
+        """Let the relay look at the time."""
+        if self._relay is not None:
+            self._relay.check(now)
 
     def close(self) -> None:
         """End it, whatever state it is in."""
@@ -55,9 +68,7 @@ class Conversation:
     async def _converse(self) -> None:
         try:
             await self._begin()
-        except OSError:
-            reset(self._sock)
-        except asyncio.CancelledError:
+        except (OSError, asyncio.CancelledError):
             reset(self._sock)
         finally:
             if self._relay is None:
@@ -68,110 +79,238 @@ class Conversation:
 
     async def _begin(self) -> None:
         if self._role == "socks":
-            reached = await self._by_socks()
+            verdict = await self._by_socks()
+        elif self._role == "http-proxy":
+            verdict = await self._by_http()
         else:
             self._host, self._port = self._run.dialled(self._sock)
-            reached = True
-        if not reached:
-            return
-        verdict = decide_connection(self._run.rules, self._host, self._port)
-        self._run.tell("connect", self._host, self._port, verdict)
-        if verdict.allowed:
+            verdict = decide_connection(self._run.rules, self._host, self._port)
+            self._run.tell("connect", self._host, self._port, verdict)
+            if not verdict.allowed:
+                await self._refuse(verdict)
+        if verdict is not None and verdict.allowed:
             await self._allowed()
+
+    # The two ways of naming a host to a proxy
+
+    async def _by_socks(self) -> Verdict | None:
+        step = await socks.converse(self._sock, seconds=_HANDSHAKE_SECONDS)
+        if step is None:
+            return None
+        verdict = self._judge_named(step.host, step.port)
+        self._sock.send(socks.reply(socks.SUCCEEDED if verdict.allowed else socks.NOT_ALLOWED))
+        return verdict
+
+    async def _by_http(self) -> Verdict | None:
+        request = await read_connect(self._sock, seconds=_HANDSHAKE_SECONDS)
+        if request is None:
+            self._relay_http1(dialled=None)
+            return None
+        verdict = self._judge_connect(request)
+        if verdict.allowed:
+            self._sock.send(_ESTABLISHED)
         else:
-            await self._refuse(verdict)
+            self._say(refusal.response(verdict, host=self._host, port=self._port, method="CONNECT"))
+        return verdict
 
-    async def _by_socks(self) -> bool:
-        handshake = socks.Handshake()
-        while True:
-            step = await self._next_step(handshake)
-            if step is None:
-                return False
-            self._sock.recv(step.consumed)
-            if step.reply:
-                self._sock.send(step.reply)
-            if step.failed:
-                return False
-            if step.host:
-                return self._named(step.host, step.port)
+    def _judge_connect(self, request: ConnectRequest) -> Verdict:
+        if not request.host:
+            verdict = Verdict(allowed=False, reason=request.reason)
+            self._run.tell("connect", request.said, 0, verdict)
+            self._host = request.said
+            return verdict
+        return self._judge_named(request.host, request.port)
 
-    async def _next_step(self, handshake: socks.Handshake) -> socks.Step | None:
-        seen = -1
-        while True:
-            arrived = peek(self._sock, socks.MAX_MESSAGE)
-            if arrived is not None:
-                if len(arrived) == seen:
-                    return None
-                seen = len(arrived)
-                step = handshake.step(arrived)
-                if step is not None or not arrived:
-                    wake_when_more(self._sock, 0)
-                    return step
-                wake_when_more(self._sock, seen)
-            if await until_readable(self._sock, seconds=_HANDSHAKE_SECONDS) is None:
-                return None
-
-    def _named(self, host: bytes, port: int) -> bool:
-        """Judge what a SOCKS client named, and tell it."""
+    def _judge_named(self, host: str | bytes, port: int) -> Verdict:
         verdict, self._host = self._run.judge_name(host)
         self._port = port
         if verdict.allowed:
             self._run.names.addresses(self._host)
             verdict = decide_connection(self._run.rules, self._host, port)
-        if not verdict.allowed:
-            self._run.tell("connect", self._host, port, verdict)
-        self._sock.send(socks.reply(socks.SUCCEEDED if verdict.allowed else socks.NOT_ALLOWED))
-        return verdict.allowed
+        self._run.tell("connect", self._host, port, verdict)
+        return verdict
+
+    def judge_place(self, host: str, port: int) -> Verdict:
+        """For a relay whose client names hosts in absolute targets."""
+        return self._judge_named(host, port)
+
+    # An allowed host
 
     async def _allowed(self) -> None:
         looked_into = inspects(self._run.rules, self._host, self._port)
         if not looked_into:
             try:
-                self._server = await self._proxy.dialler.dial(self._run.rules, self._host, self._port)
+                self._server = await self._dial(self._host, self._port)
             except UnreachableError as error:
-                self._run.tell("connect", self._host, self._port, error.verdict)
                 await self._refuse(error.verdict)
                 return
         kind, hello = await self._proxy.first_bytes.look(self._sock, self._server, seconds=_FIRST_BYTES_SECONDS)
         if kind is Kind.TLS:
             assert hello is not None
-            await self._tls(hello)
-        elif kind is Kind.ENDED and self._server is None:
-            return
-        elif kind is Kind.BAD_TLS or (looked_into and kind is not Kind.HTTP):
-            reason = "bad-request" if kind is Kind.BAD_TLS else "not-http"
-            self._run.tell("tls", self._host, self._port, Verdict(allowed=False, reason=reason))
+            await self._by_tls(hello)
+        elif kind is Kind.HTTP:
+            self._relay_http1(dialled=(self._host, self._port))
+        elif kind is Kind.BAD_TLS or self._server is None:
+            if kind is not Kind.ENDED:
+                reason = "bad-request" if kind is Kind.BAD_TLS else "not-http"
+                self._run.tell("connect", self._host, self._port, Verdict(allowed=False, reason=reason))
             reset(self._sock)
         else:
-            self._tunnel()
+            self._carry(Channel(self._sock, self._loop), Channel(self._server, self._loop))
 
-    async def _tls(self, hello: Hello) -> None:
+    async def _dial(self, host: str, port: int) -> socket.socket:
+        try:
+            return await self._proxy.dialler.dial(self._run.rules, host, port)
+        except UnreachableError as error:
+            self._run.tell("connect", host, port, error.verdict)
+            raise
+
+    async def reach(self, host: str, port: int) -> Channel:
+        """For a relay: a connection to a server, secured when the client's is."""
+        sock = await self._dial(host, port)
+        if self._tls:
+            sock = await self._secure(sock, host, port, ("http/1.1",))
+        return Channel(sock, self._loop)
+
+    async def _secure(self, sock: socket.socket, host: str, port: int, protocols: tuple[str, ...]) -> ssl.SSLSocket:
+        try:
+            return await self._proxy.verifier.secure(sock, host, self._run.roots, protocols)
+        except UnreachableError as error:
+            self._run.tell("tls", host, port, error.verdict)
+            raise
+
+    # TLS
+
+    async def _by_tls(self, hello: Hello) -> None:
         verdict = decide_server_name(self._run.rules, self._host, self._port, hello.server_name)
         self._run.tell("tls", self._host, self._port, verdict)
-        if not verdict.allowed or must_open(self._run.rules, self._host, self._port):
-            reset(self._sock)
-            return
-        self._tunnel()
+        if not verdict.allowed:
+            await self._refuse_in_tls(verdict, hello)
+        elif must_open(self._run.rules, self._host, self._port):
+            await self._open(hello)
+        else:
+            assert self._server is not None
+            self._carry(Channel(self._sock, self._loop), Channel(self._server, self._loop))
 
-    def _tunnel(self) -> None:
-        loop = asyncio.get_running_loop()
+    async def _open(self, hello: Hello) -> None:
+        """Speak TLS with both: first with the server, so that the client is offered the protocol that it chose."""
+        wanted = {"h2": ("h2", "http/1.1"), "http/1.1": ("http/1.1",)}.get(hello.protocol, ())
+        try:
+            sock = self._server or await self._dial(self._host, self._port)
+            self._server = None
+            secured = await self._secure(sock, self._host, self._port, wanted)
+        except UnreachableError as error:
+            await self._refuse_in_tls(error.verdict, hello)
+            return
+        self._server = secured
+        chosen = secured.selected_alpn_protocol() or ""
+        if not await self._shake_hands(self._host, chosen or "http/1.1"):
+            return
+        self._tls = True
+        if chosen == "http/1.1" or inspects(self._run.rules, self._host, self._port):
+            self._relay_http1(dialled=(self._host, self._port))
+        else:
+            self._sniff()
+
+    async def _shake_hands(self, name: str, protocol: str) -> bool:
+        context = self._proxy.issuer.context(name, (protocol,))
+        self._sock = context.wrap_socket(self._sock, server_side=True, do_handshake_on_connect=False)
+        try:
+            await handshake(self._sock, seconds=_HANDSHAKE_SECONDS)
+        except OSError as error:
+            detail = str(getattr(error, "reason", None) or error)
+            self._run.tell("tls", self._host, self._port, Verdict(allowed=False, reason="not-inspected", detail=detail))
+            return False
+        return True
+
+    def _sniff(self) -> None:
+        """Inside TLS that was opened for canary tokens only: requests are requests, and all else is carried."""
         assert self._server is not None
-        tunnel = Tunnel(Channel(self._sock, loop), Channel(self._server, loop), on_closed=self._closed)
+        client, server = Channel(self._sock, self._loop), Channel(self._server, self._loop)
+        self._carry(client, server)
+        carried = client.on_data
+
+        def first(data: bytes) -> None:
+            if begins_http(data) and server.received == 0:
+                self._relay_http1(dialled=(self._host, self._port), ends=(client, server))
+            else:
+                client.on_data = carried
+            client.on_data(data)
+
+        client.on_data = first
+
+    # Relays
+
+    def _relay_http1(self, *, dialled: tuple[str, int] | None, ends: tuple[Channel, Channel] | None = None) -> None:
+        client = ends[0] if ends else Channel(self._sock, self._loop)
+        server = ends[1] if ends else Channel(self._server, self._loop) if self._server is not None else None
+        relay = Http1Relay(client, Gate(self._run, tls=self._tls), self, dialled)
+        self._relay = relay
+        relay.start(server)
+
+    def _carry(self, client: Channel, server: Channel) -> None:
+        tunnel = Tunnel(client, server, on_closed=self.relay_closed)
         self._relay = tunnel
         tunnel.start()
 
-    def _closed(self) -> None:
-        assert isinstance(self._relay, Tunnel)
-        out, into = self._relay.server.sent, self._relay.client.sent
-        self._run.tell("closed", self._host, self._port, Verdict(allowed=True), out=out, into=into)
+    def relay_closed(self) -> None:
+        """The relay has ended: its bytes are told, and it counts no more."""
+        if isinstance(self._relay, Tunnel | Http1Relay):
+            out, into = self._relay.bytes_out, self._relay.bytes_in
+            self._run.tell("closed", self._host, self._port, Verdict(allowed=True), out=out, into=into)
         self._run.remove(self)
+
+    # Refusals
 
     async def _refuse(self, verdict: Verdict) -> None:
         """Say no in the client's own language."""
-        kind, _hello = await self._proxy.first_bytes.look(self._sock, None, seconds=_REFUSED_SECONDS)
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        kind, hello = await self._proxy.first_bytes.look(self._sock, None, seconds=_REFUSED_SECONDS)
         if kind is Kind.HTTP:
-            with contextlib.suppress(BlockingIOError):
-                self._sock.send(refusal.response(verdict, host=self._host, port=self._port))
-            self._sock.shutdown(socket.SHUT_WR)
+            self._say(refusal.response(verdict, host=self._host, port=self._port))
+        elif kind is Kind.TLS:
+            assert hello is not None
+            await self._refuse_in_tls(verdict, hello)
+        else:
+            reset(self._sock)
+
+    async def _refuse_in_tls(self, verdict: Verdict, hello: Hello) -> None:
+        """Complete the handshake, only to say why not."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        try:
+            name = normalise(hello.server_name or self._host)
+        except NameRefused:
+            reset(self._sock)
             return
-        reset(self._sock)
+        if not await self._shake_hands(name, "http/1.1"):
+            return
+        if await until_readable(self._sock, seconds=_REFUSED_SECONDS) is not None:
+            self._say(refusal.response(verdict, host=self._host, port=self._port))
+
+    def _say(self, data: bytes) -> None:
+        """Send this and end, without losing it on the way."""
+        farewell = _Farewell(Channel(self._sock, self._loop), self)
+        self._relay = farewell
+        farewell.say(data)
+
+
+class _Farewell:
+    """The last that a client hears."""
+
+    def __init__(self, client: Channel, owner: Conversation) -> None:
+        self._client = client
+        client.on_gone = owner.relay_closed
+
+    def say(self, data: bytes) -> None:
+        self._client.write(data)
+        self._client.finish()
+
+    def check(self, now: float) -> None:
+        """It has a timeout of its own."""
+
+    def close(self) -> None:
+        self._client.reset()

@@ -49,6 +49,11 @@ def _judge(first: bytes) -> _Sure:
     return _Sure.UNSURE if not line or _MAYBE_METHOD.match(line) else _Sure.OTHER
 
 
+def begins_http(data: bytes) -> bool:
+    """Whether decrypted bytes, of which no more can be waited for, begin a request."""
+    return _judge(data) in (_Sure.HTTP, _Sure.LIKELY_HTTP)
+
+
 class FirstBytes:
     """Looks at how a connection begins."""
 

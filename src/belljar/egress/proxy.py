@@ -15,6 +15,7 @@ from belljar.egress.dial import Dialler
 from belljar.egress.first_bytes import FirstBytes
 from belljar.egress.rules import Rules
 from belljar.egress.run import Run, Tell
+from belljar.egress.upstream import Verifier
 
 _STREAMS = frozenset({"tcp", "http-proxy", "socks"})
 
@@ -26,7 +27,7 @@ class Proxy:
         self.issuer = issuer
         self.first_bytes = FirstBytes(HelloReader(issuer.context("hello.belljar.internal")))
         self.dialler = Dialler()
-        self.roots = roots
+        self.verifier = Verifier(roots)
         self._tell = tell
         self._runs: dict[str, Run] = {}
 
@@ -90,6 +91,9 @@ class _Questions:
         finally:
             self._sock.close()
             self._run.remove(self)
+
+    def check(self, now: float) -> None:
+        """Its own timeouts end it."""
 
     def close(self) -> None:
         """End it."""

@@ -19,6 +19,7 @@ from belljar.egress.synthetic import Names
 
 MAX_CONNECTIONS = 1024
 _ACCEPTED_AT_ONCE = 64
+_SWEEP_SECONDS = 5.0
 _MAX_TOLD = 4096
 """Of things told once: refused names, attempts on closed ports."""
 _CROWDED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -29,6 +30,9 @@ Accepted = Callable[[socket.socket], object]
 
 class Closable(Protocol):
     """A connection in any state."""
+
+    def check(self, now: float) -> None:
+        """End it if it has idled for too long."""
 
     def close(self) -> None:
         """End it at once."""
@@ -63,6 +67,13 @@ class Run:
         self._others: list[socket.socket] = []
         self._ports: set[int] = set()
         self._accepting = False
+        self._sweeping = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
+
+    def _sweep(self) -> None:
+        now = self._loop.time()
+        for connection in list(self._connections):
+            connection.check(now)
+        self._sweeping = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
 
     # What is told
 
@@ -214,6 +225,7 @@ class Run:
         if self.closed:
             return
         self.closed = True
+        self._sweeping.cancel()
         self._stop_accepting()
         for sock, _accepted in self._listening:
             sock.close()

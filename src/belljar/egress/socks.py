@@ -1,4 +1,4 @@
-"""SOCKS5 (RFC 1928) as a state machine without I/O: it is shown what has arrived and says what to do with it.
+"""SOCKS5 (RFC 1928): a state machine that is shown what has arrived and says what to do with it, and the socket for it.
 
 No authentication, CONNECT only. A name stays the bytes that were sent: whether it is one is judged where all names are.
 """
@@ -6,7 +6,9 @@ No authentication, CONNECT only. A name stays the bytes that were sent: whether 
 from __future__ import annotations
 
 import ipaddress
+import socket
 
+from belljar.egress.waiting import peek, until_readable, wake_when_more
 from belljar.policy.records import dataclass
 
 MAX_MESSAGE = 4 + 1 + 255 + 2
@@ -31,10 +33,47 @@ class Step:
     consumed: int
     reply: bytes = b""
     host: bytes = b""
-    """Where the client wants to go, when it has said so."""
     port: int = 0
+    asked: bool = False
+    """Whether the client has said where it wants to go."""
     failed: bool = False
     """Close after the reply."""
+
+
+async def converse(sock: socket.socket, *, seconds: float) -> Step | None:
+    """Hold the handshake over a socket, up to where the client says where it wants to go; None when it failed.
+
+    Only what belongs to the handshake is taken off the connection. The request is left unanswered.
+    """
+    handshake = Handshake()
+    while True:
+        step = await _next_step(sock, handshake, seconds)
+        if step is None:
+            return None
+        sock.recv(step.consumed)
+        if step.reply:
+            sock.send(step.reply)
+        if step.failed:
+            return None
+        if step.asked:
+            return step
+
+
+async def _next_step(sock: socket.socket, handshake: Handshake, seconds: float) -> Step | None:
+    seen = -1
+    while True:
+        arrived = peek(sock, MAX_MESSAGE)
+        if arrived is not None:
+            if len(arrived) == seen or not arrived:
+                return None
+            seen = len(arrived)
+            step = handshake.step(arrived)
+            if step is not None:
+                wake_when_more(sock, 0)
+                return step
+            wake_when_more(sock, seen)
+        if await until_readable(sock, seconds=seconds) is None:
+            return None
 
 
 class Handshake:
@@ -79,4 +118,4 @@ def _request(arrived: bytes) -> Step | None:
     host = arrived[start:end]
     if kind != 3:
         host = str(ipaddress.ip_address(host)).encode()
-    return Step(end + 2, host=host, port=int.from_bytes(arrived[end : end + 2], "big"))
+    return Step(end + 2, host=host, port=int.from_bytes(arrived[end : end + 2], "big"), asked=True)

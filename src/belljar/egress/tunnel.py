@@ -33,9 +33,20 @@ class Tunnel:
         self._incoming = incoming
         self._done = False
 
+    @property
+    def bytes_out(self) -> int:
+        """What the server was sent."""
+        return self.server.sent
+
+    @property
+    def bytes_in(self) -> int:
+        """What the client was sent."""
+        return self.client.sent
+
     def start(self) -> None:
         """Begin to carry."""
         client, server = self.client, self.server
+        client.on_gone = server.on_gone = self._gone
         client.on_data, server.on_data = self._from_client, self._from_server
         client.on_end, server.on_end = self._client_ended, self._server_ended
         client.on_lost = server.on_lost = self.close
@@ -82,12 +93,16 @@ class Tunnel:
             self._done = True
             self.client.finish()
             self.server.finish()
-            self._on_closed()
+
+    def check(self, now: float) -> None:
+        """A tunnel may idle for as long as its run lives."""
 
     def close(self) -> None:
         """End at once; both sides see a reset."""
-        if not self._done:
-            self._done = True
-            self.client.reset()
-            self.server.reset()
+        self._done = True
+        self.client.reset()
+        self.server.reset()
+
+    def _gone(self) -> None:
+        if self.client.closed and self.server.closed:
             self._on_closed()

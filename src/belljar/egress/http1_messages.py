@@ -1,0 +1,204 @@
+"""HTTP/1.1 messages as they are sent on: rebuilt from what was parsed; what was not understood does not pass."""
+
+from __future__ import annotations
+
+from belljar.egress.names import NameRefused, split_authority
+
+MAX_HEAD = 64 << 10
+MAX_HEADERS = 256
+
+Header = tuple[bytes, bytes]
+"""A name and its value."""
+
+CHUNKS_END = b"0\r\n\r\n"
+_HOP_BY_HOP = frozenset(
+    {
+        *(b"connection", b"keep-alive", b"proxy-connection", b"proxy-authenticate", b"proxy-authorization"),
+        *(b"te", b"trailer", b"transfer-encoding", b"upgrade", b"http2-settings"),
+    }
+)
+_FRAMING = frozenset({b"content-length", b"host"})
+_NOT_FOR_CLIENTS = frozenset({*_HOP_BY_HOP, b"content-length", b"alt-svc"})
+"""Alt-Svc names other ways to the same host, none of which there are in a jar."""
+
+
+class BadMessageError(Exception):
+    """A message that is not, or not unambiguously, HTTP/1.1."""
+
+
+class Head:
+    """The head of a request as it was parsed."""
+
+    __slots__ = (
+        "authority",
+        "chunked",
+        "expects",
+        "headers",
+        "keep_alive",
+        "length",
+        "lower",
+        "method",
+        "target",
+        "upgrade",
+        "version",
+    )
+
+    def __init__(self, method: bytes, target: bytes, version: str, headers: list[Header]) -> None:
+        """Raises BadMessageError."""
+        if version not in ("1.1", "1.0"):
+            raise BadMessageError(f"HTTP/{version}")
+        if len(headers) > MAX_HEADERS:
+            raise BadMessageError("too many headers")
+        self.method = method
+        self.target = target
+        self.version = version
+        self.authority: bytes | None = None
+        self.chunked = False
+        self.length: bytes | None = None
+        self.expects = False
+        self.upgrade = False
+        options = b""
+        upgrade = b""
+        lower: list[Header] = []
+        for name, value in headers:
+            small = name.lower()
+            lower.append((small, value))
+            if small == b"host":
+                if self.authority is not None:
+                    raise BadMessageError("two Host headers")
+                self.authority = value
+            elif small == b"content-length":
+                self.length = value
+            elif small == b"transfer-encoding":
+                if value.strip().lower() != b"chunked":
+                    raise BadMessageError("a transfer coding other than chunked")
+                self.chunked = True
+            elif small == b"connection":
+                options += b"," + value.lower()
+            elif small == b"upgrade":
+                upgrade = value.strip().lower()
+            elif small == b"expect":
+                self.expects = True
+        if self.chunked and (self.length is not None or version == "1.0"):
+            raise BadMessageError("both a length and chunks")
+        named = {option.strip() for option in options.split(b",")} if options else frozenset()
+        self.keep_alive = b"close" not in named and (version == "1.1" or b"keep-alive" in named)
+        self.upgrade = upgrade == b"websocket" and b"upgrade" in named
+        if b"upgrade" in named and (self.chunked or self.length not in (None, b"0")):
+            raise BadMessageError("a body with a change of protocol")
+        dropped = _HOP_BY_HOP | _FRAMING | named
+        self.headers = [pair for pair, (small, _value) in zip(headers, lower, strict=True) if small not in dropped]
+        """What is sent on, in its own spelling."""
+        self.lower = tuple(lower)
+        """All of them, names in small letters: what is decided by."""
+
+    @property
+    def path(self) -> str:
+        """The path without its query, for people."""
+        return self.target.partition(b"?")[0].decode("latin-1")
+
+    def send_on(self, headers: list[Header], target: bytes) -> bytes:
+        """The head for the server, with these headers."""
+        parts = [self.method, b" ", target, b" HTTP/1.1\r\nHost: ", self.authority or b"", b"\r\n"]
+        for name, value in headers:
+            parts += (name, b": ", value, b"\r\n")
+        if self.length is not None:
+            parts += (b"Content-Length: ", self.length, b"\r\n")
+        elif self.chunked:
+            parts.append(b"Transfer-Encoding: chunked\r\n")
+        parts.append(b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n" if self.upgrade else b"\r\n")
+        return b"".join(parts)
+
+
+def split_absolute(target: bytes) -> tuple[str, int, bytes] | None:
+    """The host, the port and the origin form of an absolute `http` target; None when it is no absolute target.
+
+    Raises:
+        BadMessageError: another scheme.
+        NameRefused: a host that is not plain.
+    """
+    scheme, colon, rest = target.partition(b"://")
+    if target[:1] == b"/" or target == b"*" or not colon:
+        return None
+    if scheme.lower() != b"http":
+        raise BadMessageError("another scheme than http: ask with CONNECT")
+    end = min((at for at in (rest.find(mark) for mark in (b"/", b"?", b"#")) if at >= 0), default=len(rest))
+    host, port = split_authority(rest[:end])
+    origin = rest[end:] or b"/"
+    return host, port or 80, origin if origin[:1] == b"/" else b"/" + origin
+
+
+def split_connect(target: bytes) -> tuple[str, int]:
+    """The host and the port of a CONNECT's target.
+
+    Raises:
+        NameRefused: not plain, or without a port.
+    """
+    host, port = split_authority(target)
+    if port is None:
+        raise NameRefused("name-form")
+    return host, port
+
+
+UNTIL_CLOSE = "until-close"
+LENGTH = "length"
+CHUNKS = "chunks"
+NONE = "none"
+
+
+class Answer:
+    """The head of a response as it was parsed, and how its body is framed."""
+
+    __slots__ = ("body", "close", "head", "status")
+
+    def __init__(self, status: int, words: bytes, headers: list[Header], request: Head) -> None:
+        """Raises BadMessageError."""
+        self.status = status
+        self.close = False
+        length: bytes | None = None
+        coding: bytes | None = None
+        named: frozenset[bytes] | set[bytes] = frozenset()
+        for name, value in headers:
+            small = name.lower()
+            if small == b"content-length":
+                length = value
+            elif small == b"transfer-encoding":
+                coding = value.strip().lower()
+            elif small == b"connection":
+                named = named | {option.strip() for option in value.lower().split(b",")}
+        if coding not in (None, b"chunked"):
+            raise BadMessageError("the server used a transfer coding other than chunked")
+        self.close = b"close" in named
+        self.body = self._framing(request, length, chunked=coding is not None)
+        dropped = _NOT_FOR_CLIENTS | named if named else _NOT_FOR_CLIENTS
+        parts = [b"HTTP/1.1 %d " % status, words, b"\r\n"]
+        for name, value in headers:
+            if name.lower() not in dropped:
+                parts += (name, b": ", value, b"\r\n")
+        if length is not None:
+            parts += (b"Content-Length: ", length, b"\r\n")
+        if self.body == CHUNKS and request.version == "1.1":
+            parts.append(b"Transfer-Encoding: chunked\r\n")
+        if status == 101:
+            parts.append(b"Connection: Upgrade\r\nUpgrade: websocket\r\n")
+        elif status >= 200:
+            parts.append(self._connection(request))
+        parts.append(b"\r\n")
+        self.head = b"".join(parts)
+
+    def _framing(self, request: Head, length: bytes | None, *, chunked: bool) -> str:
+        if request.method == b"HEAD" or self.status < 200 or self.status in (204, 304):
+            return NONE
+        if chunked:
+            return CHUNKS
+        return UNTIL_CLOSE if length is None else LENGTH
+
+    def ends_connection(self, request: Head) -> bool:
+        """Whether the client's connection ends with this response."""
+        unframed = self.body == UNTIL_CLOSE or (self.body == CHUNKS and request.version == "1.0")
+        return unframed or not request.keep_alive
+
+    def _connection(self, request: Head) -> bytes:
+        if self.ends_connection(request):
+            return b"Connection: close\r\n"
+        return b"Connection: keep-alive\r\n" if request.version == "1.0" else b""

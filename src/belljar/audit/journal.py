@@ -1,4 +1,7 @@
-"""A line for every run that was refused: in `refusals.jsonl` in the state directory, readable by its owner only."""
+"""A line for every run that was refused, and for what the egress proxy refused to a run.
+
+They are in `refusals.jsonl` in the state directory, readable by its owner only.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,18 @@ from belljar.audit.state import state_directory
 
 
 def record_refusal(run_id: str, reason: str, **details: Any) -> None:
-    """Write it down. An OSError means that it was not written, and the caller should say so."""
+    """A run was not started. An OSError means that it was not written, and the caller should say so."""
+    _write({"time": time.time(), "run_id": run_id, "event": "refused", "reason": reason, **details})
+
+
+def record_egress_denial(run_id: str, at: float, reason: str, **details: Any) -> None:
+    """The proxy refused something; `reason` is its stable code."""
+    _write({"time": at, "run_id": run_id, "event": "egress-denied", "reason": reason, **details})
+
+
+def _write(line: dict[str, Any]) -> None:
     directory = state_directory()
     os.makedirs(directory, mode=0o700, exist_ok=True)
-    line = {"time": time.time(), "run_id": run_id, "event": "refused", "reason": reason, **details}
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     descriptor = os.open(os.path.join(directory, "refusals.jsonl"), flags, 0o600)
     try:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import cached_property
 
+from belljar.audit.journal import record_egress_denial
 from belljar.backends.contract import Jar, Process, Trust
 from belljar.egress import ca
 from belljar.egress.client import PROXY, Listener, Served
@@ -119,13 +120,22 @@ class Traffic:
             if len(self._records) < _MOST_RECORDS:
                 self._records.append(event)
             if not event.allowed:
-                denial = self._denial(event)
-                if denial in self._denied or len(self._denied) < _MOST_DENIALS:
-                    self._denied[denial] = self._denied.get(denial, 0) + 1
+                self._refused(event)
         if event.kind == "canary":
             self._kill(CANARY)
         if self._also:
             self._also(event)
+
+    def _refused(self, event: Event) -> None:
+        """Count it; what is new is written down."""
+        denial = self._denial(event)
+        if denial in self._denied:
+            self._denied[denial] += 1
+        elif len(self._denied) < _MOST_DENIALS:
+            self._denied[denial] = 1
+            record_egress_denial(
+                event.run_id, event.time, event.reason, target=denial.target, rule=denial.rule, where=denial.where
+            )
 
     def _denial(self, event: Event) -> Denial:
         rule = event.rule or "net.allowlist"

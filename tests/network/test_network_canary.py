@@ -1,0 +1,77 @@
+"""Before the code starts, a name and a host that nobody listed are tried from inside its network."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from network_routes import OpenJar, network, rule, run_python, told
+from network_servers import Server
+
+from belljar import Sandbox
+from belljar.egress.client import PROXY
+from belljar.egress.rules import Rule, Rules
+from belljar.sandbox.result import Outcome
+
+EVERYTHING = Rules(allow=(Rule(0, "net.allowlist[0]", "", "*", ports=(80, 443)),), max_name_entropy=8.0)
+
+
+def serve_by(monkeypatch: pytest.MonkeyPatch, change: Callable[[Rules], Rules]) -> None:
+    """Have the proxy decide by other rules than the policy's: a proxy that is broken."""
+    right = PROXY.serve
+    monkeypatch.setattr(PROXY, "serve", lambda run_id, rules, *rest: right(run_id, change(rules), *rest))
+
+
+def ran(jar: Sandbox) -> Any:
+    """The result of code that leaves a trace."""
+    return run_python(jar, "open('/workspace/ran', 'w')")
+
+
+def test_all_is_well(open_jar: OpenJar, plain: Server) -> None:
+    """The attempts themselves are in no record."""
+    result = ran(open_jar(network(rule("echo.test", plain.address))))
+    assert told(result) == ""
+    assert result.egress == result.denials == ()
+
+
+def test_a_proxy_that_knows_every_name(
+    open_jar: OpenJar, plain: Server, monkeypatch: pytest.MonkeyPatch, state_directory: str
+) -> None:
+    """The run is refused, and written down; the code was never started."""
+    serve_by(monkeypatch, lambda _rules: EVERYTHING)
+    jar = open_jar(network(rule("echo.test", plain.address)))
+    result = ran(jar)
+    assert (result.outcome, result.exit_code) == (Outcome.REFUSED, None)
+    assert "a name that nobody listed was not refused" in result.reason
+    assert [entry.path for entry in jar.files.list()] == []
+    lines = Path(state_directory, "refusals.jsonl").read_text().splitlines()
+    assert json.loads(lines[-1])["run_id"] == result.run_id
+
+
+def test_a_proxy_that_lets_every_host_pass(open_jar: OpenJar, plain: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same for a host, dialled by its address."""
+    listed = Rule(0, "net.allowlist[0]", "", "192.0.2.1", ports=(80, 443), addresses=(plain.address,))
+    serve_by(monkeypatch, lambda rules: replace(rules, allow=(listed,)))
+    result = ran(open_jar(network(rule("echo.test", plain.address))))
+    assert result.outcome is Outcome.REFUSED
+    assert "a host that nobody listed was not refused" in result.reason
+
+
+def test_a_proxy_that_dies(open_jar: OpenJar, plain: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between taking the listeners over and the first answer."""
+    right = PROXY.serve
+
+    def serve(*arguments: Any) -> Any:
+        served = right(*arguments)
+        PROXY.stop()
+        return served
+
+    monkeypatch.setattr(PROXY, "serve", serve)
+    jar = open_jar(network(rule("echo.test", plain.address)))
+    assert ran(jar).outcome is Outcome.REFUSED
+    monkeypatch.undo()
+    assert ran(jar).outcome is Outcome.OK

@@ -1,7 +1,7 @@
 """Signs requests by RFC 9421, HTTP Message Signatures, with a key that the code never sees.
 
-What is signed: the method, the host, the path and the query, and the digest and type of the content if the request names
-them. The signature base is the RFC's, byte by byte: its own examples are among the tests.
+What is signed: the method, the host, the path and the query, and the digest and type of the content if the request
+names them. The signature base is the RFC's, byte by byte: its own examples are among the tests.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class ContainerBackend:
             processors=os.cpu_count() or 1,
             root=os.geteuid() == 0,
             hard_processes=_most_processes(),
-            enters=os.geteuid() == 0 and known.local and not known.rootless,
+            enters=known.local and (known.rootless if os.geteuid() else not known.rootless),
             opened=os.path.join(self._state, "opened"),
             hosts=_write_once(self._state, "hosts", _HOSTS) if engine.name == "podman" else "",
             secrets=(f"{home}/.ssh", f"{home}/.aws", self._state, "/run/docker.sock", "/run/podman/podman.sock"),

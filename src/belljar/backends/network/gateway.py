@@ -162,9 +162,10 @@ def _sockets(ports: Sequence[int], *, six: bool, watch: bool) -> list[tuple[str,
         made.append(("dns-udp", DNS_PORT, _resolver(socket.AF_INET6)))
     if watch:
         made.append(("packet", 0, _packet_watch()))
-    special = {DNS_PORT: "dns-tcp", HTTP_PROXY_PORT: "http-proxy", SOCKS_PORT: "socks"}
-    roles = {**dict.fromkeys(ports, "tcp"), **special}
+    roles = {**dict.fromkeys(ports, "tcp"), DNS_PORT: "dns-tcp"}
     made += [(role, port, _listener(port, six=six)) for port, role in roles.items()]
+    proxies = {HTTP_PROXY_PORT: "http-proxy", SOCKS_PORT: "socks"}
+    made += [(role, port, _listener(port, six=False, address=PROXY_ADDRESS)) for port, role in proxies.items()]
     return made
 
 
@@ -176,12 +177,13 @@ def _canaries() -> list[tuple[str, int, socket.socket]]:
     ]
 
 
-def _listener(port: int, *, six: bool) -> socket.socket:
+def _listener(port: int, *, six: bool, address: str = "") -> socket.socket:
+    """A socket for every address; or for one, and then the same port of all others is free for another."""
     listener = socket.socket(socket.AF_INET6 if six else socket.AF_INET, socket.SOCK_STREAM)
     if six:
         listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind(("::" if six else "0.0.0.0", port))  # noqa: S104 - of a namespace that nobody else is in
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    listener.bind((address or ("::" if six else "0.0.0.0"), port))  # noqa: S104 - of a namespace that nobody else is in
     listener.listen(_BACKLOG)
     return listener
 

@@ -314,7 +314,10 @@ class TestApply:
         with jar.changes() as changes:
             applied = changes.apply()
         refused = dict(applied.refused)
-        assert words in refused[path]
+        if words == "pipe" and not stays(jar, path):
+            assert path not in refused
+        else:
+            assert words in refused[path]
         assert "fine" in applied.applied
         assert (project / "fine").read_text() == "fine\n"
         assert (project / "file").read_text() == before

@@ -210,7 +210,7 @@ class HttpServer:
                     if self.command != "HEAD":
                         self.wfile.write(said)
 
-            do_GET = do_POST = do_PUT = do_HEAD = do_DELETE = do_OPTIONS = _answer
+            do_GET = do_POST = do_PUT = do_HEAD = do_DELETE = do_OPTIONS = _answer  # noqa: N815
 
             def log_message(self, *_arguments: Any) -> None:
                 pass

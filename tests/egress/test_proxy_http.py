@@ -80,7 +80,7 @@ def test_a_large_upload_and_download(bench: Make) -> None:
         run = bench(rules(rule("web.test", server.port)))
         with run.by_socks("web.test", server.port) as sock:
             body = bytes(range(256)) * (size // 256)
-            head = f"POST /p HTTP/1.1\r\nHost: web.test:{server.port}\r\nContent-Length: {size}\r\nConnection: close\r\n\r\n"
+            head = f"POST /p HTTP/1.1\r\nHost: web.test\r\nContent-Length: {size}\r\nConnection: close\r\n\r\n"
             writer = threading.Thread(target=sock.sendall, args=(head.encode() + body,))
             writer.start()
             answer = read_all(sock)
@@ -223,7 +223,8 @@ def test_a_client_that_pipelines_into_its_connect(bench: Make) -> None:
     """What follows the CONNECT without waiting for its answer is not lost."""
     with http_serving() as server:
         run = bench(rules(rule("web.test", server.port)))
-        head = f"CONNECT web.test:{server.port} HTTP/1.1\r\n\r\nGET /x HTTP/1.1\r\nHost: web.test\r\nConnection: close\r\n\r\n"
+        request = "GET /x HTTP/1.1\r\nHost: web.test\r\nConnection: close\r\n\r\n"
+        head = f"CONNECT web.test:{server.port} HTTP/1.1\r\n\r\n{request}"
         with run.connect("http-proxy") as sock:
             answer = exchange(sock, head.encode())
         assert answer.startswith(b"HTTP/1.1 200 Connection established\r\n\r\nHTTP/1.1 200 OK")

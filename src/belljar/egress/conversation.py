@@ -20,10 +20,11 @@ from belljar.egress.dial import UnreachableError
 from belljar.egress.first_bytes import Kind, begins_http
 from belljar.egress.gate import Gate
 from belljar.egress.http1 import Http1Relay
+from belljar.egress.http2 import PREFACE, Http2Relay
 from belljar.egress.names import NameRefused, normalise
 from belljar.egress.run import Closable, Run
 from belljar.egress.tunnel import Tunnel
-from belljar.egress.waiting import handshake, until_readable
+from belljar.egress.waiting import handshake, peek, until_readable
 
 if TYPE_CHECKING:
     from belljar.egress.proxy import Proxy
@@ -45,7 +46,6 @@ class Conversation:
         self._server: socket.socket | None = None
         self._role = role
         self._relay: Closable | None = None
-        self._counted: Channel | None = None
         self._host = ""
         self._port = 0
         self._tls = False
@@ -68,7 +68,7 @@ class Conversation:
     async def _converse(self) -> None:
         try:
             await self._begin()
-        except (OSError, asyncio.CancelledError):
+        except (OSError, UnreachableError, asyncio.CancelledError):
             reset(self._sock)
         finally:
             if self._relay is None:
@@ -149,7 +149,7 @@ class Conversation:
             assert hello is not None
             await self._by_tls(hello)
         elif kind is Kind.HTTP:
-            self._relay_http1(dialled=(self._host, self._port))
+            await self._by_plain_http()
         elif kind is Kind.BAD_TLS or self._server is None:
             if kind is not Kind.ENDED:
                 reason = "bad-request" if kind is Kind.BAD_TLS else "not-http"
@@ -157,6 +157,14 @@ class Conversation:
             reset(self._sock)
         else:
             self._carry(Channel(self._sock, self._loop), Channel(self._server, self._loop))
+
+    async def _by_plain_http(self) -> None:
+        if peek(self._sock, len(PREFACE)) != PREFACE:
+            self._relay_http1(dialled=(self._host, self._port))
+            return
+        if self._server is None:  # a client that knows that its server speaks HTTP/2 without TLS
+            self._server = await self._dial(self._host, self._port)
+        self._relay_http2()
 
     async def _dial(self, host: str, port: int) -> socket.socket:
         try:
@@ -207,7 +215,9 @@ class Conversation:
         if not await self._shake_hands(self._host, chosen or "http/1.1"):
             return
         self._tls = True
-        if chosen == "http/1.1" or inspects(self._run.rules, self._host, self._port):
+        if chosen == "h2":
+            self._relay_http2()
+        elif chosen == "http/1.1" or inspects(self._run.rules, self._host, self._port):
             self._relay_http1(dialled=(self._host, self._port))
         else:
             self._sniff()
@@ -248,14 +258,23 @@ class Conversation:
         self._relay = relay
         relay.start(server)
 
+    def _relay_http2(self) -> None:
+        assert self._server is not None
+        ends = Channel(self._sock, self._loop), Channel(self._server, self._loop)
+        relay = Http2Relay(*ends, Gate(self._run, tls=self._tls), self, (self._host, self._port))
+        self._relay = relay
+        relay.start()
+
     def _carry(self, client: Channel, server: Channel) -> None:
-        tunnel = Tunnel(client, server, on_closed=self.relay_closed)
+        rule = decide_connection(self._run.rules, self._host, self._port).rule
+        meter = self._run.meter(self._host, self._port, rule)
+        tunnel = Tunnel(client, server, on_closed=self.relay_closed, meter=meter)
         self._relay = tunnel
         tunnel.start()
 
     def relay_closed(self) -> None:
         """The relay has ended: its bytes are told, and it counts no more."""
-        if isinstance(self._relay, Tunnel | Http1Relay):
+        if isinstance(self._relay, Tunnel | Http1Relay | Http2Relay):
             out, into = self._relay.bytes_out, self._relay.bytes_in
             self._run.tell("closed", self._host, self._port, Verdict(allowed=True), out=out, into=into)
         self._run.remove(self)

@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
+import time
+
+from belljar.egress.credentials import outgoing, reflecting
 from belljar.egress.decide import Request, Verdict, decide_request
 from belljar.egress.http1_messages import Header
+from belljar.egress.passing import Meter
 from belljar.egress.run import Run
+from belljar.policy.records import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A request that may pass: as it is sent on, and what is done with its bytes and those of the answer."""
+
+    headers: tuple[Header, ...]
+    """Names in small letters."""
+    target: bytes
+    meter: Meter | None
+    reflected: tuple[bytes, ...]
+    """Secrets that are blotted out of the answer."""
 
 
 class Gate:
@@ -16,23 +33,54 @@ class Gate:
         self._run = run
         self.tls = tls
 
-    def judge(
-        self,
-        host: str,
-        port: int,
-        *,
-        method: str,
-        target: bytes,
-        authority: bytes | None,
-        lower: tuple[Header, ...],
-        headers: list[Header],
-    ) -> tuple[Verdict, list[Header], bytes]:
-        """Whether a request may pass, and the headers and the target with which it does. Told of."""
-        verdict = decide_request(self._run.rules, Request(host, port, self.tls, method, target, authority, lower))
-        path = target.partition(b"?")[0].decode("latin-1")
-        self._run.tell("request", host, port, verdict, method=method, path=path)
-        return verdict, headers, target
+    def judge(  # noqa: PLR0917 they are a request
+        self, host: str, port: int, method: str, target: bytes, authority: bytes | None, headers: tuple[Header, ...]
+    ) -> Passage | Verdict:
+        """Whether a request may pass, and as what. Told of. The headers are those that go from end to end."""
+        run = self._run
+        request = Request(host, port, self.tls, method, target, authority, headers)
+        verdict = decide_request(run.rules, request)
+        refused = None if verdict.allowed else verdict
+        sent = None
+        if refused is None:
+            refused = run.limits.request(host, verdict.rule, time.monotonic())
+        if refused is None and run.limits.left(host, verdict.rule) == 0:
+            refused = run.limits.spend(host, verdict.rule, 1)
+        if refused is None:
+            changed = outgoing(run.rules, verdict.rule, request, run.secrets, created=int(time.time()))
+            if isinstance(changed, Verdict):
+                refused = changed
+            else:
+                sent = changed
+        run.tell("request", host, port, refused or verdict, method=method, path=_path(target))
+        if sent is None:
+            assert refused is not None
+            return refused
+        for name in sent.used:
+            run.tell("credential", host, port, Verdict(allowed=True, detail=name), method=method, path=_path(target))
+        reflected = reflecting(run.rules, host, port, run.secrets) if run.secrets else ()
+        kept = sent.headers
+        if reflected:
+            kept = tuple(header for header in kept if header[0] != b"accept-encoding")
+        return Passage(kept, sent.target.encode("latin-1"), run.meter(host, port, verdict.rule), reflected)
+
+    def has_token(self, host: str, port: int, *texts: bytes) -> bool:
+        """Whether a canary token is in the head of a request. Then the run is stopped."""
+        return not self.scanner(host, port).clean(b"\n".join(texts))
+
+    @property
+    def scans(self) -> bool:
+        """Whether there are tokens to look for."""
+        return bool(self._run.canary_forms)
+
+    def scanner(self, host: str, port: int) -> Meter:
+        """For the body of a request, in its parts."""
+        return Meter(self._run, host, port, None)
 
     def tell_refused(self, host: str, port: int, verdict: Verdict, method: str = "", path: str = "") -> None:
         """Tell of a request that was refused before it could be judged."""
         self._run.tell("request", host, port, verdict, method=method, path=path)
+
+
+def _path(target: bytes) -> str:
+    return target.partition(b"?")[0].decode("latin-1")

@@ -15,7 +15,7 @@ from belljar.egress import refusal
 from belljar.egress.channel import HIGH_WATER, Channel
 from belljar.egress.decide import Verdict
 from belljar.egress.dial import UnreachableError
-from belljar.egress.gate import Gate
+from belljar.egress.gate import Gate, Passage
 from belljar.egress.http1_messages import (
     CHUNKS_END,
     MAX_HEAD,
@@ -27,6 +27,7 @@ from belljar.egress.http1_messages import (
 )
 from belljar.egress.http1_server import ServerSide
 from belljar.egress.names import NameRefused
+from belljar.egress.passing import Meter
 from belljar.egress.tunnel import Tunnel
 
 _IDLE_SECONDS = 300.0
@@ -50,7 +51,7 @@ class Reach(Protocol):
 class _Exchange:
     """One request, until its response is complete."""
 
-    __slots__ = ("complete", "head", "host", "pieces", "port", "sent")
+    __slots__ = ("complete", "head", "host", "passage", "pieces", "port", "scanner", "sent")
 
     def __init__(self, head: Head) -> None:
         self.head = head
@@ -58,6 +59,8 @@ class _Exchange:
         """Its body so far, as it is sent on."""
         self.complete = False
         self.sent = False
+        self.passage: Passage | None = None
+        self.scanner: Meter | None = None
         self.host = ""
         self.port = 0
 
@@ -136,6 +139,9 @@ class Http1Relay:
         self._advance()
 
     def _to_server(self, data: bytes) -> None:
+        meter = self._meter
+        if meter is not None and not meter.spend(len(data)):
+            self.close()
         if self._server is not None:
             self._server.channel.write(data)
             if self._server.channel.queued > HIGH_WATER:
@@ -159,6 +165,9 @@ class Http1Relay:
         self._quiet = 0
         head = Head(self._parser.get_method(), self._url, self._parser.get_http_version(), self._headers)
         self._parsing = _Exchange(head)
+        texts = (value for header in self._headers for value in header)
+        if self._gate.scans and self._gate.has_token(*(self._dialled or ("", 0)), self._url, *texts):
+            raise BadMessageError("canary")
         self._waiting.append(self._parsing)
 
     def on_body(self, data: bytes) -> None:
@@ -166,11 +175,18 @@ class Http1Relay:
         self._quiet = 0
         exchange = self._parsing
         assert exchange is not None
+        if self._gate.scans and not self._clean(exchange, data):
+            return
         into = self._out if exchange.sent else exchange.pieces
         if exchange.head.chunked:
             into += (b"%x\r\n" % len(data), data, b"\r\n")
         else:
             into.append(data)
+
+    def _clean(self, exchange: _Exchange, data: bytes) -> bool:
+        if exchange.scanner is None:
+            exchange.scanner = self._gate.scanner(*(self._dialled or ("", 0)))
+        return exchange.scanner.clean(data)
 
     def on_message_complete(self) -> None:
         """It has ended."""
@@ -215,20 +231,14 @@ class Http1Relay:
             refused = Verdict(allowed=False, reason=getattr(error, "reason", "bad-request"), detail=str(error))
             self._gate.tell_refused(exchange.host, exchange.port, refused, head.method.decode("ascii"), head.path)
         if refused is None:
-            verdict, headers, target = self._gate.judge(
-                exchange.host,
-                exchange.port,
-                method=head.method.decode("ascii"),
-                target=head.target,
-                authority=head.authority,
-                lower=head.lower,
-                headers=head.headers,
-            )
-            if verdict.allowed:
-                exchange.pieces.insert(0, head.send_on(headers, target))
+            method = head.method.decode("ascii")
+            judged = self._gate.judge(exchange.host, exchange.port, method, head.target, head.authority, head.headers)
+            if isinstance(judged, Passage):
+                exchange.passage = judged
+                exchange.pieces.insert(0, head.send_on(judged.headers, judged.target))
                 self._send(exchange)
                 return
-            refused = verdict
+            refused = judged
         self._refuse(exchange, refused)
 
     def _place(self, exchange: _Exchange) -> Verdict | None:
@@ -255,7 +265,11 @@ class Http1Relay:
         if server is not None and server.open and (server.host, server.port) == (exchange.host, exchange.port):
             exchange.sent = True
             pieces, exchange.pieces = exchange.pieces, exchange.pieces[:1]
-            server.request(exchange.head, pieces[0] if len(pieces) == 1 else b"".join(pieces))
+            assert exchange.passage is not None
+            data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            server.request(exchange.head, data, exchange.passage.reflected)
+            if exchange.passage.meter is not None and not exchange.passage.meter.spend(len(data)):
+                self.close()
             return
         self._drop_server()
         self._client.pause()
@@ -300,8 +314,17 @@ class Http1Relay:
 
     # What the server sends
 
+    @property
+    def _meter(self) -> Meter | None:
+        current = self._current
+        return current.passage.meter if current is not None and current.passage is not None else None
+
     def from_server(self, data: bytes) -> None:
         """Part of the response."""
+        meter = self._meter
+        if meter is not None and not meter.spend(len(data)):
+            self.close()
+            return
         self._client.write(data)
         if self._client.queued > HIGH_WATER and self._server is not None:
             self._server.channel.pause()
@@ -338,7 +361,7 @@ class Http1Relay:
     def upgraded(self, rest: bytes) -> None:
         """WebSocket: from here on bytes are carried as they come."""
         assert self._server is not None
-        self._tunnel = Tunnel(self._client, self._server.channel, on_closed=self._gone)
+        self._tunnel = Tunnel(self._client, self._server.channel, on_closed=self._gone, meter=self._meter)
         self._tunnel.start()
         leftover, self._leftover = self._leftover, b""
         if leftover:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from belljar.egress.credentials import scrub
 from belljar.egress.names import NameRefused, split_authority
 
 MAX_HEAD = 64 << 10
@@ -36,8 +37,8 @@ class Head:
         "headers",
         "keep_alive",
         "length",
-        "lower",
         "method",
+        "spelling",
         "target",
         "upgrade",
         "version",
@@ -87,21 +88,22 @@ class Head:
         if b"upgrade" in named and (self.chunked or self.length not in (None, b"0")):
             raise BadMessageError("a body with a change of protocol")
         dropped = _HOP_BY_HOP | _FRAMING | named
-        self.headers = [pair for pair, (small, _value) in zip(headers, lower, strict=True) if small not in dropped]
-        """What is sent on, in its own spelling."""
-        self.lower = tuple(lower)
-        """All of them, names in small letters: what is decided by."""
+        self.headers = tuple([header for header in lower if header[0] not in dropped])
+        """Those that go from end to end, names in small letters."""
+        self.spelling = {small: name for (small, _value), (name, _same) in zip(lower, headers, strict=True)}
+        """How the client spells the names."""
 
     @property
     def path(self) -> str:
         """The path without its query, for people."""
         return self.target.partition(b"?")[0].decode("latin-1")
 
-    def send_on(self, headers: list[Header], target: bytes) -> bytes:
+    def send_on(self, headers: tuple[Header, ...], target: bytes) -> bytes:
         """The head for the server, with these headers."""
+        spelling = self.spelling
         parts = [self.method, b" ", target, b" HTTP/1.1\r\nHost: ", self.authority or b"", b"\r\n"]
         for name, value in headers:
-            parts += (name, b": ", value, b"\r\n")
+            parts += (spelling.get(name) or name.title(), b": ", value, b"\r\n")
         if self.length is not None:
             parts += (b"Content-Length: ", self.length, b"\r\n")
         elif self.chunked:
@@ -151,7 +153,9 @@ class Answer:
 
     __slots__ = ("body", "close", "head", "status")
 
-    def __init__(self, status: int, words: bytes, headers: list[Header], request: Head) -> None:
+    def __init__(
+        self, status: int, words: bytes, headers: list[Header], request: Head, *, reflected: tuple[bytes, ...] = ()
+    ) -> None:
         """Raises BadMessageError."""
         self.status = status
         self.close = False
@@ -174,6 +178,8 @@ class Answer:
         parts = [b"HTTP/1.1 %d " % status, words, b"\r\n"]
         for name, value in headers:
             if name.lower() not in dropped:
+                if reflected:
+                    value = scrub(value, reflected)  # noqa: PLW2901
                 parts += (name, b": ", value, b"\r\n")
         if length is not None:
             parts += (b"Content-Length: ", length, b"\r\n")

@@ -7,6 +7,7 @@ from typing import Protocol
 import httptools
 
 from belljar.egress.channel import Channel
+from belljar.egress.credentials import Scrubber
 from belljar.egress.http1_messages import (
     CHUNKS,
     CHUNKS_END,
@@ -58,6 +59,8 @@ class ServerSide:
         self._spent = False
         self._quiet = 0
         self._out: list[bytes] = []
+        self._reflected: tuple[bytes, ...] = ()
+        self._scrubber: Scrubber | None = None
         channel.on_data, channel.on_end, channel.on_lost = self._data, self._ended, self._ended
         channel.on_drained = client.server_drained
         channel.start()
@@ -67,8 +70,10 @@ class ServerSide:
         """Whether another request may be sent."""
         return not (self._spent or self.channel.closed or self.channel.ended)
 
-    def request(self, head: Head, data: bytes) -> None:
-        """Send a request, of which this is the first part."""
+    def request(self, head: Head, data: bytes, reflected: tuple[bytes, ...]) -> None:
+        """Send a request, of which this is the first part. Secrets in `reflected` are blotted out of its answer."""
+        self._reflected = reflected
+        self._scrubber = Scrubber(reflected) if reflected else None
         self._request = head
         self.answer = None
         self._complete = False
@@ -127,6 +132,8 @@ class ServerSide:
         if self._request is None:
             self.close()
         elif self.answer is not None and self.answer.body == UNTIL_CLOSE and not self._complete:
+            if self._scrubber is not None:
+                self._client.from_server(self._scrubber.finish())
             self._finish(spent=True)
         else:
             self._fail("the server closed the connection before its answer was complete")
@@ -155,7 +162,7 @@ class ServerSide:
         """The head is complete."""
         assert self._request is not None
         status = self._parser.get_status_code()
-        answer = Answer(status, self._words, self._headers, self._request)
+        answer = Answer(status, self._words, self._headers, self._request, reflected=self._reflected)
         if status == 101 and not self._request.upgrade:
             raise BadMessageError("a change of protocol that nobody asked for")
         self._out.append(answer.head)
@@ -172,7 +179,15 @@ class ServerSide:
         self._quiet = 0
         if self._complete or self.answer is None:
             return
+        if self._scrubber is not None:
+            data = self._scrubber.feed(data)
+        self._frame(data)
+
+    def _frame(self, data: bytes) -> None:
         assert self._request is not None
+        assert self.answer is not None
+        if not data:
+            return
         if self.answer.body == CHUNKS and self._request.version == "1.1":
             self._out += (b"%x\r\n" % len(data), data, b"\r\n")
         else:
@@ -183,6 +198,8 @@ class ServerSide:
         if self.answer is None or self._complete:
             return
         assert self._request is not None
+        if self._scrubber is not None:
+            self._frame(self._scrubber.finish())
         if self.answer.body == CHUNKS and self._request.version == "1.1":
             self._out.append(CHUNKS_END)
         if self.answer.status != 101:

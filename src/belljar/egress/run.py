@@ -11,10 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from belljar.egress import nameserver
+from belljar.egress.budget import Limits
+from belljar.egress.canary import forms
 from belljar.egress.decide import Verdict, decide_connection, decide_name
 from belljar.egress.names import NameRefused, canonical_address, normalise
 from belljar.egress.packets import ICMP, ICMP6, NAMES, TCP, UDP, Attempt, attempt
-from belljar.egress.rules import Rules
+from belljar.egress.passing import Meter
+from belljar.egress.rules import Rule, Rules
 from belljar.egress.synthetic import Names
 
 MAX_CONNECTIONS = 1024
@@ -54,7 +57,8 @@ class Run:
         self.run_id = run_id
         self.rules = rules
         self.secrets = secrets
-        self.canaries = tuple(canaries)
+        self.canary_forms = frozenset(form for token in canaries for form in forms(token))
+        self.limits = Limits(rules)
         self.roots = roots
         self.names = Names()
         self.closed = False
@@ -67,6 +71,7 @@ class Run:
         self._others: list[socket.socket] = []
         self._ports: set[int] = set()
         self._accepting = False
+        self._stopped = False
         self._sweeping = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
 
     def _sweep(self) -> None:
@@ -121,6 +126,8 @@ class Run:
             host = normalise(name)
         except NameRefused:
             host = (name if isinstance(name, str) else name.decode("latin-1"))[:253]
+        if self.canary_forms and any(form in host.lower().encode("latin-1") for form in self.canary_forms):
+            self.canary_found(host, 0)
         known = host in self.names
         verdict = decide_name(self.rules, name, names_so_far=len(self.names) - known)
         self.tell_once("name", host, 0, verdict)
@@ -132,6 +139,20 @@ class Run:
         address = canonical_address(place[0])
         return self.names.name_at(address) or address, place[1]
 
+    # What passes
+
+    def meter(self, host: str, port: int, rule: Rule | None) -> Meter | None:
+        """Who counts and searches the bytes of a stream, if anyone has to."""
+        limited = self.rules.budget_bytes is not None or (rule is not None and rule.budget_bytes is not None)
+        return Meter(self, host, port, rule) if limited or self.canary_forms else None
+
+    def canary_found(self, host: str, port: int) -> None:
+        """A token was about to leave: tell of it, and let nothing of this run pass any more."""
+        if not self._stopped:
+            self._stopped = True
+            self.tell("canary", host, port, Verdict(allowed=False, reason="canary"))
+            self._loop.call_soon(self.close)
+
     # Listeners
 
     def listen(self, sock: socket.socket, port: int, accepted: Accepted) -> None:
@@ -140,6 +161,28 @@ class Run:
         self._ports.add(port)
         if self._accepting:
             self._loop.add_reader(sock, self._accept, sock, accepted)
+
+    def take_over(self, sock: socket.socket, accepted: Callable[[str, socket.socket], None]) -> None:
+        """Take the connections that are passed over this socket, each with the role of the listener that it came by."""
+        self._others.append(sock)
+        self._loop.add_reader(sock, self._taken, sock, accepted)
+
+    def _taken(self, sock: socket.socket, accepted: Callable[[str, socket.socket], None]) -> None:
+        try:
+            role, descriptors, _flags, _address = socket.recv_fds(sock, 32, 1)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            role, descriptors = b"", []
+        if not role:  # whoever passed them is gone
+            self._loop.remove_reader(sock)
+        for descriptor in descriptors:
+            passed = socket.socket(fileno=descriptor)
+            if len(self._connections) >= MAX_CONNECTIONS or role not in (b"http-proxy", b"socks"):
+                passed.close()
+                continue
+            passed.setblocking(False)  # noqa: FBT003
+            accepted(role.decode(), passed)
 
     def answer_names(self, sock: socket.socket) -> None:
         """Answer DNS questions that arrive at this UDP socket."""

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from belljar.egress.channel import HIGH_WATER, Channel
-
-Passing = Callable[[bytes], bool]
-"""Told of bytes before they pass; False stops them and ends the tunnel."""
-
-
-def _anything(_data: bytes) -> bool:
-    return True
+from belljar.egress.passing import Meter
 
 
 class Tunnel:
@@ -23,14 +17,12 @@ class Tunnel:
         server: Channel,
         *,
         on_closed: Callable[[], None],
-        outgoing: Passing = _anything,
-        incoming: Passing = _anything,
+        meter: Meter | None = None,
     ) -> None:
         self.client = client
         self.server = server
         self._on_closed = on_closed
-        self._outgoing = outgoing
-        self._incoming = incoming
+        self._meter = meter
         self._done = False
 
     @property
@@ -55,7 +47,7 @@ class Tunnel:
         server.start()
 
     def _from_client(self, data: bytes) -> None:
-        if not self._outgoing(data):
+        if self._meter is not None and not self._meter.outgoing(data):
             self.close()
             return
         self.server.write(data)
@@ -63,7 +55,7 @@ class Tunnel:
             self.client.pause()
 
     def _from_server(self, data: bytes) -> None:
-        if not self._incoming(data):
+        if self._meter is not None and not self._meter.incoming(data):
             self.close()
             return
         self.client.write(data)

@@ -1,0 +1,372 @@
+"""Relaying HTTP/2: each stream's request is judged, and opened anew at the server, which speaks it too."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import h2.events
+from h2.config import H2Configuration
+from h2.connection import ConnectionState, H2Connection
+from h2.errors import ErrorCodes
+from h2.exceptions import ProtocolError
+from h2.settings import SettingCodes, Settings
+from hyperframe.frame import GoAwayFrame
+
+from belljar.egress import refusal
+from belljar.egress.channel import Channel
+from belljar.egress.credentials import scrub
+from belljar.egress.decide import Verdict
+from belljar.egress.gate import Gate, Passage
+from belljar.egress.http1 import Reach
+from belljar.egress.http2_stream import Headers, Side, Stream
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_MAX_STREAMS = 100
+_STREAM_WINDOW = 128 << 10
+_CONNECTION_WINDOW = 256 << 10
+_IDLE_SECONDS = 300.0
+_SETTINGS = {
+    SettingCodes.MAX_CONCURRENT_STREAMS: _MAX_STREAMS,
+    SettingCodes.INITIAL_WINDOW_SIZE: _STREAM_WINDOW,
+    SettingCodes.MAX_HEADER_LIST_SIZE: 64 << 10,
+    SettingCodes.ENABLE_PUSH: 0,
+}
+_PSEUDO = (b":method", b":scheme", b":authority", b":path")
+
+
+class _ToServer(H2Connection):
+    """h2 takes a GOAWAY for the end of everything; it is only that of new streams, and what was begun is answered."""
+
+    def _receive_goaway_frame(self, frame: GoAwayFrame) -> Any:
+        came = super()._receive_goaway_frame(frame)
+        if frame.error_code == ErrorCodes.NO_ERROR:
+            self.state_machine.state = ConnectionState.CLIENT_OPEN
+        return came
+
+
+class Http2Relay:
+    """A client's connection and one to its server, both of which speak HTTP/2."""
+
+    def __init__(self, client: Channel, server: Channel, gate: Gate, owner: Reach, dialled: tuple[str, int]) -> None:
+        self.bytes_out = 0
+        self.bytes_in = 0
+        self._gate = gate
+        self._owner: Reach | None = owner
+        self._host, self._port = dialled
+        self._client = Side(client, H2Connection(H2Configuration(client_side=False, header_encoding=None)))
+        self._server = Side(server, _ToServer(H2Configuration(client_side=True, header_encoding=None)))
+        self._by_client: dict[int, Stream] = {}
+        self._by_server: dict[int, Stream] = {}
+        self._waiting: list[tuple[int, Passage, list[Any]]] = []
+        """Requests for which the server has no room yet, and what came for them."""
+        self._draining = False
+        self._done = False
+        self._loop = asyncio.get_running_loop()
+        self._since = self._loop.time()
+
+    def start(self) -> None:
+        """Begin."""
+        for side, data, ended in (
+            (self._client, self._client_data, self._client_ended),
+            (self._server, self._server_data, self._server_ended),
+        ):
+            channel, protocol = side.channel, side.h2
+            channel.on_data, channel.on_end = data, ended
+            channel.on_lost = self._client_ended if side is self._client else self._server_ended
+            channel.on_drained = self._pump_all
+            channel.on_gone = self._gone
+            protocol.local_settings = Settings(client=side is self._server, initial_values=_SETTINGS)
+            protocol.initiate_connection()
+            protocol.increment_flow_control_window(_CONNECTION_WINDOW - 65535)
+            side.flush()
+            channel.start()
+
+    def check(self, now: float) -> None:
+        """End it if it has idled."""
+        if not self._by_client and now - self._since > _IDLE_SECONDS:
+            self._finish()
+
+    # From the client
+
+    def _client_data(self, data: bytes) -> None:
+        try:
+            events = self._client.h2.receive_data(data)
+            for event in events:
+                self._from_client(event)
+        except ProtocolError as error:
+            self._bad_client(str(error))
+            return
+        self._pump_all()
+
+    def _from_client(self, event: h2.events.Event) -> None:
+        if isinstance(event, h2.events.RequestReceived):
+            self._request(event.stream_id, list(event.headers), ended=event.stream_ended is not None)
+        elif isinstance(event, h2.events.DataReceived):
+            self._request_data(event)
+        elif isinstance(event, h2.events.TrailersReceived | h2.events.StreamEnded):
+            stream = self._by_client.get(event.stream_id)
+            if stream is not None:
+                stream.request.end()
+            else:
+                self._hold(event.stream_id, event)
+        elif isinstance(event, h2.events.StreamReset):
+            self._waiting = [entry for entry in self._waiting if entry[0] != event.stream_id]
+            self._drop(self._by_client.get(event.stream_id), self._server, event.error_code)
+        elif isinstance(event, h2.events.ConnectionTerminated):
+            self._finish()
+
+    def _request(self, stream_id: int, headers: Headers, *, ended: bool) -> None:
+        self._since = self._loop.time()
+        said = dict(header for header in headers if header[0][:1] == b":")
+        plain = tuple(header for header in headers if header[0][:1] != b":" and header[0] != b"host")
+        if self._gate.scans:
+            texts = (text for header in headers for text in header)
+            if self._gate.has_token(self._host, self._port, *texts):
+                return
+        method = said.get(b":method", b"").decode("latin-1")
+        path = said.get(b":path", b"")
+        judged: Passage | Verdict
+        if bad := self._confused(said, headers):
+            judged = Verdict(allowed=False, reason="bad-request", detail=bad)
+            self._gate.tell_refused(self._host, self._port, judged, method, path.decode("latin-1"))
+        else:
+            judged = self._gate.judge(self._host, self._port, method, path, said.get(b":authority"), plain)
+        if isinstance(judged, Verdict):
+            self._refuse(stream_id, judged, method, path)
+            return
+        opening = [*((name, said[name]) for name in _PSEUDO if name != b":path"), (b":path", judged.target)]
+        self._open(stream_id, judged, [*opening, *judged.headers], [], ended=ended)
+
+    def _confused(self, said: dict[bytes, bytes], headers: Headers) -> str:
+        """Why a request's head says two things at once, or too little."""
+        if b":protocol" in said:
+            return "an extended CONNECT"
+        hosts = [value for name, value in headers if name == b"host"]
+        if hosts:
+            said.setdefault(b":authority", hosts[0])
+        if any(value != said[b":authority"] for value in hosts):
+            return "Host and :authority differ"
+        wanted = b"https" if self._gate.tls else b"http"
+        if said.get(b":scheme", wanted) != wanted:
+            return "the scheme is not the connection's"
+        missing = [name.decode() for name in _PSEUDO if name not in said]
+        return f"{missing[0]} is missing" if missing else ""
+
+    def _open(self, stream_id: int, passage: Passage, headers: Headers, held: list[Any], *, ended: bool) -> None:
+        """Open the stream at the server, or hold the request until it has room for another."""
+        server = self._server.h2
+        if self._draining:
+            self._reset(self._client, stream_id, ErrorCodes.REFUSED_STREAM)
+            return
+        if server.open_outbound_streams >= server.remote_settings.max_concurrent_streams:
+            self._waiting.append((stream_id, passage, [headers, ended, *held]))
+            return
+        server_id = server.get_next_available_stream_id()
+        server.send_headers(server_id, headers, end_stream=ended)
+        stream = Stream(stream_id, server_id, passage, self._client, self._server)
+        self._by_client[stream_id] = self._by_server[server_id] = stream
+        if ended:
+            stream.request.done = True
+        for event in held:
+            self._from_client(event)
+
+    def _hold(self, stream_id: int, event: h2.events.Event) -> None:
+        for waiting_id, _passage, held in self._waiting:
+            if waiting_id == stream_id and not held[1]:
+                held.append(event)
+
+    def _request_data(self, event: h2.events.DataReceived) -> None:
+        stream = self._by_client.get(event.stream_id)
+        owed = event.flow_controlled_length or 0
+        if stream is None:
+            if any(entry[0] == event.stream_id for entry in self._waiting):
+                self._hold(event.stream_id, event)  # not acknowledged: its window bounds it
+            elif owed:
+                self._client.h2.acknowledge_received_data(owed, event.stream_id)
+            return
+        if self._gate.scans:
+            if stream.scanner is None:
+                stream.scanner = self._gate.scanner(self._host, self._port)
+            if not stream.scanner.clean(event.data):
+                return
+        if not self._spend(stream, len(event.data)):
+            return
+        stream.request.add(event.data, owed)
+
+    def _refuse(self, stream_id: int, verdict: Verdict, method: str, path: bytes) -> None:
+        """Answer in the server's stead. What comes of a body is acknowledged and dropped."""
+        shown = path.partition(b"?")[0].decode("latin-1")
+        text = refusal.body(verdict, host=self._host, port=self._port, method=method, path=shown).encode()
+        client = self._client.h2
+        headers = [
+            (b":status", refusal.status(verdict)[:3].encode()),
+            (b"content-type", b"text/plain; charset=utf-8"),
+            (b"content-length", b"%d" % len(text)),
+            (refusal.REASON_HEADER.lower().encode(), verdict.reason.encode()),
+            (b"cache-control", b"no-store"),
+        ]
+        client.send_headers(stream_id, headers, end_stream=method == "HEAD")
+        if method != "HEAD":
+            room = min(client.local_flow_control_window(stream_id), client.max_outbound_frame_size)
+            client.send_data(stream_id, text[: max(0, room)], end_stream=len(text) <= room)
+            if len(text) > room:
+                self._reset(self._client, stream_id, ErrorCodes.INTERNAL_ERROR)
+
+    # From the server
+
+    def _server_data(self, data: bytes) -> None:
+        try:
+            for event in self._server.h2.receive_data(data):
+                self._from_server(event)
+        except ProtocolError as error:
+            self._fail_all(str(error))
+            return
+        self._open_waiting()
+        self._pump_all()
+
+    def _from_server(self, event: h2.events.Event) -> None:
+        if isinstance(event, h2.events.ConnectionTerminated):
+            self._drain()
+            return
+        stream = self._by_server.get(getattr(event, "stream_id", None) or 0)
+        if stream is None:
+            return
+        if isinstance(event, h2.events.ResponseReceived | h2.events.InformationalResponseReceived):
+            self._respond(stream, list(event.headers))
+        elif isinstance(event, h2.events.DataReceived):
+            if self._spend(stream, len(event.data)):
+                data = event.data if stream.scrubber is None else stream.scrubber.feed(event.data)
+                stream.response.add(data, event.flow_controlled_length or 0)
+        elif isinstance(event, h2.events.TrailersReceived):
+            self._end_response(stream, list(event.headers))
+        elif isinstance(event, h2.events.StreamEnded):
+            self._end_response(stream, None)
+        elif isinstance(event, h2.events.StreamReset):
+            self._drop(stream, self._client, event.error_code)
+
+    def _drain(self) -> None:
+        """The server takes no more requests: the client is told so, and gets the answers that are under way."""
+        if not self._draining:
+            self._draining = True
+            self._client.h2.close_connection()
+            self._client.h2.state_machine.state = ConnectionState.SERVER_OPEN
+
+    def _respond(self, stream: Stream, headers: Headers) -> None:
+        reflected = stream.passage.reflected
+        kept = [
+            (name, scrub(value, reflected) if reflected else value) for name, value in headers if name != b"alt-svc"
+        ]
+        self._client.h2.send_headers(stream.client_id, kept)
+
+    def _end_response(self, stream: Stream, trailers: Headers | None) -> None:
+        if stream.response.ended:
+            return
+        if stream.scrubber is not None:
+            stream.response.add(stream.scrubber.finish(), 0)
+        stream.response.end(trailers)
+
+    def _spend(self, stream: Stream, count: int) -> bool:
+        meter = stream.passage.meter
+        if meter is None or meter.spend(count):
+            return True
+        self._loop.call_soon(self.close)
+        return False
+
+    # Both
+
+    def _open_waiting(self) -> None:
+        server = self._server.h2
+        while self._waiting and server.open_outbound_streams < server.remote_settings.max_concurrent_streams:
+            stream_id, passage, (headers, ended, *held) = self._waiting.pop(0)
+            self._open(stream_id, passage, headers, held, ended=ended)
+
+    def _pump_all(self) -> None:
+        if self._done:
+            return
+        for stream in list(self._by_client.values()):
+            try:
+                stream.request.pump()
+                stream.response.pump()
+            except ProtocolError:  # the stream was reset while this was on its way
+                self._drop(stream, self._server, ErrorCodes.CANCEL)
+                self._reset(self._client, stream.client_id, ErrorCodes.INTERNAL_ERROR)
+                continue
+            if stream.done:
+                self._forget(stream)
+        self._server.flush()
+        self._client.flush()
+        if self._draining and not self._by_client:
+            self._finish()
+
+    def _forget(self, stream: Stream) -> None:
+        self._by_client.pop(stream.client_id, None)
+        self._by_server.pop(stream.server_id, None)
+
+    def _drop(self, stream: Stream | None, other: Side, code: int | None) -> None:
+        """One side gave the stream up: so does the other."""
+        if stream is None:
+            return
+        self._forget(stream)
+        stream.request.drop()
+        stream.response.drop()
+        self._reset(other, stream.server_id if other is self._server else stream.client_id, code or 0)
+
+    def _reset(self, side: Side, stream_id: int, code: int) -> None:
+        try:
+            side.h2.reset_stream(stream_id, code)
+        except ProtocolError:  # it is closed already
+            return
+
+    # The end
+
+    def _bad_client(self, detail: str) -> None:
+        verdict = Verdict(allowed=False, reason="bad-request", detail=detail)
+        self._gate.tell_refused(self._host, self._port, verdict)
+        self._client.flush()
+        self._finish()
+
+    def _client_ended(self) -> None:
+        self.close()
+
+    def _server_ended(self) -> None:
+        self._fail_all("the server closed the connection")
+
+    def _fail_all(self, _detail: str) -> None:
+        for stream in list(self._by_client.values()):
+            self._forget(stream)
+            self._reset(self._client, stream.client_id, ErrorCodes.INTERNAL_ERROR)
+        self._finish()
+
+    def _finish(self) -> None:
+        if not self._done:
+            self._done = True
+            try:
+                self._client.h2.close_connection()
+            except ProtocolError:
+                pass
+            self._client.flush()
+            self._client.channel.finish()
+            self._count_server()
+
+    def _count_server(self) -> None:
+        channel = self._server.channel
+        self.bytes_out, self.bytes_in = channel.sent, channel.received
+        channel.on_lost = lambda: None
+        channel.close()
+
+    def close(self) -> None:
+        """End at once."""
+        self._done = True
+        self._client.channel.on_lost = lambda: None
+        self._client.channel.reset()
+        self._count_server()
+
+    def _gone(self) -> None:
+        if not self._client.channel.closed:
+            return
+        self._done = True
+        owner, self._owner = self._owner, None
+        if owner is not None:
+            self._count_server()
+            owner.relay_closed()

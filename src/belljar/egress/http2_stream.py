@@ -1,0 +1,119 @@
+"""One request and its response in HTTP/2, as they pass from one connection to the other."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from h2.connection import H2Connection
+
+from belljar.egress.channel import HIGH_WATER, Channel
+from belljar.egress.credentials import Scrubber
+from belljar.egress.gate import Passage
+from belljar.egress.http1_messages import Header
+from belljar.egress.passing import Meter
+
+Headers = list[Header]
+
+
+class Side:
+    """One of the two connections: its channel and its protocol state."""
+
+    __slots__ = ("channel", "h2")
+
+    def __init__(self, channel: Channel, h2: H2Connection) -> None:
+        self.channel = channel
+        self.h2 = h2
+
+    def flush(self) -> None:
+        """Send what the protocol has made ready."""
+        data = self.h2.data_to_send()
+        if data:
+            self.channel.write(data)
+
+
+class Half:
+    """One direction of a stream: what has been received there and not been sent on here.
+
+    What is received is acknowledged when it is sent on, so the sender's window bounds what is held.
+    """
+
+    __slots__ = ("_held", "_into", "_into_id", "_origin", "_origin_id", "_trailers", "done", "ended")
+
+    def __init__(self, origin: Side, origin_id: int, into: Side, into_id: int) -> None:
+        self._origin = origin
+        self._origin_id = origin_id
+        self._into = into
+        self._into_id = into_id
+        self._held: deque[tuple[bytes, int]] = deque()
+        self._trailers: Headers | None = None
+        self.ended = False
+        self.done = False
+        """Whether its end has been sent on."""
+
+    def add(self, data: bytes, acknowledged: int) -> None:
+        """Hold this, for which the sender is owed so much window."""
+        self._held.append((data, acknowledged))
+
+    def end(self, trailers: Headers | None = None) -> None:
+        """Nothing more comes."""
+        self.ended = True
+        self._trailers = trailers
+
+    def pump(self) -> None:
+        """Send on as much as the other side's windows and its socket take."""
+        into, h2 = self._into, self._into.h2
+        while self._held and into.channel.queued <= HIGH_WATER:
+            data, owed = self._held[0]
+            room = min(h2.local_flow_control_window(self._into_id), h2.max_outbound_frame_size)
+            if data and room <= 0:
+                return
+            if len(data) > room:
+                self._held[0] = (data[room:], owed - room)
+                h2.send_data(self._into_id, data[:room])
+                self._acknowledge(room)
+            else:
+                self._held.popleft()
+                last = not self._held and self.ended and self._trailers is None
+                if data or last:
+                    h2.send_data(self._into_id, data, end_stream=last)
+                self.done = last
+                self._acknowledge(owed)
+            into.flush()
+        if self._held or not self.ended or self.done:
+            return
+        self.done = True
+        if self._trailers is not None:
+            h2.send_headers(self._into_id, self._trailers, end_stream=True)
+        else:
+            h2.end_stream(self._into_id)
+
+    def _acknowledge(self, count: int) -> None:
+        if count > 0:
+            self._origin.h2.acknowledge_received_data(count, self._origin_id)
+
+    def drop(self) -> None:
+        """Hold no more; the connection's window is given back."""
+        for _data, owed in self._held:
+            self._acknowledge(owed)
+        self._held.clear()
+        self.done = True
+
+
+class Stream:
+    """A request that was sent on, and its response."""
+
+    __slots__ = ("client_id", "passage", "request", "response", "scanner", "scrubber", "server_id")
+
+    def __init__(self, client_id: int, server_id: int, passage: Passage, client: Side, server: Side) -> None:
+        self.client_id = client_id
+        self.server_id = server_id
+        self.passage = passage
+        self.request = Half(client, client_id, server, server_id)
+        self.response = Half(server, server_id, client, client_id)
+        self.scanner: Meter | None = None
+        self.scrubber = Scrubber(passage.reflected) if passage.reflected else None
+
+    @property
+    def done(self) -> bool:
+        """Whether both directions have ended."""
+        return self.request.done and self.response.done

@@ -10,6 +10,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "policy check": ("belljar.cli.policy_check", "Say what is wrong with a policy."),
     "policy show": ("belljar.cli.policy_show", "Show what a policy comes to, and where each value is from."),
     "policy diff": ("belljar.cli.policy_diff", "Show what one policy allows otherwise than another."),
+    "policy lint": ("belljar.cli.policy_lint", "Warn of what a policy allows that its author may not have meant."),
     "policy schema": ("belljar.cli.policy_schema", "Print the JSON Schema of a policy file, for editors."),
     "image build": ("belljar.cli.image_build", "Build the image that containers run, with no registry."),
     "image ls": ("belljar.cli.image_ls", "List the images that belljar built, on each engine."),
@@ -17,10 +18,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "image scan": ("belljar.cli.image_scan", "Look through an image for what should not be in it."),
     "image pull": ("belljar.cli.image_pull", "Get an image from a registry."),
     "image rm": ("belljar.cli.image_rm", "Remove an image."),
+    "net test": ("belljar.cli.net_test", "Say whether a policy lets a request pass, and why."),
     "presets": ("belljar.cli.presets", "List the policies that come with belljar."),
     "init": ("belljar.cli.init", "Write a policy file with every key explained."),
 }
 """Name to module and summary."""
 
-GROUPS = ("policy", "image")
+GROUPS = ("policy", "image", "net")
 """First words that are no command by themselves."""

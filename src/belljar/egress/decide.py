@@ -72,7 +72,7 @@ def decide_name(rules: Rules, name: str | bytes, *, names_so_far: int = 0) -> Ve
     except NameRefused as error:
         return _refused(rules, error.reason)
     if host == HOST_NAME:
-        return _allowed(None) if rules.host_ports else _refused(rules, "name-not-listed", key="net.host_ports")
+        return _host_allowed(rules) if rules.host_ports else _refused(rules, "name-not-listed", key="net.host_ports")
     if denial := _denied(rules, host, None):
         return denial
     naming = _by_precision([rule for rule in rules.allow if host_matches(rule.host, host)])
@@ -112,7 +112,7 @@ def decide_connection(rules: Rules, host: str, port: int) -> Verdict:
         return denial
     if host == HOST_NAME:
         allowed = port in rules.host_ports
-        return _allowed(None) if allowed else _refused(rules, "port-not-listed", str(port), key="net.host_ports")
+        return _host_allowed(rules) if allowed else _refused(rules, "port-not-listed", str(port), key="net.host_ports")
     naming = [rule for rule in rules.allow if host_matches(rule.host, host)]
     if not naming:
         return _refused(rules, "address-not-listed" if is_address(host) else "name-not-listed")
@@ -161,7 +161,11 @@ def decide_address(rules: Rules, host: str, port: int, ip: str) -> Verdict:
             return _denial(denying)
     if host == HOST_NAME:
         named = plain in _HOST_ADDRESSES and port in rules.host_ports
-        return _allowed(None) if named else _refused(rules, "private-address", f"{ip} is {kind}", key="net.host_ports")
+        return (
+            _host_allowed(rules)
+            if named
+            else _refused(rules, "private-address", f"{ip} is {kind}", key="net.host_ports")
+        )
     naming = _allowing(rules, host, port)
     if not naming:
         return decide_connection(rules, host, port)
@@ -319,8 +323,12 @@ def _pinned_ips(rule: Rule) -> set[str]:
 
 def _allowed(rule: Rule | None) -> Verdict:
     if rule is None:
-        return Verdict(allowed=True, key="net.host_ports")
+        return Verdict(allowed=True)
     return Verdict(allowed=True, rule=rule, key=rule.key, where=rule.where)
+
+
+def _host_allowed(rules: Rules) -> Verdict:
+    return Verdict(allowed=True, key="net.host_ports", where=rules.places.get("net.host_ports", ""))
 
 
 def _denial(rule: Rule) -> Verdict:

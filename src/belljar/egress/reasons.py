@@ -20,7 +20,7 @@ REASONS = MappingProxyType(
         "name-entropy": "a part of the name looks like encoded data (net.max_name_entropy)",
         "too-many-names": "the run has asked for net.max_names different names already",
         "address-not-listed": "no entry of net.allowlist names this address",
-        "port-not-listed": "no entry of net.allowlist names this port of the host",
+        "port-not-listed": "the host is listed, and this port of it is not",
         "private-address": "the address is not on the public internet, and no rule names it",
         "server-name-mismatch": "the TLS server name is not the host that was dialled",
         "server-name-missing": "TLS without a server name: it can't be seen which host is meant",
@@ -86,7 +86,7 @@ def change(
         "name-entropy": f"net.allowlist: [{name}], by its whole name",
         "too-many-names": "net.max_names, larger",
         "port-not-listed": f"{key}.ports, with {port}",
-        "private-address": f"net.allowlist: [{{host: {name}, addresses: [{_text(verdict.detail.partition(' ')[0])}]}}]",
+        "private-address": entry if verdict.detail.startswith(f"{host} ") else _pin(name, verdict.detail),
         "method-not-listed": f"{key}.methods, with {method}",
         "path-not-listed": f"{key}.paths, with {_text(path or '/')}",
         "query-not-listed": f"{key}.query, with {_text(verdict.detail or query)}",
@@ -96,6 +96,11 @@ def change(
         "not-http": f"a rule for {name} without methods, paths, query, credential, sign and rate",
     }
     return table.get(reason, "")
+
+
+def _pin(name: str, detail: str) -> str:
+    """The rule that names the private address, which is the first word of the detail."""
+    return f"net.allowlist: [{{host: {name}, addresses: [{_text(detail.partition(' ')[0])}]}}]"
 
 
 def _text(value: str) -> str:

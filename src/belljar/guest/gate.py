@@ -22,9 +22,12 @@ import time
 from collections.abc import Callable
 from functools import partial
 from types import CodeType, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from belljar.guest import observer, self_check, usage, wire
+
+if TYPE_CHECKING:
+    from belljar.guest import relay
 
 _TICK_SECONDS = 0.02
 _BACKLOG = 1 << 18
@@ -80,9 +83,14 @@ class Run:
 class Gate:
     """Waits at the channel, then at the run."""
 
-    def __init__(self, channel: wire.Channel, key: bytearray) -> None:
+    def __init__(self, channel: wire.Channel, key: bytearray, *, relays: bool) -> None:
         self._channel = channel
         self._key = key
+        self._wicket: relay.Wicket | None = None
+        if relays:
+            from belljar.guest import relay  # sent only where it is needed
+
+            self._wicket = relay.Wicket(lambda payload: channel.send(wire.encode(wire.NET, payload)))
         self._children, self._child_ended = os.pipe()
         for end in (self._children, self._child_ended):
             os.set_blocking(end, False)
@@ -177,8 +185,11 @@ class Gate:
             poll.register(run.observer.fileno(), select.POLLIN)
         if run.child is not None:
             poll.register(run.child.fileno(), select.POLLIN)
-        for descriptor, _event in poll.poll(_TICK_SECONDS * 1000):
-            self._handle(run, descriptor)
+        if self._wicket is not None:
+            self._wicket.register(poll, may_read=self._channel.backlog < _BACKLOG)
+        for descriptor, event in poll.poll(_TICK_SECONDS * 1000):
+            if self._wicket is None or not self._wicket.handle(descriptor, event):
+                self._handle(run, descriptor)
         if run.meter.new_oom_kills() and not run.ended_by:
             run.kill("oom")
         if time.monotonic() > run.deadline and not run.ended_by:
@@ -207,7 +218,9 @@ class Gate:
         self._channel.frames.clear()
 
     def _obey(self, run: Run, kind: bytes, payload: bytes) -> None:
-        if kind == wire.STDIN:
+        if kind == wire.NET and self._wicket is not None:
+            self._wicket.hear(payload)
+        elif kind == wire.STDIN:
             run.stdin_waiting += payload
             run.stdin_ended = run.stdin_ended or not payload
             self._feed(run)
@@ -493,7 +506,7 @@ def start(started_with: frozenset[str]) -> Started | None:
 
         files.Depot(channel, config["quota"], config["live"]).serve()
         os._exit(0)
-    started = Gate(channel, key).wait()
+    started = Gate(channel, key, relays=config.get("relay", False)).wait()
     if started is None:
         os._exit(0)
     return started

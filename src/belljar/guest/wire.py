@@ -18,7 +18,7 @@ try:  # at once, where hashlib first loads OpenSSL: the guest is not up before
 except ImportError:
     from hashlib import blake2b
 
-JSON, DATA, STDIN, STDOUT, STDERR = b"J", b"D", b"I", b"O", b"E"
+JSON, DATA, STDIN, STDOUT, STDERR, NET = b"J", b"D", b"I", b"O", b"E", b"N"
 MAX_FRAME = 1 << 20
 _MAX_ORDER = 1 << 28
 """The same for the guest, which has no reason to mistrust the host: a command may have megabytes of arguments."""
@@ -80,7 +80,7 @@ class Parser:
         frames: list[tuple[bytes, bytes]] = []
         while len(self._buffer) >= _HEADER.size:
             kind, length = _HEADER.unpack_from(self._buffer)
-            if length > self._most or kind not in (JSON, DATA, STDIN, STDOUT, STDERR):
+            if length > self._most or kind not in (JSON, DATA, STDIN, STDOUT, STDERR, NET):
                 raise FrameError(f"kind {kind!r}, {length} bytes", frames)
             end = _HEADER.size + length
             sealed = end + (_SEAL_SIZE if self._seal else 0)

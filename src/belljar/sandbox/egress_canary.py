@@ -14,7 +14,7 @@ from belljar.egress.decide import decide_connection, decide_name
 from belljar.egress.events import Event
 from belljar.egress.rules import Rules
 
-ROLES = ("canary-udp", "canary-tcp")
+ROLES = ("canary-udp", "canary-tcp", "canary-proxy")
 _SECONDS = 5.0
 _ADDRESS = "192.0.2.1"
 """An address for examples: nobody has it."""
@@ -54,6 +54,8 @@ class Canary:
     def _attempt(self, opened: dict[str, socket.socket]) -> Iterator[str]:
         if "canary-udp" in opened and self._tries_name:
             yield from _ask(opened["canary-udp"], self._name)
+        if "canary-proxy" in opened and self._tries_name:
+            yield from _connect(opened["canary-proxy"], self._name)
         if "canary-tcp" in opened and self._tries_host:
             yield from _dial(opened["canary-tcp"], self._port)
 
@@ -75,6 +77,17 @@ def _ask(resolver: socket.socket, name: str) -> Iterator[str]:
         yield f"the egress proxy does not answer for names: {error}"
         return
     if len(answer) < 12 or answer[:2] != number or answer[3] & 0xF != _NXDOMAIN:
+        yield "a name that nobody listed was not refused"
+
+
+def _connect(proxy: socket.socket, name: str) -> Iterator[str]:
+    try:
+        proxy.sendall(f"CONNECT {name}:443 HTTP/1.1\r\nHost: {name}:443\r\n\r\n".encode())
+        answer = proxy.recv(64)
+    except OSError as error:
+        yield f"the egress proxy does not answer: {error}"
+        return
+    if not answer.startswith(b"HTTP/1.1 403"):
         yield "a name that nobody listed was not refused"
 
 

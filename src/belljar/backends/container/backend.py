@@ -11,9 +11,9 @@ import tempfile
 from dataclasses import replace
 
 from belljar.backends.container import live
-from belljar.backends.container.compile import Place, compile_plan, opened_files
+from belljar.backends.container.compile import Place, compile_plan, opened_files, opens
 from belljar.backends.container.engine import Engine, find_engine
-from belljar.backends.container.facts import facts, require_sound_runtime
+from belljar.backends.container.facts import Facts, facts, require_sound_runtime
 from belljar.backends.container.images import BASE_IMAGE, Image, find, look, pull
 from belljar.backends.container.jar import ContainerJar
 from belljar.backends.container.seccomp_profile import profile
@@ -43,8 +43,8 @@ class ContainerBackend:
     def compile(self, policy: Policy, request: RunRequest) -> LaunchPlan:
         """The plan for one run on this engine."""
         place = self._place(policy)[1]
-        if policy.net.enabled and place.enters:
-            for path, content in opened_files(request).items():
+        if opens(policy, place):
+            for path, content in opened_files(request, place).items():
                 _write_once(place.opened, os.path.basename(path), content, anew=True)
         return compile_plan(policy, request, place)
 
@@ -66,9 +66,9 @@ class ContainerBackend:
         """Ask the engine what it is. Raises PrerequisiteError for one that can't be trusted with code."""
         asked = policy.container
         engine = find_engine(self.name, asked.engine, asked.runtime)
-        if engine.runtime == "runsc" and policy.net.enabled:
-            engine = replace(engine, reaches=True)
         known = facts(engine)
+        if engine.runtime == "runsc" and policy.net.enabled and _enters(known):
+            engine = replace(engine, reaches=True)
         require_sound_runtime(known)
         image = _image(engine, asked.image or BASE_IMAGE, pulls=asked.pull == "missing")
         filters = _filters_can_be_made()
@@ -87,11 +87,16 @@ class ContainerBackend:
             processors=os.cpu_count() or 1,
             root=os.geteuid() == 0,
             hard_processes=_most_processes(),
-            enters=known.local and (known.rootless if os.geteuid() else not known.rootless),
-            opened=os.path.join(self._state, "opened"),
+            enters=_enters(known),
+            opened=os.path.join(self._state, "opened" if _enters(known) else "opened-by-relay"),
             hosts=_write_once(self._state, "hosts", _HOSTS) if engine.name == "podman" else "",
             secrets=(f"{home}/.ssh", f"{home}/.aws", self._state, "/run/docker.sock", "/run/podman/podman.sock"),
         )
+
+
+def _enters(known: Facts) -> bool:
+    """Whether the containers' namespaces can be entered: root can enter all, and a user those of his own engine."""
+    return known.local and (known.rootless if os.geteuid() else not known.rootless)
 
 
 def _image(engine: Engine, name: str, *, pulls: bool) -> Image:

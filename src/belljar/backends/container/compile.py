@@ -16,6 +16,7 @@ from belljar.backends.container.guest_program import BOOT
 from belljar.backends.container.report import observes, report
 from belljar.backends.contract import LaunchPlan, RunRequest
 from belljar.backends.network import opening
+from belljar.backends.network.gateway import PROXY_ADDRESS
 from belljar.errors import PolicyError, UsageError
 from belljar.guest import ballast
 from belljar.guest.files import LIVE, RESERVES
@@ -134,7 +135,8 @@ def compile_plan(policy: Policy, request: RunRequest, place: Place) -> LaunchPla
             "rlimits": _rlimits(policy, place),
             "filters": place.filters and not policy.container.privileged,
             "observe": observes(policy, place),
-            "gateway_ports": opening.ports(policy) if opens(policy, place) else None,
+            "gateway_ports": opening.ports(policy) if opens(policy, place) and place.enters else None,
+            "relay": opens(policy, place) and not place.enters,
             "publishes": bool(policy.net.publish) and place.enters,
         },
         report=report(policy, place),
@@ -252,7 +254,7 @@ def _run_arguments(policy: Policy, request: RunRequest, place: Place) -> list[st
     arguments += [part for port in asked.ports for part in ("--publish", f"127.0.0.1:{port}")]
     if opened:
         arguments += _opened_files(request, place)
-        if not place.gvisor:
+        if place.enters and not place.gvisor:
             arguments += ["--sysctl", "net.ipv6.conf.all.disable_ipv6=0"]  # docker switches it off
     elif asked.network == "none" and place.engine != "podman":  # which then has no name server to begin with
         arguments += ["--dns", "127.0.0.1", "--dns-search", "."]  # else the host's domain is there
@@ -271,13 +273,13 @@ def _run_arguments(policy: Policy, request: RunRequest, place: Place) -> list[st
 
 
 def opens(policy: Policy, place: Place) -> bool:
-    """Whether its runs have a gateway, through which the egress proxy is reached and nothing else."""
-    return policy.net.enabled and policy.container.network == "none" and place.enters
+    """Whether its runs reach the egress proxy, and nothing else: by a gateway, or through the gate's own channel."""
+    return policy.net.enabled and policy.container.network == "none" and place.facts.local
 
 
-def opened_files(request: RunRequest) -> dict[str, bytes]:
-    """What a container with a gateway has in its /etc: by path, the content. The resolver, and certificates."""
-    files = {"/etc/resolv.conf": opening.RESOLVER.encode()}
+def opened_files(request: RunRequest, place: Place) -> dict[str, bytes]:
+    """What a container with a network has in its /etc: by path, the content. The resolver, and certificates."""
+    files = {"/etc/resolv.conf": opening.RESOLVER.encode() if place.enters else b""}
     if request.trust is not None:
         directory = os.path.dirname(opening.BUNDLE)
         files |= {f"{directory}/{name}": data for name, data in opening.trust_files(request.trust).items()}
@@ -286,7 +288,7 @@ def opened_files(request: RunRequest) -> dict[str, bytes]:
 
 def _opened_files(request: RunRequest, place: Place) -> list[str]:
     """They are laid over the image's own, one by one."""
-    paths = opened_files(request)
+    paths = opened_files(request, place)
     mounts = [bind(f"{place.opened}/{os.path.basename(path)}", path, writable=False) for path in paths]
     return [part for mount in mounts for part in ("--mount", mount)]
 
@@ -364,7 +366,8 @@ def _environment(policy: Policy, request: RunRequest, place: Place) -> dict[str,
     if request.code is not None and request.language == "javascript":
         environment["NODE_PATH"] = f"{policy.fs.workdir}/node_modules"
     if opens(policy, place):
-        environment |= opening.variables(policy, opening.BUNDLE)
+        proxy = PROXY_ADDRESS if place.enters else "127.0.0.1"
+        environment |= opening.variables(policy, opening.BUNDLE, proxy=proxy)
     environment |= {name: request.env[name] for name in policy.env.pass_ if name in request.env}
     return {**environment, **policy.env.set}
 

@@ -228,6 +228,7 @@ class ContainerJar:
             timeout_seconds=plan.limits["timeout_seconds"],
             order=message + b"".join(files),
             listeners=waiting.listeners(),
+            relays=self._stage["relay"],
             kept=waiting.container.name if self._stage["keep"] else "",
             ended=lambda process: self._run_ended(process, waiting, prepare=prepare),
         )
@@ -301,7 +302,7 @@ class ContainerJar:
         number, slot = str(next(self._numbers)), self._slot()
         container = self._start(number, self._stage["run"], slot=slot)
         expect = self._stage["expect"]
-        container.configure(role="gate", absent=expect["absent"], quota="/tmp")
+        container.configure(role="gate", absent=expect["absent"], quota="/tmp", relay=self._stage["relay"])
         return Waiting(container, slot, self._stage)
 
     def _slot(self) -> str:

@@ -8,9 +8,11 @@ import json
 import os
 import select
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from belljar.backends.container.attached import Attached, ForgedFrameError
@@ -18,6 +20,7 @@ from belljar.backends.container.out_of_memory import told_late
 from belljar.backends.contract import End, Listener, Observation
 from belljar.errors import BelljarError, SandboxUnavailableError
 from belljar.guest import wire
+from belljar.guest.relay import Exit, hand_over
 
 _AHEAD = 1 << 18
 """How much input is sent before the code has taken any."""
@@ -38,11 +41,14 @@ class ContainerProcess:
         timeout_seconds: float,
         order: bytes,
         listeners: tuple[Listener, ...] = (),
+        relays: bool = False,
         kept: str = "",
         ended: Callable[[ContainerProcess], None],
     ) -> None:
         self._container = container
-        self.listeners = listeners
+        self._exit: Exit | None = None
+        self._relay: socket.socket | None = None
+        self.listeners = listeners + (self._open_exit() if relays else ())
         self._order = order
         """What tells the gate to run the code, until it is sent."""
         self._ended = ended
@@ -61,6 +67,20 @@ class ContainerProcess:
         self._outputs = {wire.STDOUT: out, wire.STDERR: err}
         self._stdin = -1 if stdin is None else os.dup(stdin)
         self._credit = _AHEAD
+
+    def _open_exit(self) -> tuple[Listener, ...]:
+        """The way of connections that the gate carries: each is handed to whoever has the first of these listeners.
+
+        The second is such a connection too, with which the host tries what must be refused.
+        """
+        self._relay, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
+        self._exit = Exit(
+            lambda payload: self._container.send(wire.encode(wire.NET, payload)), partial(hand_over, self._relay)
+        )
+        canary, other = socket.socketpair()
+        with other:
+            hand_over(self._relay, b"http-proxy", other)
+        return Listener("relay", 0, theirs.detach()), Listener("canary-proxy", 0, canary.detach())
 
     def start(self) -> None:
         """Begin to listen; and have the code started, unless its listeners have to be served first.
@@ -175,7 +195,13 @@ class ContainerProcess:
         poll = select.poll()  # a program may have more descriptors open than select can tell apart
         for descriptor in descriptors:
             poll.register(descriptor, select.POLLIN)
-        ready = {descriptor for descriptor, _event in poll.poll(1000 * left)}
+        if self._exit is not None:
+            self._exit.register(poll)
+        events = dict(poll.poll(1000 * left))
+        ready = events.keys()
+        if self._exit is not None:
+            for descriptor in ready - set(descriptors):
+                self._exit.handle(descriptor, events[descriptor])
         if self._wake_reader in ready:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._wake_reader, 4096)
@@ -189,6 +215,10 @@ class ContainerProcess:
     def _hear(self, kind: bytes, payload: bytes) -> None:
         if kind in self._outputs:
             self._pass_on(kind, payload)
+            return
+        if kind == wire.NET:
+            if self._exit is not None:
+                self._exit.hear(payload)
             return
         message = json.loads(payload)
         self._credit += int(message.get("took", 0))
@@ -251,6 +281,9 @@ class ContainerProcess:
     def let_go(self) -> None:
         """It is over: close every end but those that the caller reads from."""
         self._close_input()
+        if self._exit is not None and self._relay is not None:
+            self._exit.close()
+            self._relay.close()
         for descriptor in self._outputs.values():
             os.close(descriptor)
         self._outputs = {}

@@ -86,18 +86,24 @@ def _net(policy: Policy, place: Place) -> tuple[Clause, ...]:
     if asked != "none":
         lost = f"the container is on the network {asked!r}, and nothing stands in between"
         return tuple(Clause(key, Status.UNSUPPORTED, f"--network {asked}", lost) for key in NETWORK_CLAUSES)
-    if (policy.net.enabled or policy.net.publish) and not place.enters:
-        return tuple(Clause(key, Status.UNSUPPORTED, "--network none", _NO_GATEWAY) for key in NETWORK_CLAUSES)
+    if policy.net.publish and not place.enters:
+        return tuple(Clause(key, Status.UNSUPPORTED, "--network none", _NO_DOOR) for key in NETWORK_CLAUSES)
+    if policy.net.enabled and not place.facts.local:
+        return tuple(Clause(key, Status.UNSUPPORTED, "--network none", _FAR) for key in NETWORK_CLAUSES)
+    if policy.net.enabled and not place.enters:
+        return tuple(_enforced(key, _BY_RELAY) for key in NETWORK_CLAUSES)
     if policy.net.enabled and place.gvisor:
         by = "a gateway namespace whose only sockets are the egress proxy's; gVisor uses the host's network stack in it"
         return tuple(_enforced(key, by) for key in NETWORK_CLAUSES)
     return network_clauses(policy)
 
 
-_NO_GATEWAY = (
-    "belljar can't enter the container's network, so it stays closed: that takes root, and an engine on this system; "
-    "or use --backend bubblewrap"
+_BY_RELAY = (
+    "no network: the egress proxy is reached through the gate's own channel, by programs that heed HTTP(S)_PROXY "
+    "(others reach nothing; root can lay a cable to the container)"
 )
+_NO_DOOR = "nothing in the container can be reached from here: that takes root, or an engine of your own (podman)"
+_FAR = "the engine is on another machine: use --backend bubblewrap there"
 
 
 def _groups(place: Place) -> tuple[Clause, ...]:

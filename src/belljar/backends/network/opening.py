@@ -47,10 +47,10 @@ def ports(policy: Policy) -> tuple[int, ...]:
     return tuple(wanted)
 
 
-def variables(policy: Policy, bundle: str) -> dict[str, str]:
+def variables(policy: Policy, bundle: str, *, proxy: str = PROXY_ADDRESS) -> dict[str, str]:
     """For programs that like to be told: where the proxy is, which certificates to trust, what stands for a secret."""
-    proxy = f"http://{PROXY_ADDRESS}:{HTTP_PROXY_PORT}"
-    told = {name: proxy for word in ("HTTP_PROXY", "HTTPS_PROXY") for name in (word, word.lower())}
+    address = f"http://{proxy}:{HTTP_PROXY_PORT}"
+    told = {name: address for word in ("HTTP_PROXY", "HTTPS_PROXY") for name in (word, word.lower())}
     told |= {"NO_PROXY": _NO_PROXY, "no_proxy": _NO_PROXY}
     told |= dict.fromkeys(_BUNDLE_VARIABLES, bundle)
     secrets = policy.credentials.values()

@@ -91,6 +91,19 @@ def test_what_is_left_is_removed_containers_first(
     assert not any("removed" in line for line in _noted(notes))
 
 
+def test_what_may_still_come_is_waited_for(keeper: Keeper, scribe: Engine, notes: Path) -> None:
+    """A client that was told to make a container, and has not ended, may yet have it made."""
+    client = ["sh", "-c", "read nothing", "podman", "run", "--name", "c"]
+    with subprocess.Popen(client, stdin=subprocess.PIPE) as alive:
+        keeper.add(scribe.command(), "container", "c")
+        pid = keeper._pid
+        keeper.stop()
+        assert not until(lambda: not is_running(pid), grace_seconds() + 2)
+        alive.communicate(b"")
+    assert until(lambda: not is_running(pid))
+    assert sum("rm -f -v c" in line for line in _noted(notes)) > 4
+
+
 def test_nothing_left_is_nothing_done(keeper: Keeper, scribe: Engine, notes: Path) -> None:
     """And takes no time."""
     keeper.add(scribe.command(), "container", "c")

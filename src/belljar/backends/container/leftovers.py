@@ -62,7 +62,8 @@ def remove(
 ) -> bool:
     """Remove these, containers first; try again until none is there. Whether that was reached within `seconds`.
 
-    For `grace_seconds` they may still come: an engine that was asked to make one before its caller died, makes it.
+    For `grace_seconds` they may still come: an engine that was asked to make one before its caller died, makes it. So
+    they may while the engine's client lives, which on a busy machine takes longer.
     """
     started, pause, at_once = time.monotonic(), _FIRST_PAUSE, _AT_ONCE
     names, stores = list(containers), list(volumes)
@@ -72,7 +73,7 @@ def remove(
         if stores:
             caller.ask("volume", "rm", "-f", *stores)
         age = time.monotonic() - started
-        if age >= grace_seconds and not _are_there(caller, names, stores):
+        if age >= grace_seconds and not (_are_coming(names) or _are_there(caller, names, stores)):
             return True
         if age >= seconds:
             return False
@@ -117,6 +118,16 @@ def _remove_containers(caller: Caller, names: list[str], parts: int) -> None:
         for process in [caller.start("rm", "-f", "-v", *some) for some in slices[first : first + _AT_ONCE]]:
             if process is not None:
                 _finish(process)
+
+
+def _are_coming(names: list[str]) -> bool:
+    """Whether a client lives that was told to make one of them."""
+    for pid in filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc") else ()):
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
+            words = os.fsdecode(file.read()).split("\0")
+            if "--name" in words[:-1] and words[words.index("--name") + 1] in names:
+                return True
+    return False
 
 
 def _are_there(caller: Caller, names: list[str], stores: list[str]) -> bool:

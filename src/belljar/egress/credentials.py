@@ -86,7 +86,9 @@ def outgoing(
 
 def stripped(rules: Rules, headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     """The headers without those that tell of proxies, and those that the policy takes out."""
-    unwanted = {name.encode("ascii") for name in rules.strip_headers} | _ALWAYS_STRIPPED
+    unwanted: frozenset[bytes] = _ALWAYS_STRIPPED
+    if rules.strip_headers:
+        unwanted |= {name.encode("ascii") for name in rules.strip_headers}
     return tuple(
         (name, value) for name, value in headers if name not in unwanted and not name.startswith(_TELLS_OF_PROXIES)
     )
@@ -94,6 +96,13 @@ def stripped(rules: Rules, headers: Iterable[tuple[bytes, bytes]]) -> Headers:
 
 def bound_to(rules: Rules, host: str, port: int) -> tuple[Credential, ...]:
     """The credentials that any rule has for this host and port."""
+    if not rules.credentials:
+        return ()
+    found: tuple[Credential, ...] = rules.remembered(("bound", host, port), lambda: _bound_to(rules, host, port))
+    return found
+
+
+def _bound_to(rules: Rules, host: str, port: int) -> tuple[Credential, ...]:
     names = {
         name
         for rule in rules.allow

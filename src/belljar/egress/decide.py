@@ -12,6 +12,8 @@ In each step what is denied comes first, then what is allowed, and what nothing 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from belljar.egress import paths
 from belljar.egress.addresses import judge
 from belljar.egress.names import (
@@ -97,13 +99,18 @@ def _coded(rules: Rules, rule: Rule, host: str) -> bool:
     return any(entropy(label) > rules.max_name_entropy for label in long)
 
 
-def _by_precision(naming: list[Rule]) -> list[Rule]:
+def _by_precision(naming: Iterable[Rule]) -> list[Rule]:
     """Whole names first, `*` last: the longest pattern leaves the least to whoever asks."""
     return sorted(naming, key=lambda rule: (rule.host.startswith("*"), -len(rule.host)))
 
 
 def decide_connection(rules: Rules, host: str, port: int) -> Verdict:
     """Whether a host may be dialled on this port. What a request says is decided later."""
+    verdict: Verdict = rules.remembered(("connection", host, port), lambda: _connection(rules, host, port))
+    return verdict
+
+
+def _connection(rules: Rules, host: str, port: int) -> Verdict:
     try:
         host = normalise(host)
     except NameRefused as error:
@@ -204,13 +211,14 @@ def decide_request(rules: Rules, request: Request) -> Verdict:
         path, query = paths.split_target(request.target)
     except AmbiguousPath:
         return _refused(rules, "bad-request", "target", connection.rule)
+    denying, allowing = _denying(rules, request.host, request.port), _allowing(rules, request.host, request.port)
+    if not denying and (request.host == HOST_NAME or not allowing[0].narrows):
+        return connection
     said = _Said.of(request, path, query)
-    for rule in _denying(rules, request.host, request.port):
+    for rule in denying:
         if _denies(rule, said):
             return _denial(rule)
-    if request.host == HOST_NAME:
-        return connection
-    return _first_that_allows(rules, request, said)
+    return connection if request.host == HOST_NAME else _first_that_allows(rules, allowing, said)
 
 
 def _authority(rules: Rules, request: Request, rule: Rule | None) -> Verdict | None:
@@ -266,10 +274,10 @@ def _denies(rule: Rule, said: _Said) -> bool:
     return not (rule.query and said.keys is not None and not said.keys & set(rule.query))
 
 
-def _first_that_allows(rules: Rules, request: Request, said: _Said) -> Verdict:
+def _first_that_allows(rules: Rules, allowing: tuple[Rule, ...], said: _Said) -> Verdict:
     """The first rule that allows all of it; else the refusal of the one that came closest."""
     closest: tuple[int, Verdict] | None = None
-    for rule in _allowing(rules, request.host, request.port):
+    for rule in allowing:
         depth, reason, detail = _lacks(rule, said)
         if not reason:
             return _allowed(rule)
@@ -297,12 +305,20 @@ def _lacks(rule: Rule, said: _Said) -> tuple[int, str, str]:
     return 3, "", ""
 
 
-def _allowing(rules: Rules, host: str, port: int) -> list[Rule]:
-    return [rule for rule in rules.allow if port in rule.ports and host_matches(rule.host, host)]
+def _allowing(rules: Rules, host: str, port: int) -> tuple[Rule, ...]:
+    found: tuple[Rule, ...] = rules.remembered(
+        ("allowing", host, port),
+        lambda: tuple(rule for rule in rules.allow if port in rule.ports and host_matches(rule.host, host)),
+    )
+    return found
 
 
-def _denying(rules: Rules, host: str, port: int) -> list[Rule]:
-    return [rule for rule in rules.deny if _port_fits(rule, port) and host_matches(rule.host, host)]
+def _denying(rules: Rules, host: str, port: int) -> tuple[Rule, ...]:
+    found: tuple[Rule, ...] = rules.remembered(
+        ("denying", host, port),
+        lambda: tuple(rule for rule in rules.deny if _port_fits(rule, port) and host_matches(rule.host, host)),
+    )
+    return found
 
 
 def _port_fits(rule: Rule, port: int | None) -> bool:

@@ -13,6 +13,7 @@ from urllib.parse import unquote_to_bytes
 _BAD_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _TWICE = re.compile(r"%(?:2[eEfF]|5[cC]|00|25)")
 _CONTROL = re.compile(r"[\x00-\x20\x7f]")
+_REMEMBERED_LENGTH = 256
 _SLASH = "\ue000"
 """Stands for an encoded slash that is a character of its segment."""
 _UNSAFE = re.compile(rf"[\x00-\x1f\x7f\\{_SLASH}]")
@@ -43,6 +44,11 @@ def readings(path: str) -> tuple[str, ...]:
         AmbiguousPath: when a reading climbs (`..`), holds a control character or a backslash, or is no UTF-8.
 
     """
+    return _readings(path) if len(path) <= _REMEMBERED_LENGTH else _readings.__wrapped__(path)
+
+
+@lru_cache(maxsize=1024)
+def _readings(path: str) -> tuple[str, ...]:
     if _BAD_PERCENT.search(path):
         raise AmbiguousPath(path)
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -14,6 +14,7 @@ _PLACES = (
     *("net.enabled", "net.allowlist", "net.denylist", "net.allow_builtin", "net.host_ports", "net.canary_files"),
     *("net.max_name_length", "net.max_name_entropy", "net.max_names", "net.budget_mb"),
 )
+_REMEMBERED = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,18 @@ class Rules:
     """Whether there are tokens to look for, so that every TLS connection has to be opened."""
     places: Mapping[str, str] = field(default_factory=_empty, compare=False)
     """Keys of `net` to `file:line`."""
+    memo: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+    """What was found out about a host and port, so that it need not be for each request."""
+
+    def remembered(self, key: Any, find: Callable[[], Any]) -> Any:
+        """What `find` says, found once."""
+        try:
+            return self.memo[key]
+        except KeyError:
+            if len(self.memo) >= _REMEMBERED:
+                self.memo.clear()
+            found = self.memo[key] = find()
+            return found
 
     def credential(self, name: str | None) -> Credential | None:
         """The credential of this name, if there is one."""
@@ -81,6 +94,7 @@ class Rules:
         plain = _plain(self)
         for name in ("allow", "deny", "credentials"):
             plain[name] = [_plain(item) for item in plain[name]]
+        del plain["memo"]
         return {**plain, "places": dict(self.places)}
 
     @classmethod

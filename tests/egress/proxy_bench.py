@@ -81,13 +81,16 @@ class Bench:
         """A connection to a name through SOCKS; raises ConnectionRefusedError with the reply's code."""
         name = host.encode() if isinstance(host, str) else host
         sock = self.connect("socks")
-        sock.sendall(b"\x05\x01\x00")
-        assert sock.recv(2) == b"\x05\x00"
-        sock.sendall(b"\x05\x01\x00\x03" + bytes((len(name),)) + name + port.to_bytes(2, "big"))
-        answer = sock.recv(10)
-        if answer[1:2] != b"\x00":
+        try:
+            sock.sendall(b"\x05\x01\x00")
+            assert sock.recv(2) == b"\x05\x00"
+            sock.sendall(b"\x05\x01\x00\x03" + bytes((len(name),)) + name + port.to_bytes(2, "big"))
+            answer = sock.recv(10)
+            if answer[1:2] != b"\x00":
+                raise ConnectionRefusedError(answer.hex())
+        except BaseException:
             sock.close()
-            raise ConnectionRefusedError(answer.hex())
+            raise
         return sock
 
     def close(self) -> None:
@@ -157,7 +160,7 @@ def read_all(sock: socket.socket) -> bytes:
 
 def exchange(sock: socket.socket, data: bytes) -> bytes:
     """Send this and no more; everything that comes back."""
-    with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+    with contextlib.suppress(OSError):
         sock.sendall(data)
         sock.shutdown(socket.SHUT_WR)
     return read_all(sock)

@@ -112,7 +112,11 @@ class Channel:
                 self._end()
                 return
             self.received += len(data)
-            self.on_data(data)
+            try:
+                self.on_data(data)
+            except BaseException:  # a fault of ours: the connection ends, and the loop's handler tells of it
+                self._lose()
+                raise
 
     def _end(self) -> None:
         self.ended = True

@@ -70,6 +70,10 @@ class Conversation:
             await self._begin()
         except (OSError, UnreachableError, asyncio.CancelledError):
             reset(self._sock)
+        except Exception as error:  # noqa: BLE001 a fault of ours, told by the loop's handler; the connection ends
+            self._loop.call_exception_handler({"message": "a connection", "exception": error})
+            reset(self._sock)
+            self.close()
         finally:
             if self._relay is None:
                 self._sock.close()

@@ -282,6 +282,9 @@ class Http1Relay:
             self._refuse(exchange, error.verdict)
             self._advance()
             return
+        except OSError:
+            self.close()
+            return
         self._server = ServerSide(channel, exchange.host, exchange.port, self)
         self._send(exchange)
         self._resume()

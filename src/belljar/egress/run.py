@@ -128,6 +128,7 @@ class Run:
             host = (name if isinstance(name, str) else name.decode("latin-1"))[:253]
         if self.canary_forms and any(form in host.lower().encode("latin-1") for form in self.canary_forms):
             self.canary_found(host, 0)
+            return Verdict(allowed=False, reason="canary"), host
         known = host in self.names
         verdict = decide_name(self.rules, name, names_so_far=len(self.names) - known)
         self.tell_once("name", host, 0, verdict)

@@ -60,7 +60,8 @@ WHERE = {
     "bubblewrap, root": "bubblewrap, started by root, control groups v1",
     "bubblewrap": "bubblewrap, an ordinary user, control groups v2 through systemd",
     "bubblewrap, no groups": "bubblewrap, an ordinary user who gets no control group",
-    "docker": "docker as most have it: its daemon is root, with runc",
+    "docker": "docker as most have it, its daemon is root, with runc; belljar is root too",
+    "docker, user": "the same docker; belljar is an ordinary user who may speak to the daemon",
     "docker, rootless": "docker without root, control groups v2",
     "gvisor": "docker with the runtime runsc",
     "podman, root": "podman, started by root",
@@ -84,6 +85,7 @@ def places() -> dict[str, Callable[[Any], Any]]:
         _bubblewrap(Mechanism.V2_SYSTEMD, root=False),
         _bubblewrap(Mechanism.NONE, root=False),
         _container("docker", "docker", "runc", cgroup="2", rootless=False),
+        _container("docker", "docker", "runc", cgroup="2", rootless=False, enters=False),
         _container("docker", "docker", "runc", cgroup="2", rootless=True),
         _container("gvisor", "docker", "runsc", cgroup="2", rootless=False),
         _container("podman", "podman", "crun", cgroup="2", rootless=False),
@@ -107,7 +109,9 @@ def _bubblewrap(mechanism: Any, *, root: bool) -> Callable[[Any], Any]:
     return lambda policy: report(policy, host)
 
 
-def _container(backend: str, engine: str, runtime: str, *, cgroup: str, rootless: bool) -> Callable[[Any], Any]:
+def _container(
+    backend: str, engine: str, runtime: str, *, cgroup: str, rootless: bool, enters: bool = True
+) -> Callable[[Any], Any]:
     from belljar.backends.container.compile import Place
     from belljar.backends.container.facts import Facts
     from belljar.backends.container.images import BASE_IMAGE
@@ -117,6 +121,7 @@ def _container(backend: str, engine: str, runtime: str, *, cgroup: str, rootless
         version="",
         api_version="",
         runtimes={runtime: ""},
+        runtime_arguments={},
         runtime=runtime,
         runtime_path="",
         runtime_version="",
@@ -144,8 +149,9 @@ def _container(backend: str, engine: str, runtime: str, *, cgroup: str, rootless
         profile="profile.json",
         filters=True,
         processors=8,
-        root=not rootless,
+        root=not rootless and enters,
         hard_processes=-1,
+        enters=enters,
     )
     return lambda policy: report(policy, place)
 

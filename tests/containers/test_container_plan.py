@@ -18,6 +18,7 @@ from belljar.policy.models import Policy
 from belljar.policy.resolve import resolve
 
 FACTS = Facts(
+    runtime_arguments={},
     version="24.0.7",
     api_version="",
     runtimes={"runc": "/usr/bin/runc", "runsc": "/usr/bin/runsc"},

@@ -91,13 +91,13 @@ def _net(policy: Policy, place: Place) -> tuple[Clause, ...]:
     if policy.net.enabled and not place.facts.local:
         return tuple(Clause(key, Status.UNSUPPORTED, "--network none", _FAR) for key in NETWORK_CLAUSES)
     if policy.net.enabled and not place.enters:
-        return tuple(_enforced(key, _BY_RELAY) for key in NETWORK_CLAUSES)
+        return network_clauses(policy, _BY_RELAY)
     if policy.net.enabled and place.gvisor:
-        by = "a gateway namespace whose only sockets are the egress proxy's; gVisor uses the host's network stack in it"
-        return tuple(_enforced(key, by) for key in NETWORK_CLAUSES)
+        return network_clauses(policy, _BY_GVISOR)
     return network_clauses(policy)
 
 
+_BY_GVISOR = "a gateway namespace whose only sockets are the egress proxy's; gVisor uses the host's network stack in it, IPv4 only"
 _BY_RELAY = (
     "no network: the egress proxy is reached through the gate's own channel, by programs that heed HTTP(S)_PROXY "
     "(others reach nothing; root can lay a cable to the container)"

@@ -159,7 +159,8 @@ async def _serve(end: socket.socket, issuer: Issuer, roots: str) -> None:
     control = Control(end, loop)
     loop.set_exception_handler(control.fault)
     proxy = Proxy(issuer, roots, control.tell)
-    wire.send(end, {"op": "ready"})
+    with contextlib.suppress(OSError):  # the host is gone already: that is seen next
+        wire.send(end, {"op": "ready"})
     control.start(proxy)
     await control.done
     proxy.close_all()

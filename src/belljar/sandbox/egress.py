@@ -35,7 +35,6 @@ class Egress:
         self._policy = policy
         self._on_event = on_event
         self._rules = compile_rules(policy)
-        PROXY.start()  # it comes up while the jar does
         self._tokens = {path: os.urandom(20).hex() for path in policy.net.canary_files}
 
     @cached_property
@@ -48,6 +47,10 @@ class Egress:
                 roots += file.read(_MOST_ROOTS)
         bundle = ca.trust_bundle(authority, roots)
         return Trust(bundle, authority.certificate, ca.subject_hash(), java_store(bundle))
+
+    def prepare(self) -> None:
+        """Start the proxy: it comes up while the jar does."""
+        PROXY.start()
 
     def plant(self, jar: Jar) -> None:
         """Write the canary tokens where the policy wants them."""

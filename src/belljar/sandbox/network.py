@@ -31,6 +31,11 @@ class Network:
         """The certificates that its jars trust."""
         return self._egress.trust if self._egress else None
 
+    def prepare(self) -> None:
+        """A jar is about to be opened."""
+        if self._egress:
+            self._egress.prepare()
+
     def plant(self, jar: Jar) -> None:
         """Prepare what a fresh jar has to hold."""
         if self._egress:

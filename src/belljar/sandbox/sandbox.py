@@ -317,6 +317,8 @@ class Sandbox:
                 raise UsageError("this Sandbox is closed")
             if self._jar is None:
                 plan = plan or self.plan(argv=["true"])
+                if self._network:
+                    self._network.prepare()
                 self._jar = self._backend.open(self.policy, plan)
                 self._opened_ns = time.time_ns()
                 if self._network:

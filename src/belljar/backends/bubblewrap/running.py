@@ -223,13 +223,14 @@ class Run:
         return self.ready
 
     def _expectations(self) -> dict[str, Any]:
-        expect = self.spec.expect
+        expect, opened = self.spec.expect, self.spec.gateway_ports is not None
         return {
             **expect,
             "absent": expect["absent"] + self.absent,
             "readonly": expect["readonly"] + self.covered,
             "kernel_uid": os.geteuid(),  # the stage's user is the jar's
-            "interfaces": ["lo", JAR_INTERFACE] if self.spec.gateway_ports is not None and self.cabled else ["lo"],
+            "interfaces": ["lo", JAR_INTERFACE] if opened and self.cabled else ["lo"],
+            "routes": [] if not opened else [JAR_INTERFACE] if self.cabled else ["lo"],
         }
 
     def go(self) -> None:

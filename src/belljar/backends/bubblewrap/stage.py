@@ -120,7 +120,7 @@ class Stage:
                 staged.shortfalls.append(("fs.deny_globs", lost))
         self._runs_fd = os.open(layout.RUNS, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._code_fd = os.open(layout.CODE, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        if self._plan.network and not has_veth():
+        if self._plan.network and not (self._plan.veth and has_veth()):
             self._cabled = False
             staged.shortfalls.append(("net.enabled", WITHOUT_VETH))
         self._launcher_fd = end_with(self._launcher)

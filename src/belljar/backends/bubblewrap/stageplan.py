@@ -68,6 +68,8 @@ class StagePlan:
 
     network: bool = False
     """Whether its jars have a gateway."""
+    veth: bool = True
+    """Whether that may be a namespace of its own."""
 
     def is_late(self, path: str) -> bool:
         """Whether `path` lies in a directory that each run has anew, so that it can be mounted only then."""
@@ -97,6 +99,7 @@ class StagePlan:
             links=tuple((path, target) for path, target in data["links"]),
             runtimes=tuple((index, path) for index, path in data["runtimes"]),
             network=data["network"],
+            veth=data["veth"],
         )
 
 

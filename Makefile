@@ -16,6 +16,8 @@ CONTAINER_SECONDS ?= 5400
 CONTAINER_TESTS ?= tests/conformance tests/attacks tests/containers tests/images
 # Container engines of the tests' own, as root on Debian.
 ENGINES      := $(BIN)/python tests/engines/run.py
+# Which tests run once more as an ordinary user: those in which it matters who started a jar.
+USER_TESTS   ?= tests/attacks tests/cli tests/conformance tests/limits tests/network tests/sandbox tests/seccomp
 # Which tests `make test-vm` runs in the virtual machine.
 VM_TESTS     ?= tests/conformance
 
@@ -46,7 +48,7 @@ test-here:
 	@timeout --foreground --kill-after=20 $(TEST_SECONDS) $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 test-user:
-	@TEST_SECONDS=$(TEST_SECONDS) scripts/test-as-user.sh $(BIN)/python $(PYTEST_ARGS)
+	@TEST_SECONDS=$(TEST_SECONDS) scripts/test-as-user.sh $(BIN)/python $(or $(PYTEST_ARGS),$(USER_TESTS))
 
 test-containers: ## all conformance tests and attacks on docker, gVisor and podman (an hour)
 	@scripts/install-prerequisites.sh test "$(PYTHON)"

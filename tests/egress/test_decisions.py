@@ -156,6 +156,20 @@ def test_addresses(what: tuple[str, str], wanted: str) -> None:
     assert told(decide_address(RULES, host, 443, ip)) == wanted
 
 
+def test_a_star_means_the_public_internet() -> None:
+    """A private address is reached by a rule that names it, or not at all."""
+    rules = rules_of(allowlist=["*", "10.0.0.2"])
+    for ip in ("127.0.0.1", "10.0.0.1", "::1", "fe80::1", "198.18.0.7"):
+        assert (
+            told(decide_name(rules, ip))
+            == told(decide_connection(rules, ip, 443))
+            == "private-address net.allowlist[0]"
+        )
+    for ip in ("8.8.8.8", "2606:4700::1111", "10.0.0.2"):
+        assert decide_name(rules, ip).allowed
+        assert decide_connection(rules, ip, 443).allowed
+
+
 def test_the_host_itself() -> None:
     """Its loopback address, on the ports that are listed."""
     assert decide_address(RULES, HOST_NAME, 5432, "127.0.0.1").allowed

@@ -80,8 +80,10 @@ def decide_name(rules: Rules, name: str | bytes, *, names_so_far: int = 0) -> Ve
     naming = _by_precision([rule for rule in rules.allow if host_matches(rule.host, host)])
     if not naming:
         return _refused(rules, "address-not-listed" if is_address(host) else "name-not-listed")
-    if is_address(host) or any(rule.host == host for rule in naming):
+    if any(rule.host == host for rule in naming):
         return _allowed(naming[0])
+    if is_address(host):
+        return _public(rules, host, naming[0])
     if len(host) > rules.max_name_length:
         return _refused(rules, "name-too-long", f"{len(host)} characters", key="net.max_name_length")
     for rule in naming:
@@ -126,6 +128,8 @@ def _connection(rules: Rules, host: str, port: int) -> Verdict:
     fitting = [rule for rule in naming if port in rule.ports]
     if not fitting:
         return _refused(rules, "port-not-listed", str(port), naming[0])
+    if is_address(host) and not any(rule.host == host for rule in fitting):
+        return _public(rules, host, fitting[0])
     return _allowed(fitting[0])
 
 
@@ -345,6 +349,12 @@ def _allowed(rule: Rule | None) -> Verdict:
 
 def _host_allowed(rules: Rules) -> Verdict:
     return Verdict(allowed=True, key="net.host_ports", where=rules.places.get("net.host_ports", ""))
+
+
+def _public(rules: Rules, ip: str, rule: Rule) -> Verdict:
+    """What a `*` says of an address: it means the public ones."""
+    kind = judge(ip)
+    return _refused(rules, "private-address", f"{ip} is {kind}", rule) if kind else _allowed(rule)
 
 
 def _denial(rule: Rule) -> Verdict:

@@ -133,7 +133,7 @@ def _network_form(key: Key) -> dict[str, Any]:
             return _list({"type": "string", "pattern": rf"^/{_NO_CLIMBING}"})
         case Kind.CREDENTIALS:
             named = {"propertyNames": {"pattern": f"^{CREDENTIAL_PATTERN}$"}}
-            return {"type": "object", **named, "additionalProperties": _record("credentials[]")}
+            return {"type": ["object", "null"], **named, "additionalProperties": _record("credentials[]")}
         case Kind.FROM:
             return {"type": "string", "pattern": f"^({SOURCE_PATTERN})$"}
         case Kind.FORMAT:

@@ -181,6 +181,8 @@ class _Validator:
         return DenyRule(**self._record("net.denylist[]", node, where, needs="host"))
 
     def credentials(self, key: Key, node: Node) -> dict[str, Written]:
+        if node.value is None:
+            return {}  # as a section of which everything is commented out
         if not isinstance(node.value, dict):
             raise InvalidError(f"wanted a mapping of names and mappings, found {node.described}")
         found_: dict[str, Written] = {}

@@ -18,13 +18,15 @@ CONTAINER_TESTS ?= tests/conformance tests/attacks tests/containers tests/images
 ENGINES      := $(BIN)/python tests/engines/run.py
 # Which tests run once more as an ordinary user: those in which it matters who started a jar.
 USER_TESTS   ?= tests/attacks tests/cli tests/conformance tests/limits tests/network tests/sandbox tests/seccomp
+# Where `make bench-egress` has mitmproxy, whose dependencies are its own affair.
+MITMPROXY    := .cache/mitmproxy
 # Which tests `make test-vm` runs in the virtual machine.
 VM_TESTS     ?= tests/conformance
 
 .DEFAULT_GOAL := help
 MAKEFLAGS     += --no-print-directory
 export BELLJAR_TEST_ENGINES BELLJAR_CONTAINER_TESTS
-.PHONY: help demo test test-passes test-here test-user test-containers engines engines-stop test-vm check lint format types layers generated generate bench bench-containers install dev clean
+.PHONY: help demo test test-passes test-here test-user test-containers engines engines-stop test-vm check lint format types layers generated generate bench bench-containers bench-egress install dev clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -106,6 +108,10 @@ bench-containers: dev ## measure what containers cost; BENCH_ARGS=--record write
 	@scripts/install-prerequisites.sh test "$(PYTHON)"
 	@$(ENGINES) around -- $(BIN)/python benchmarks/containers.py $(BENCH_ARGS)
 
+bench-egress: dev $(MITMPROXY)/.installed ## measure the proxy beside squid and mitmproxy; BENCH_ARGS=--record writes benchmarks/egress.md and .svg
+	@scripts/install-prerequisites.sh bench "$(PYTHON)"
+	@$(BIN)/python benchmarks/egress.py $(BENCH_ARGS)
+
 clean: ## remove caches and built files; the virtual environment stays (rm -rf .venv)
 	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	@find src tests scripts benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -125,3 +131,9 @@ $(VENV)/.installed-dev: $(VENV)/.installed pyproject.toml scripts/dependency_gro
 	@echo "== installing what development needs into $(VENV)"
 	@$(BIN)/python scripts/dependency_group.py dev | tr '\n' '\0' | xargs -0 $(PIP) install --quiet
 	@touch $@
+
+# Where it can't be had the benchmark goes without, and says so.
+$(MITMPROXY)/.installed:
+	@echo "== installing mitmproxy into $(MITMPROXY)"
+	@test -x $(MITMPROXY)/bin/python || $(PYTHON) -m venv $(MITMPROXY)
+	@! $(MITMPROXY)/bin/python -m pip --disable-pip-version-check --no-input install --quiet mitmproxy || touch $@

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Installs what belljar (demo) or its tests (test) need from the system and do not find, with apt as root or through sudo.
+# Installs what belljar (demo), its tests (test) or the benchmark of its proxy (bench) need from the system and do not
+# find, with apt as root or through sudo.
 # Where it can't, it says what to type and exits with 1. Nothing is installed that is already there.
 #
 # As root on Debian the tests also get container engines and servers, which they start themselves (tests/engines,
 # tests/network): a package's own daemon is not started. Elsewhere they use what is there.
 #
-#   scripts/install-prerequisites.sh demo|test [PYTHON]
+#   scripts/install-prerequisites.sh demo|test|bench [PYTHON]
 set -euo pipefail
 
-purpose=${1:?demo or test}
+purpose=${1:?demo, test or bench}
 python=${2:-python3}
 required=()   # packages without which there is no point in going on
 wanted=()     # packages without which some tests are skipped
@@ -26,6 +27,7 @@ look() {
   python_works "$python" || required+=(python3 python3-venv)
   has bwrap || required+=(bubblewrap)
   has_library 'libseccomp\.so\.2' || required+=(libseccomp2)
+  [ "$purpose" != bench ] || look_for_proxies
   [ "$purpose" = test ] || return 0
   has node || wanted+=(nodejs)
   has gcc || wanted+=(gcc libc6-dev)
@@ -61,6 +63,11 @@ look_for_servers() {
   has redis-server || engines+=(redis-server)
   has sshd || engines+=(openssh-server)
   compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || engines+=(postgresql)
+}
+
+# What the egress proxy is compared with; this squid can open TLS.
+look_for_proxies() {
+  has squid || [ "$(id -u)" != 0 ] || ! is_debian || engines+=(squid-openssl)
 }
 
 as_root() {
@@ -126,6 +133,7 @@ stay_off() {
   case " $* " in *' redis-server '*) units+=(redis-server.service) ;; esac
   case " $* " in *' openssh-server '*) units+=(ssh.service) ;; esac
   case " $* " in *' postgresql '*) units+=(postgresql.service) ;; esac
+  case " $* " in *' squid-openssl '*) units+=(squid.service) ;; esac
   [ "${#units[@]}" = 0 ] || systemctl --quiet disable "${units[@]}" >>"$log" 2>&1 || true
 }
 

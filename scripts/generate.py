@@ -187,9 +187,9 @@ backend `unconfined` can be used only if it is named there.
 What [hands the host to the code](container-options.md#what-only-unrestricted-may-have) must be named there too, beside
 `extends: unrestricted` in the policy itself.
 
-Where it writes `net.allowlist`, `net.host_ports` and `net.allow_builtin` are empty unless it writes them too. A
-credential that one of its rules names must be defined there; whoever writes a rule beneath it names the credential and
-need not define it again.
+Where it writes `net.allowlist`, `net.host_ports` and `net.allow_builtin` are empty unless it writes them too, and so is
+`net.publish` where it writes `net.enabled: false`. A credential that one of its rules names must be defined there;
+whoever writes a rule beneath it names the credential and need not define it again.
 
 An absolute pattern of its `fs.deny_globs` covers mounts too: with `/home/**`, a source in /home is refused unless the
 managed policy itself has a mount whose source is there.

@@ -106,6 +106,11 @@ REFUSED = {
         "net: {publish: ['80:80', '81:80']}",
         "p.yaml:1:26: net.publish: wanted nothing beyond 80:80, as the managed policy says (managed.yaml:1:16), found 81:80",
     ),
+    "a published port of a closed network": (
+        "net: {enabled: false}",
+        "net: {publish: [80]}",
+        "p.yaml:1:17: net.publish: wanted nothing beyond none, as the managed policy says (managed.yaml:1:16), found 80:80",
+    ),
     "a credential of another's": (
         "credentials: {a: {from: env:A}}",
         "credentials: {a: {from: env:B}}",

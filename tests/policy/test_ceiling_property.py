@@ -175,9 +175,8 @@ def _network(policy: Policy, net: dict[str, Any]) -> Iterator[str]:
     for name in ("host_ports", "allow_builtin"):
         if name in net and not set(getattr(asked, name)) <= set(net[name]):
             yield f"net.{name}"
-    if "publish" in net and not set(asked.publish) <= {
-        "8000:8000" if port == 8000 else port for port in net["publish"]
-    }:
+    published = {f"{port}:{port}" if isinstance(port, int) else port for port in net.get("publish", ())}
+    if ("publish" in net or net.get("enabled") is False) and not set(asked.publish) <= published:
         yield "net.publish"
     if not {name.lower() for name in net.get("strip_headers", ())} <= set(asked.strip_headers):
         yield "net.strip_headers"

@@ -33,8 +33,7 @@ def apply(merged: Merged, ceiling: Layer, problems: Problems) -> None:
             _BINDERS[KEYS[key].bound](binding, key, written)
     binding.unconfined()
     binding.sources_denied()
-    if "net.allowlist" in ceiling:
-        binding.beyond_the_allowlist()
+    binding.unwritten()
 
 
 class _Ceiling:
@@ -157,11 +156,19 @@ class _Ceiling:
         if key in self.values:
             self.values[key] = self.values[key]._replace(value=tuple(kept))
 
-    def beyond_the_allowlist(self) -> None:
-        """Who says which hosts are reached has also said it of the host itself, and of the built-in deny list."""
-        for key in ("net.host_ports", "net.allow_builtin"):
-            if key not in self.ceiling:
-                self._keep(key, set(), self.ceiling["net.allowlist"].origin)
+    def unwritten(self) -> None:
+        """Bind what is meant without being written.
+
+        Who says which hosts are reached has also said it of the host itself, and of the built-in deny list. Who closes
+        the network has closed it in both directions.
+        """
+        closing = {"net.host_ports": "net.allowlist", "net.allow_builtin": "net.allowlist"}
+        enabled = self.ceiling.get("net.enabled")
+        if enabled and not enabled.value:
+            closing["net.publish"] = "net.enabled"
+        for key, by in closing.items():
+            if by in self.ceiling and key not in self.ceiling:
+                self._keep(key, set(), self.ceiling[by].origin)
 
     def added(self, key: str, limit: Written) -> None:
         present = [item.value for item in self._items(key)]

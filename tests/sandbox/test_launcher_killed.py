@@ -22,8 +22,12 @@ import pytest
 
 import belljar
 from belljar import Sandbox, SandboxUnavailableError
-from belljar.backends.bubblewrap import lifeline, wire
+from belljar.backends.bubblewrap import layout, lifeline, wire
 from belljar.backends.bubblewrap.client import LAUNCHER
+from belljar.backends.bubblewrap.host import find_bwrap
+from belljar.backends.bubblewrap.kernel_uid import FIRST_UID
+from belljar.backends.bubblewrap.orphans import end_abandoned
+from belljar.backends.bubblewrap.running import COMMAND
 from belljar.limits.detect import Mechanism, detect
 from belljar.limits.naming import is_of
 
@@ -429,6 +433,53 @@ def test_one_whose_parent_died_first_ends_at_once() -> None:
             tie(os.getpid())  # some process that is not the parent, as a dead one is not
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+
+
+def _left_alone(argv: list[str]) -> tuple[int, int]:
+    """The child of a bubblewrap that was killed before that child asked to die with it, and what it waits for."""
+    reader, writer = os.pipe()
+    words = ["--unshare-user", "--unshare-pid", "--ro-bind", "/", "/", "--block-fd", str(reader)]
+    arguments = os.memfd_create("arguments")
+    os.write(arguments, b"".join(os.fsencode(word) + b"\0" for word in words))
+    os.lseek(arguments, 0, os.SEEK_SET)
+    program = find_bwrap()
+    assert program is not None
+    bwrap = os.fork()
+    if bwrap == 0:
+        try:
+            os.set_inheritable(reader, True)
+            os.dup2(arguments, layout.ARGS_FD)
+            os.execve(program, argv, {})
+        finally:
+            os._exit(126)
+    os.close(arguments)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not (children := _children(bwrap)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.kill(bwrap, signal.SIGKILL)
+    os.waitpid(bwrap, 0)
+    os.close(reader)
+    return children[0], writer
+
+
+@pytest.mark.parametrize("ours", [True, False], ids=["ours", "another's"])
+def test_what_has_no_group_is_found_by_its_command(ours: bool) -> None:
+    """By the next launcher, which leaves alone what only looks like it."""
+    argv = COMMAND if ours else [*COMMAND[:-1], "exit 3"]
+    lost, awaited = _left_alone(argv)
+    try:
+        assert _state(lost) in "SD"
+        end_abandoned(COMMAND, first_uid=FIRST_UID)
+        deadline = time.monotonic() + (PROMPT_SECONDS if ours else 0.2)
+        while _state(lost) in "SD" and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert (_state(lost) in "SD") is not ours
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(lost, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            os.waitpid(lost, 0)
+        os.close(awaited)
 
 
 def test_answer_that_nobody_read_is_not_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:

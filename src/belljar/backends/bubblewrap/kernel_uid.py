@@ -9,13 +9,13 @@ import os
 
 from belljar.errors import PrerequisiteError, SandboxUnavailableError
 
-_FIRST = 0x70000000
+FIRST_UID = 0x70000000
 _SLOTS = 512
 
 
 def spare_uid(taken: set[int]) -> int:
     """A user id that no one has. Inside a container with few ids, one from the end of its range."""
-    base = _FIRST + os.getpid() * _SLOTS
+    base = FIRST_UID + os.getpid() * _SLOTS
     ranges = _mapped()
     if not any(first <= base and base + _SLOTS <= first + count for first, count in ranges):
         base = _end_of_range(ranges)

@@ -18,8 +18,9 @@ from typing import NamedTuple, NoReturn
 
 from belljar.backends import kernel
 from belljar.backends.bubblewrap import stage, wire
-from belljar.backends.bubblewrap.kernel_uid import spare_uid
-from belljar.backends.bubblewrap.orphans import end_orphans
+from belljar.backends.bubblewrap.kernel_uid import FIRST_UID, spare_uid
+from belljar.backends.bubblewrap.orphans import end_abandoned, end_orphans
+from belljar.backends.bubblewrap.running import COMMAND
 from belljar.backends.bubblewrap.stageplan import StagePlan
 from belljar.backends.seccomp import filters
 from belljar.errors import BelljarError
@@ -143,6 +144,8 @@ class Launcher:
         if self._count == 1:
             with contextlib.suppress(BelljarError, OSError):
                 sweep_stale(support)  # of launchers that were killed
+            with contextlib.suppress(OSError):
+                end_abandoned(COMMAND, first_uid=FIRST_UID)
 
     def _support(self, support: CgroupSupport) -> CgroupSupport:
         """What the host found, and on cgroup v2 what it is after we made room for groups in it, once."""

@@ -8,6 +8,10 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections.abc import Sequence
+
+_PARENTS = ("belljar-stage", "bwrap")
+"""Whose children live."""
 
 
 def end_orphans(known: set[int]) -> None:
@@ -16,6 +20,41 @@ def end_orphans(known: set[int]) -> None:
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
+
+
+def end_abandoned(command: Sequence[str], *, first_uid: int) -> None:
+    """Kill what a killed launcher and stage left of an earlier belljar: bubblewrap with our command, and no parent.
+
+    Only what is this user's; or, for root, of the users from `first_uid` on, which are jars' alone.
+    """
+    wanted = b"".join(os.fsencode(word) + b"\0" for word in command)
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError):
+                _end_if_abandoned(int(name), wanted, first_uid)
+
+
+def _end_if_abandoned(pid: int, wanted: bytes, first_uid: int) -> None:
+    owner = os.stat(f"/proc/{pid}").st_uid
+    if owner != os.geteuid() and not (os.geteuid() == 0 and owner >= first_uid):
+        return
+    with open(f"/proc/{pid}/cmdline", "rb") as file:
+        if file.read(len(wanted) + 1) != wanted:
+            return
+    handle = os.pidfd_open(pid)  # from here on it can't be another one with the same number
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            same = file.read(len(wanted) + 1) == wanted
+        parent = _parent(str(pid))
+        if same and _name(parent) not in _PARENTS and _parent(str(pid)) == parent:
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+    finally:
+        os.close(handle)
+
+
+def _name(pid: int) -> str:
+    with open(f"/proc/{pid}/comm") as file:
+        return file.read().strip()
 
 
 def _children() -> set[int]:

@@ -46,6 +46,9 @@ GATE = f'echo ready >&4;read -r g <&4&&[ "$g" = go ]&&exec 4>&-&&. {layout.JAR_C
 """The gate inside the jar: only the word opens it, end of file ends it. It starts with no environment at all, so that
 nothing of the policy's or the code's (LD_PRELOAD) is in a process before the canaries have looked."""
 
+COMMAND = ["bwrap", "--args", str(layout.ARGS_FD), "--", "/bin/sh", "-c", GATE]
+"""What bubblewrap is started with; all that differs between jars it reads from a descriptor."""
+
 _ERRORS_FD, _LISTENER_FD = 6, 7
 """Descriptors of the child that bubblewrap does not get."""
 
@@ -173,8 +176,7 @@ class Run:
             os.closerange(_LISTENER_FD, 1 << 20)
             _default_signals()
             die_with(stage)
-            command = ["bwrap", "--args", str(layout.ARGS_FD), "--", "/bin/sh", "-c", GATE]
-            os.execve(self.spec.bwrap, command, {})  # noqa: S606
+            os.execve(self.spec.bwrap, COMMAND, {})  # noqa: S606
         except BaseException as error:  # noqa: BLE001 - whatever it is, the child must not live on as a second stage
             with contextlib.suppress(OSError):
                 os.write(errors, f"{type(error).__name__}: {error}".encode()[:500])

@@ -211,9 +211,9 @@ def as_text(found: Found, judged: list[Limit], routes: list[Route], rounds: int)
 NOTES = f"""
 The proxy has a processor for itself; the client and the server share the others. A request is a GET of {len(BODY)}
 bytes over a kept connection; requests a second are counted with {CONNECTIONS} connections, each of which asks again
-when it is answered, and the proxy's processor time is what one of these took. Squid and mitmproxy cache and log nothing; belljar
-tells of every decision. All three verify the server's certificate. `{JAR}` is the transparent route: a program
-in a bubblewrap jar that knows of no proxy.
+when it is answered, and the proxy's processor time is what one of these took. Squid and mitmproxy cache nothing and
+log nothing; belljar tells of every decision. All three verify the server's certificate. `{JAR}` is the
+transparent route: a program in a bubblewrap jar that knows of no proxy.
 
 ![Requests a second and bytes a second, as a ratio to direct](egress.svg)
 """

@@ -106,12 +106,32 @@ def test_added(host: str, target: str, headers: Headers, wanted: Headers, wanted
     assert result.target == wanted_target
 
 
+def test_a_cookie_that_is_the_credential() -> None:
+    """The format says where the placeholder is."""
+    spec = {"from": "env:S", "header": "Cookie", "format": "session={}", "placeholder": "placeholder"}
+    layer = {"net": {"enabled": True, "allowlist": [{"host": "a.test", "credential": "s"}]}, "credentials": {"s": spec}}
+    rules = compile_rules(resolve(layers=[layer], managed=None))
+    for value, wanted in {"session=placeholder": True, "session=mine": False}.items():
+        request = Request("a.test", 443, True, "GET", "/", "a.test", ((b"cookie", value.encode()),))
+        result = outgoing(rules, rules.allow[0], request, {"s": "s3cret"})
+        assert isinstance(result, Outgoing) is wanted
+        if isinstance(result, Outgoing):
+            assert result.headers == ((b"cookie", b"session=s3cret"),)
+
+
 def test_basic_with_a_placeholder_inside() -> None:
     """As git sends a password."""
     inside = base64.b64encode(b"x-token:placeholder-basic").decode()
     assert (
         headers_of(sent("basic.test", "/", {"authorization": f"Basic {inside}"}))["authorization"] == f"Basic {BASIC}"
     )
+
+
+def test_a_header_that_names_another_method() -> None:
+    """What a credential is narrowed to, it is in every reading of a request."""
+    assert "authorization" in headers_of(sent("narrow.test", "/v1/x"))
+    for name, value in {"x-http-method-override": "DELETE", "x-original-url": "/v2"}.items():
+        assert "authorization" not in headers_of(sent("narrow.test", "/v1/x", {name: value}))
 
 
 FOREIGN = [

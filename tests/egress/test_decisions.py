@@ -255,6 +255,8 @@ REQUESTS = {
     "GET shop.test/admin/x": "denied-by-rule net.denylist[3]",
     "GET shop.test//admin/": "denied-by-rule net.denylist[3]",
     "GET shop.test/x/../admin": "denied-by-rule net.denylist[3]",
+    "GET shop.test/ADMIN/x": "denied-by-rule net.denylist[3]",
+    "GET shop.test/?DEBUG=1": "denied-by-rule net.denylist[4]",
     "GET shop.test/administration": "ok net.allowlist[9]",
     "GET shop.test/?debug": "denied-by-rule net.denylist[4]",
     "GET shop.test/?a=1&debug=1": "denied-by-rule net.denylist[4]",

@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote_plus
 
 from belljar.egress import paths
 from belljar.egress.addresses import judge
-from belljar.egress.decide import Request, Verdict
+from belljar.egress.decide import Request, Said, Verdict
 from belljar.egress.names import host_matches, is_address, split_authority
 from belljar.egress.paths import AmbiguousPath
 from belljar.egress.rules import Rule, Rules
@@ -141,12 +141,14 @@ def _without_credentials(headers: Headers, bound: tuple[Credential, ...]) -> tup
 
 
 def _is_placeholder(value: bytes, credential: Credential) -> bool:
-    """Whether a header holds the placeholder, by itself, after a scheme, or inside of HTTP Basic."""
+    """Whether a header holds the placeholder: by itself, after a scheme, in the format, or inside of HTTP Basic."""
     if not credential.placeholder:
         return False
     wanted = credential.placeholder.encode("ascii")
     scheme, _, rest = value.strip().rpartition(b" ")
-    if rest == wanted:
+    if rest == wanted or (credential.header.lower().encode("ascii"), value) == _header(
+        credential, credential.placeholder
+    ):
         return True
     if scheme.strip().lower() != b"basic":
         return False
@@ -223,14 +225,15 @@ def applies(credential: Credential, request: Request) -> bool:
     """Whether a credential is for this request, of those whose rule names it."""
     if credential.hosts and not any(host_matches(host, request.host) for host in credential.hosts):
         return False
-    if credential.methods and request.method not in credential.methods:
-        return False
-    if not credential.paths:
+    if not (credential.methods or credential.paths):
         return True
     try:
-        return paths.allowed_by(credential.paths, paths.readings(paths.split_target(request.target)[0]))
+        said = Said.of(request, *paths.split_target(request.target))
     except AmbiguousPath:
         return False
+    if credential.methods and not set(said.methods) <= set(credential.methods):
+        return False
+    return not credential.paths or (said.paths is not None and paths.allowed_by(credential.paths, said.paths))
 
 
 def _stays_here(rule: Rule | None, host: str) -> bool:
@@ -251,7 +254,6 @@ class Scrubber:
     def __init__(self, secrets: Iterable[bytes]) -> None:
         forms = {form for secret in secrets if secret for form in (secret, base64.b64encode(secret))}
         self._forms = sorted(forms, key=len, reverse=True)
-        self._longest = max(map(len, forms), default=1)
         self._held = b""
 
     def feed(self, chunk: bytes) -> bytes:
@@ -274,11 +276,15 @@ class Scrubber:
 
     def _beginning(self, text: bytes) -> int:
         """How many bytes at the end could be the beginning of a secret."""
-        for length in range(min(self._longest - 1, len(text)), 0, -1):
-            end = text[-length:]
-            if any(form.startswith(end) for form in self._forms):
-                return length
-        return 0
+        return max((_overlap(text, form) for form in self._forms), default=0)
+
+
+def _overlap(text: bytes, form: bytes) -> int:
+    """How many bytes at the end of `text` are the beginning of `form`."""
+    at = text.find(form[:1], max(0, len(text) - len(form) + 1))
+    while at >= 0 and not form.startswith(text[at:]):
+        at = text.find(form[:1], at + 1)
+    return len(text) - at if at >= 0 else 0
 
 
 def scrub(body: bytes, secrets: Iterable[bytes]) -> bytes:

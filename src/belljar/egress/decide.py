@@ -218,7 +218,7 @@ def decide_request(rules: Rules, request: Request) -> Verdict:
     denying, allowing = _denying(rules, request.host, request.port), _allowing(rules, request.host, request.port)
     if not denying and (request.host == HOST_NAME or not allowing[0].narrows):
         return connection
-    said = _Said.of(request, path, query)
+    said = Said.of(request, path, query)
     for rule in denying:
         if _denies(rule, said):
             return _denial(rule)
@@ -240,7 +240,7 @@ def _authority(rules: Rules, request: Request, rule: Rule | None) -> Verdict | N
     return None
 
 
-class _Said:
+class Said:
     """What a request says, in every way in which it could be understood."""
 
     __slots__ = ("keys", "methods", "paths")
@@ -252,7 +252,8 @@ class _Said:
         self.keys = keys
 
     @classmethod
-    def of(cls, request: Request, path: str, query: str) -> _Said:
+    def of(cls, request: Request, path: str, query: str) -> Said:
+        """Read a request whose target was split into these."""
         methods = [request.method]
         readings: tuple[str, ...] | None
         keys: frozenset[str] | None
@@ -269,16 +270,18 @@ class _Said:
         return cls(tuple(methods), readings, keys)
 
 
-def _denies(rule: Rule, said: _Said) -> bool:
-    """What can't be understood fits every pattern of a deny rule."""
+def _denies(rule: Rule, said: Said) -> bool:
+    """What can't be understood fits every pattern of a deny rule, and case makes no difference to one."""
     if rule.methods and not any(method.upper() in rule.methods for method in said.methods):
         return False
     if rule.paths and said.paths is not None and not paths.denied_by(rule.paths, said.paths):
         return False
-    return not (rule.query and said.keys is not None and not said.keys & set(rule.query))
+    if rule.query and said.keys is not None:
+        return bool({key.lower() for key in said.keys} & {key.lower() for key in rule.query})
+    return True
 
 
-def _first_that_allows(rules: Rules, allowing: tuple[Rule, ...], said: _Said) -> Verdict:
+def _first_that_allows(rules: Rules, allowing: tuple[Rule, ...], said: Said) -> Verdict:
     """The first rule that allows all of it; else the refusal of the one that came closest."""
     closest: tuple[int, Verdict] | None = None
     for rule in allowing:
@@ -291,7 +294,7 @@ def _first_that_allows(rules: Rules, allowing: tuple[Rule, ...], said: _Said) ->
     return closest[1]
 
 
-def _lacks(rule: Rule, said: _Said) -> tuple[int, str, str]:
+def _lacks(rule: Rule, said: Said) -> tuple[int, str, str]:
     """What a rule does not allow of a request: how far it got, the reason and a detail. No reason: it allows all."""
     for method in said.methods:
         if rule.methods and method not in rule.methods:

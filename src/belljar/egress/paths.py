@@ -85,10 +85,10 @@ def allowed_by(paths: tuple[str, ...], all_readings: tuple[str, ...]) -> bool:
 
 
 def denied_by(paths: tuple[str, ...], all_readings: tuple[str, ...]) -> bool:
-    """Whether any reading fits one of the globs, with or without a slash at its end."""
+    """Whether any reading fits one of the globs, in any case, with or without a slash at its end."""
     for reading in all_readings:
         bare = reading.rstrip("/")
-        if any(matches(glob, form) for glob in paths for form in (reading, bare, bare + "/")):
+        if any(_pattern(glob, re.IGNORECASE).match(form) for glob in paths for form in (reading, bare, bare + "/")):
             return True
     return False
 
@@ -99,7 +99,7 @@ def matches(glob: str, path: str) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _pattern(glob: str) -> re.Pattern[str]:
+def _pattern(glob: str, flags: int = 0) -> re.Pattern[str]:
     segments = glob.split("/")[1:]
     text = ""
     for at, segment in enumerate(segments):
@@ -108,7 +108,7 @@ def _pattern(glob: str) -> re.Pattern[str]:
             text += "/(?s:.*)" if last else "(?:/[^/]*)*?"
         else:
             text += "/" + "[^/]*".join(re.escape(_decoded_within_segments(part)) for part in segment.split("*"))
-    return re.compile(text + r"\Z")
+    return re.compile(text + r"\Z", flags)
 
 
 def query_keys(query: str) -> frozenset[str]:

@@ -14,13 +14,22 @@ import struct
 from collections.abc import Callable
 
 CHUNK = 64 << 10
-HIGH_WATER = 64 << 10
+HIGH_WATER = 32 << 10
 """More queued than this, and the other end is to be paused."""
+_SMALL_CHUNK = 4 << 10
+_MUCH = 20 << 20
+"""When all channels together hold more than this for peers that do not read, only small chunks are read."""
 _READS_AT_ONCE = 4
 _LINGER_SECONDS = 3.0
 _FLUSH_SECONDS = 600.0
 """How long a peer may take to read the last of what is queued for it."""
 _RESET = struct.pack("ii", 1, 0)
+
+
+class _Held:
+    """What all channels hold in their queues."""
+
+    total = 0
 
 
 def _ignore() -> None:
@@ -96,11 +105,12 @@ class Channel:
             self._loop.remove_reader(self.sock)
 
     def _readable(self) -> None:
+        size = CHUNK if _Held.total < _MUCH else _SMALL_CHUNK
         for _read in range(_READS_AT_ONCE if self.tls else 1):
             if not self._reading:
                 return
             try:
-                data = self.sock.recv(CHUNK)
+                data = self.sock.recv(size)
             except (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 return
             except ssl.SSLEOFError:  # gone without a word: as the network would tell it
@@ -140,6 +150,7 @@ class Channel:
                 return
         self._queue.append(data)
         self.queued += len(data)
+        _Held.total += len(data)
         if not self._writing and not self.closed:
             self._writing = True
             self._loop.add_writer(self.sock, self._writable)
@@ -171,6 +182,7 @@ class Channel:
         data = self._queue[0] if len(self._queue) == 1 else b"".join(self._queue)
         rest = self._send(data)
         self._queue = [rest] if rest else []
+        _Held.total -= self.queued - len(rest)
         self.queued = len(rest)
         if rest or self.closed:
             return
@@ -242,6 +254,7 @@ class Channel:
             self._timer.cancel()
             self._timer = None
         self._queue = []
+        _Held.total -= self.queued
         self.queued = 0
         self.sock.close()
         self.on_data, self.on_end, self.on_drained = _ignore_data, _ignore, _ignore

@@ -13,6 +13,7 @@ TCP, UDP, ICMP, ICMP6 = 6, 17, 1, 58
 NAMES = {TCP: "tcp", UDP: "udp", ICMP: "icmp", ICMP6: "icmpv6"}
 _EXTENSIONS = frozenset({0, 43, 60})
 _FRAGMENT = 44
+_SYN, _ACK = 2, 16
 _MAX_EXTENSIONS = 8
 
 
@@ -27,7 +28,7 @@ class Attempt:
 
 
 def attempt(packet: bytes) -> Attempt | None:
-    """Of a packet that starts at its IP header."""
+    """Of a packet that starts at its IP header; None when it is not the beginning of anything."""
     if not packet:
         return None
     version = packet[0] >> 4
@@ -50,6 +51,8 @@ def _beyond_extensions(protocol: int, rest: bytes) -> tuple[int, bytes]:
     return protocol, rest
 
 
-def _of(protocol: int, address: bytes, rest: bytes) -> Attempt:
+def _of(protocol: int, address: bytes, rest: bytes) -> Attempt | None:
+    if protocol == TCP and (len(rest) < 14 or rest[13] & (_SYN | _ACK) != _SYN):  # part of a connection, or its end
+        return None
     has_port = protocol in (TCP, UDP) and len(rest) >= 4
     return Attempt(protocol, str(ipaddress.ip_address(address)), int.from_bytes(rest[2:4], "big") if has_port else 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from belljar.egress import nameserver
@@ -52,17 +52,22 @@ class Proxy:
                 run.listen(sock, port, partial(_Questions, run))
             elif role == "dns-udp":
                 run.answer_names(sock)
+            elif role == "relay":
+                run.take_over(sock, partial(_converse, self, run))
             elif role == "packet":
                 run.watch(sock)
             else:
                 sock.close()
         run.start()
 
-    def close(self, run_id: str) -> None:
-        """End a run: when this returns, nothing of it is open."""
+    def close(self, run_id: str, closed: Callable[[], None] = lambda: None) -> None:
+        """End a run, and say so when nothing of it is open any more."""
         run = self._runs.pop(run_id, None)
-        if run is not None:
+        if run is None:
+            closed()
+        else:
             run.close()
+            run.when_empty(closed)
 
     def close_all(self) -> None:
         """End every run."""

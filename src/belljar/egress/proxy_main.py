@@ -11,6 +11,7 @@ import select
 import signal
 import socket
 import sys
+from functools import partial
 from typing import Any
 
 from belljar.egress import wire
@@ -97,9 +98,11 @@ class Control:
             self._serve(message, self._listeners.pop(run_id))
         elif message["op"] == "close":
             self._listeners.pop(run_id)
-            self._proxy.close(run_id)
-            self._flush()
-            self._send({"op": "closed", "run": run_id})
+            self._proxy.close(run_id, partial(self._closed, run_id))
+
+    def _closed(self, run_id: str) -> None:
+        self._flush()
+        self._send({"op": "closed", "run": run_id})
 
     def _serve(self, message: wire.Message, listeners: list[tuple[str, int, socket.socket]]) -> None:
         assert self._proxy is not None

@@ -23,6 +23,8 @@ from belljar.egress.synthetic import Names
 MAX_CONNECTIONS = 1024
 _ACCEPTED_AT_ONCE = 64
 _SWEEP_SECONDS = 5.0
+_PACKET_OUTGOING = 4
+"""Of `sockaddr_ll`: what the gateway itself sends, its answers and refusals."""
 _MAX_TOLD = 4096
 """Of things told once: refused names, attempts on closed ports."""
 _CROWDED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -72,6 +74,7 @@ class Run:
         self._ports: set[int] = set()
         self._accepting = False
         self._stopped = False
+        self._when_empty: Callable[[], None] = lambda: None
         self._sweeping = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
 
     def _sweep(self) -> None:
@@ -232,9 +235,11 @@ class Run:
     def _packets(self, sock: socket.socket, skipped: int) -> None:
         for _packet in range(_ACCEPTED_AT_ONCE):
             try:
-                packet = sock.recv(256)
+                packet, place = sock.recvfrom(256)
             except OSError:
                 return
+            if place[2] == _PACKET_OUTGOING:
+                continue
             tried = attempt(packet[skipped:])
             if tried is not None:
                 self._attempted(tried)
@@ -261,11 +266,21 @@ class Run:
     def remove(self, connection: Closable) -> None:
         """Count it out."""
         self._connections.discard(connection)
+        if self.closed:
+            if not self._connections:
+                self._when_empty()
+            return
         if not self._accepting and len(self._connections) < MAX_CONNECTIONS:
             self.start()
 
+    def when_empty(self, told: Callable[[], None]) -> None:
+        """Call this when the last connection has ended, after `close`."""
+        self._when_empty = told
+        if not self._connections:
+            told()
+
     def close(self) -> None:
-        """End every listener and every connection."""
+        """End every listener and every connection; those that are being set up end in the loop's next turn."""
         if self.closed:
             return
         self.closed = True

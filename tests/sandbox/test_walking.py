@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from belljar.backends.bubblewrap.tree import remove_in_place, remove_tree
+from belljar.backends.bubblewrap.tree import remove_in_place
 from belljar.backends.hostile_files import open_beneath, walk
+from belljar.guest.tree import remove_tree
 from belljar.sandbox.artifacts import save
 
 

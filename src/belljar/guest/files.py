@@ -20,13 +20,13 @@ from typing import Any
 
 from belljar.guest import wire
 from belljar.guest.ballast import Ballast
+from belljar.guest.tree import READ, enter, kind, make_directories, open_beneath, open_name, remove_tree, walk
 
-_STEP = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _BATCH_BYTES = wire.MAX_FRAME // 2
 _ENTRY_BYTES, _NAME_BYTE = 250, 6
 """What an entry takes in a message at most: so much, and so much for each byte of its path (`\\udcff`)."""
-_TRIES = 20
 _moves = itertools.count(1)
+_DEPTH, _EVERYTHING = 200, 1 << 62
 RESERVES = {".room": 1 << 16, ".name": 0}
 """In a directory for code: bytes for the code's own file, and the file that becomes it. They are no part of what the
 policy lets the code write, so that after code that fills everything another can still start."""
@@ -42,7 +42,7 @@ class Depot:
 
     def __init__(self, channel: wire.Channel, root: str, live: list[int]) -> None:
         self._channel = channel
-        self._root = os.open(root, _STEP)
+        self._root = os.open(root, READ)
         self._live = frozenset(live)
         self._gone: list[str] = []
         """Directories that were removed while the code stood in them and went on writing."""
@@ -126,7 +126,7 @@ class Depot:
 
     def _empty(self, name: str, mode: int, inner: Sequence[str], files: Collection[str]) -> None:
         """Remove what is in a directory, but `inner` directories, and one file for each of the names `files`."""
-        directory = _enter(self._root, name)
+        directory = enter(self._root, name)
         try:
             spared = []
             for entry in os.listdir(directory):
@@ -145,7 +145,7 @@ class Depot:
 
     def _reserve(self, name: str) -> None:
         """Hold the room that the gate needs to start code: it lets go of it just before."""
-        directory = os.open(name, _STEP, dir_fd=self._root)
+        directory = os.open(name, READ, dir_fd=self._root)
         try:
             for reserve, size in RESERVES.items():
                 _fill_up(directory, reserve, size)
@@ -168,7 +168,7 @@ class Depot:
 
     def _mount(self, request: Request) -> int:
         mount = int(request["mount"])
-        return os.open(f"{LIVE}/{mount}" if mount in self._live else f"m{mount}", _STEP, dir_fd=self._root)
+        return os.open(f"{LIVE}/{mount}" if mount in self._live else f"m{mount}", READ, dir_fd=self._root)
 
     def _owns(self, request: Request) -> bool:
         """Whether what the code closed may be opened: not in a directory of the host's, whose modes are not ours."""
@@ -234,7 +234,7 @@ class Depot:
             os.close(target)
 
     def _remember(self, mount: int, copied: dict[str, tuple[int, int]]) -> None:
-        for path, _directory, _name, status in walk(mount):
+        for path, _directory, _name, status in walk(mount, depth=_DEPTH, most=_EVERYTHING, own=True):
             if not stat.S_ISDIR(status.st_mode):
                 copied[path] = (status.st_ino, status.st_ctime_ns)
 
@@ -343,7 +343,7 @@ class Depot:
 
     def _remove_directory(self, parent: int, name: str) -> None:
         """Moved out of the code's sight first, so that nothing it does meanwhile matters."""
-        os.close(_enter(parent, name))  # a directory that is closed can't be moved
+        os.close(enter(parent, name))  # a directory that is closed can't be moved
         moved = f"gone-{next(_moves)}"
         os.rename(name, moved, src_dir_fd=parent, dst_dir_fd=self._root)
         self._gone.append(moved)
@@ -358,11 +358,12 @@ class Depot:
         finally:
             os.close(mount)
         try:
-            entries = walk(top, recursive=request["recursive"], depth=request["depth"], own=self._owns(request))
+            bounds = {"recursive": request["recursive"], "depth": request["depth"], "most": request["most"]}
+            entries = walk(top, **bounds, own=self._owns(request))
             copied = self._copied.get(int(request["mount"]), {}) if request["changed"] else {}
             self._send_entries(
                 _entry(path, status)
-                for path, _directory, _name, status in _first(entries, request)
+                for path, _directory, _name, status in entries
                 if copied.get(path) != (status.st_ino, status.st_ctime_ns)
             )
         finally:
@@ -395,7 +396,7 @@ class Depot:
         only = None if request.get("only") is None else set(request["only"])
         names: dict[tuple[int, int], str] = {}
         try:
-            for path, directory, name, status in _first(walk(mount, depth=request["depth"]), request):
+            for path, directory, name, status in walk(mount, depth=request["depth"], most=request["most"], own=True):
                 if only is not None and path not in only:
                     continue
                 entry = _entry(path, status)
@@ -418,7 +419,7 @@ class Depot:
     def _send_file(self, directory: int, name: str, size: int) -> None:
         """Data with its holes left out: (offset, length) before each piece. Ends with an empty message."""
         try:
-            descriptor = _open_any(directory, name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            descriptor = open_name(directory, name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, own=True)
         except OSError:  # gone meanwhile
             self._channel.send(wire.message({"gone": True}))
             return
@@ -448,111 +449,10 @@ class Depot:
             os.close(descriptor)
 
 
-# --- walking, through no link ----------------------------------------------------------------------------------------
-
-
-def open_beneath(root: int, path: str, flags: int = os.O_RDONLY | os.O_DIRECTORY, *, own: bool = False) -> int:
-    """Open `path` beneath `root` one name at a time; `own` opens what the code closed (mode 000)."""
-    names = [name for name in path.split("/") if name not in ("", ".")]
-    if ".." in names or path.startswith("/"):
-        raise OSError(errno.EINVAL, "not a path beneath the mount")
-    flags |= os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-    current = os.dup(root)
-    try:
-        for position, name in enumerate(names):
-            wanted = flags if position == len(names) - 1 else _STEP
-            following = _open_any(current, name, wanted) if own else os.open(name, wanted, dir_fd=current)
-            os.close(current)
-            current = following
-        if not names:
-            return os.open(".", flags, dir_fd=current)
-        result, current = current, -1
-        return result
-    finally:
-        if current >= 0:
-            os.close(current)
-
-
-def make_directories(root: int, path: str) -> int:
-    """The directory `path`, made with those above it as far as they are missing."""
-    current = os.dup(root)
-    for name in [name for name in path.split("/") if name not in ("", ".")]:
-        try:
-            if name == "..":
-                raise OSError(errno.EINVAL, "not a path beneath the mount")
-            try:
-                os.mkdir(name, 0o755, dir_fd=current)
-            except FileExistsError:
-                pass
-            following = os.open(name, _STEP, dir_fd=current)
-        finally:
-            os.close(current)
-        current = following
-    return current
-
-
-def _open_any(directory: int, name: str, flags: int) -> int:
-    try:
-        return os.open(name, flags | os.O_CLOEXEC, dir_fd=directory)
-    except PermissionError:
-        handle = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
-    try:
-        if stat.S_ISLNK(os.fstat(handle).st_mode):
-            raise PermissionError(errno.EACCES, "a link")
-        os.chmod(f"/proc/self/fd/{handle}", 0o700)
-    finally:
-        os.close(handle)
-    return os.open(name, flags | os.O_CLOEXEC, dir_fd=directory)
-
-
-def walk(
-    root: int, *, recursive: bool = True, depth: int = 200, own: bool = True
-) -> Iterator[tuple[str, int, str, os.stat_result]]:
-    """(path, directory, name, status) of everything beneath `root`; each directory is opened once, from above."""
-    stack: list[tuple[int, str, list[str] | None]] = [(os.open(".", _STEP, dir_fd=root), "", None)]
-    try:
-        while stack:
-            directory, prefix, waiting = stack[-1]
-            if waiting is None:
-                waiting = []
-                stack[-1] = (directory, prefix, waiting)
-                for name in os.listdir(directory):
-                    try:
-                        status = os.lstat(name, dir_fd=directory)
-                    except FileNotFoundError:
-                        continue
-                    yield f"{prefix}{name}", directory, name, status
-                    if recursive and stat.S_ISDIR(status.st_mode) and len(stack) < depth:
-                        waiting.append(name)
-            elif waiting:
-                name = waiting.pop()
-                try:
-                    opened = _open_any(directory, name, _STEP) if own else os.open(name, _STEP, dir_fd=directory)
-                    stack.append((opened, f"{prefix}{name}/", None))
-                except OSError:
-                    continue  # gone, or no directory any more
-            else:
-                os.close(stack.pop()[0])
-    finally:
-        for directory, _prefix, _waiting in stack:
-            os.close(directory)
-
-
-def _first(
-    entries: Iterator[tuple[str, int, str, os.stat_result]], request: Request
-) -> Iterator[tuple[str, int, str, os.stat_result]]:
-    for count, entry in enumerate(entries):
-        if count >= request["most"]:
-            return
-        yield entry
-
-
 def _entry(path: str, status: os.stat_result) -> dict[str, Any]:
-    kinds = ((stat.S_ISREG, "file"), (stat.S_ISDIR, "directory"), (stat.S_ISLNK, "link"))
-    kind = next((name for test, name in kinds if test(status.st_mode)), "other")
     return {
         "path": path,
-        "kind": kind,
+        "kind": kind(status),
         "size": status.st_size,
         "mode": stat.S_IMODE(status.st_mode),
         "changed_ns": status.st_ctime_ns,
@@ -585,7 +485,7 @@ def _fill_up(directory: int, name: str, size: int) -> None:
     try:
         descriptor = os.open(name, flags, 0o600, dir_fd=directory)
     except PermissionError:  # it was the code's file: to be read only
-        descriptor = _open_any(directory, name, flags)
+        descriptor = open_name(directory, name, flags, own=True)
     try:
         left = memoryview(bytes(size))
         while left:
@@ -596,59 +496,6 @@ def _fill_up(directory: int, name: str, size: int) -> None:
         raise
     finally:
         os.close(descriptor)
-
-
-def _enter(directory: int, name: str) -> int:
-    """Open a directory, whatever its mode. By handle: a link that takes its place is neither opened nor changed."""
-    handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
-    try:
-        os.chmod(f"/proc/self/fd/{handle}", 0o700)
-        return os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    finally:
-        os.close(handle)
-
-
-def remove_tree(parent: int, name: str) -> list[str]:
-    """Remove the directory `name` and all that is in it, at any depth, with two descriptors.
-
-    Directories are moved up beside it as they are met. Nobody but the depot writes in `parent`; but the code may stand
-    in what is removed and go on writing there. What can't be emptied for that is told: names in `parent`.
-    """
-    waiting, stubborn = [name], []
-    while waiting:
-        current = waiting.pop()
-        for _ in range(_TRIES):
-            waiting += _emptied(parent, current, name)
-            try:
-                os.rmdir(current, dir_fd=parent)
-                break
-            except OSError as error:
-                if error.errno != errno.ENOTEMPTY:
-                    raise
-        else:
-            stubborn.append(current)
-    return stubborn
-
-
-def _emptied(parent: int, name: str, prefix: str) -> list[str]:
-    """Remove what is in a directory, but move the directories in it up into `parent`: their names there."""
-    moved = []
-    descriptor = _enter(parent, name)
-    try:
-        for entry in os.listdir(descriptor):
-            try:
-                if not stat.S_ISDIR(os.lstat(entry, dir_fd=descriptor).st_mode):
-                    os.unlink(entry, dir_fd=descriptor)
-                    continue
-                os.close(_enter(descriptor, entry))
-                above = f"{prefix}.{next(_moves)}"
-                os.rename(entry, above, src_dir_fd=descriptor, dst_dir_fd=parent)
-                moved.append(above)
-            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-                continue  # the code was there first
-    finally:
-        os.close(descriptor)
-    return moved
 
 
 def remove_in_place(parent: int, name: str) -> None:

@@ -28,10 +28,11 @@ from belljar.backends.bubblewrap.lookout import Lookout
 from belljar.backends.bubblewrap.orphans import end_orphans
 from belljar.backends.bubblewrap.running import JarSpec, Run
 from belljar.backends.bubblewrap.stageplan import StagePlan
-from belljar.backends.bubblewrap.tree import remove_in_place, remove_tree
+from belljar.backends.bubblewrap.tree import remove_in_place
 from belljar.backends.bubblewrap.views import open_inside
 from belljar.backends.network.probe import WITHOUT_VETH, has_veth
 from belljar.errors import BelljarError, PolicyError, PrerequisiteError, SandboxUnavailableError
+from belljar.guest.tree import remove_tree
 from belljar.limits.groups import JarGroup, RunGroup
 
 _SAMPLE_SECONDS = 0.01

@@ -10,7 +10,7 @@ import os
 
 import belljar.guest
 
-_ORDER = ("wire", "observer", "self_check", "usage", "ballast", "files", "gate")
+_ORDER = ("wire", "observer", "self_check", "usage", "ballast", "tree", "files", "gate")
 """Each after those that it imports."""
 
 BOOT = """\

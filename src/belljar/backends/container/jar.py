@@ -10,7 +10,6 @@ import itertools
 import os
 import secrets
 import threading
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -22,7 +21,8 @@ from belljar.backends.container.depot import Depot, source_frames
 from belljar.backends.container.engine import Engine
 from belljar.backends.container.keeper import KEEPER, owner
 from belljar.backends.container.live import Live, is_directory, need_writable
-from belljar.backends.container.process import ContainerProcess, RefusedProcess, not_started
+from belljar.backends.container.process import ContainerProcess, RefusedProcess
+from belljar.backends.container.slots import Slots
 from belljar.backends.container.waiting import Waiting
 from belljar.backends.contract import ChangedTree, Clause, Entry, LaunchPlan, RunRequest, Status
 from belljar.backends.denied_walk import find_denied
@@ -36,8 +36,6 @@ _FULL = (
     "raise them (`--set fs.size_mb=4g --set fs.inodes=1000000`), or choose a smaller workspace",
 )
 
-_SLOT_SECONDS = 5.0
-_SLOT_PAUSE_SECONDS = 0.002
 _PATIENCE_SECONDS = 0.05
 """After a Sandbox's first run: how long to wait before another container is made ready. Many have one run only."""
 
@@ -53,11 +51,6 @@ class ContainerJar:
         self._id = secrets.token_hex(6)
         self._volume = f"belljar-{self._id}"
         self._numbers = itertools.count(1)
-        self._slots, self._free = itertools.count(3), ["2", "1"]
-        self._returning: dict[str, ContainerProcess] = {}
-        """Directories that a run has, until they are emptied."""
-        self._bare: set[str] = set()
-        """Those that have no reserve of room."""
         self._lock = threading.Lock()
         self._spare: Waiting | None = None
         self._runs = 0
@@ -78,6 +71,7 @@ class ContainerJar:
             self._depot_container = self._start_depot()
             mirrors = os.path.join(state, "mirrors")
             self._depot = Depot(self._depot_container, mirrors, most_bytes=self._stage["volume"]["bytes"])
+            self._slots = Slots(self._depot, self._stage["own"])
             self._make_places()
             self._spare = self._prepare()  # the first run's: it comes up while the files are copied
             if self._stage["runtime"] == "runsc":
@@ -155,10 +149,8 @@ class ContainerJar:
     def _make_places(self) -> None:
         """The directories of the mounts, and in them the places of mounts that are inside others."""
         views = self._stage["views"]
-        mounts = {f"m{index}": 0o755 for index in range(len(views))}
-        for slot in ("1", "2"):  # before any code can have filled the volume
-            mounts |= self._own(slot)
-        self._depot.ask("make", directories=mounts, reserves=["code-1", "code-2"])
+        self._depot.ask("make", directories={f"m{index}": 0o755 for index in range(len(views))}, reserves=[])
+        self._slots.make_first()
         for index, outer in enumerate(views):
             for path in _inside(outer, views):
                 if outer["live"]:
@@ -234,7 +226,7 @@ class ContainerJar:
         )
         with self._lock:
             self._processes.add(process)
-            self._returning[waiting.slot] = process
+        self._slots.lend(waiting.slot, process)
         try:
             process.start()
         except BelljarError:
@@ -253,7 +245,7 @@ class ContainerJar:
         process.let_go()
         with self._lock:
             self._processes.discard(process)
-            self._returning.pop(waiting.slot, None)
+        self._slots.lost(waiting.slot)
         waiting.close()
         self._remove(waiting.container)
 
@@ -299,40 +291,11 @@ class ContainerJar:
     def _prepare(self) -> Waiting:
         """A container that is starting, with the directories of a run of its own."""
         self._check_places()
-        number, slot = str(next(self._numbers)), self._slot()
+        number, slot = str(next(self._numbers)), self._slots.take()
         container = self._start(number, self._stage["run"], slot=slot)
         expect = self._stage["expect"]
         container.configure(role="gate", absent=expect["absent"], quota="/tmp", relay=self._stage["relay"])
         return Waiting(container, slot, self._stage)
-
-    def _slot(self) -> str:
-        """Directories for a run: those of one that has ended, which are emptied at this moment, or new ones.
-
-        In a volume that the code has filled no new ones can be made, so the old are waited for; and best are those that
-        still have their reserve of room.
-        """
-        deadline = time.monotonic() + _SLOT_SECONDS
-        while True:
-            with self._lock:
-                returning = any(process.has_ended for process in self._returning.values())
-                if self._free and (self._free[-1] not in self._bare or not returning):
-                    return self._free.pop()
-                slot = "" if returning and time.monotonic() < deadline else str(next(self._slots))
-            if slot:
-                self._make_slot(slot)
-                return slot
-            time.sleep(_SLOT_PAUSE_SECONDS)
-
-    def _make_slot(self, slot: str) -> None:
-        try:
-            self._depot.ask("make", directories=self._own(slot), reserves=[f"code-{slot}"])
-        except OSError as error:
-            self._depot.ask("wipe", names=[*self._own(slot)])
-            raise not_started(error.errno, error.strerror) from error
-
-    def _own(self, slot: str) -> dict[str, int]:
-        """The directories of a run's own, and their modes."""
-        return {name.format(slot=slot): mode for name, mode in self._stage["own"].items()}
 
     def _places(self) -> list[tuple[int, str]]:
         """Mount points that lie in directories which the code may write."""
@@ -403,26 +366,8 @@ class ContainerJar:
                 self._prepare_later = threading.Timer(_PATIENCE_SECONDS, self._prepare_next)
                 self._prepare_later.daemon = True
                 self._prepare_later.start()
-        try:
-            with contextlib.suppress(BelljarError, OSError):
-                if process.in_order:
-                    self._reset(waiting.slot)
-                else:
-                    self._depot.ask("wipe", names=[*self._own(waiting.slot)])
-        finally:
-            with self._lock:
-                self._returning.pop(waiting.slot, None)
-
-    def _reset(self, slot: str) -> None:
-        """Empty the directories of a run for another."""
-        answer = self._depot.ask("reset", directories=self._own(slot), reserves=[f"code-{slot}"])
-        with self._lock:
-            if answer["reserved"]:
-                self._bare.discard(slot)
-                self._free.append(slot)
-            else:
-                self._bare.add(slot)
-                self._free.insert(0, slot)
+        with contextlib.suppress(BelljarError, OSError):
+            self._slots.ended(waiting.slot, in_order=process.in_order)
 
     def _remove(self, container: Attached) -> None:
         with self._lock:
@@ -435,8 +380,7 @@ class ContainerJar:
         """Remove a container that no code ran in: its directories are as they were."""
         waiting.close()
         self._remove(waiting.container)
-        with self._lock:
-            self._free.append(waiting.slot)
+        self._slots.give_back(waiting.slot)
 
     def _keep(self, container: Attached) -> None:
         """Let go of a container that ran: it ends, and is the user's from now on."""

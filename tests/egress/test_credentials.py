@@ -163,6 +163,42 @@ def test_foreign(host: str, target: str, headers: Headers) -> None:
     assert "mine" not in result.detail
 
 
+NAMES = ["authorization", "x-api-key", "cookie", "private-token", "accept", "x-b", "signature"]
+VALUES = ["Bearer mine", "mine", "placeholder-token", "Bearer placeholder-token", "Basic bWluZTptaW5l", ""]
+KEYS = ["access_token", "key", "sig", "a", "Access_Token", "%61ccess_token"]
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from(["token.test", "loose.test", "key.test"]),
+    st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(VALUES)), max_size=4),
+    st.lists(st.tuples(st.sampled_from(KEYS), st.sampled_from(VALUES)), max_size=3),
+    st.sampled_from("&;"),
+)
+def test_no_other_credential_passes(
+    host: str, headers: list[tuple[str, str]], pairs: list[tuple[str, str]], between: str
+) -> None:
+    """Whatever is sent to a host that has a credential: it leaves with that one, or not at all."""
+    target = "/?" + between.join(f"{key}={value.replace(' ', '+')}" for key, value in pairs)
+    request = Request(
+        host, 443, True, "GET", target, host, tuple((name.encode(), value.encode()) for name, value in headers)
+    )
+    result = outgoing(RULES, decide_request(RULES, request).rule, request, SECRETS)
+    assert not any(secret in repr(result) for secret in SECRETS.values() if secret)
+    if isinstance(result, Verdict):
+        assert result.reason == "foreign-credential"
+        return
+    carried = {"token.test": ("authorization", "Bearer s3cret"), "loose.test": ("x-api-key", "l00se"), "key.test": None}
+    left = [(name.decode(), value.decode()) for name, value in result.headers]
+    assert [pair for pair in left if pair[0] in NAMES[:4]] == [pair for pair in [carried[host]] if pair]
+    left_keys = [
+        piece.partition("=")[0].lower() for piece in result.target.partition("?")[2].replace(";", "&").split("&")
+    ]
+    assert not {"access_token", "sig", "%61ccess_token"} & set(left_keys)
+    if host == "key.test":
+        assert left_keys.count("key") == 1
+
+
 def test_not_without_tls() -> None:
     """A secret is not sent in the clear, but to this host itself."""
     for host, wanted in {"token.test": "no-tls", "lan.test": "no-tls", "local.test": ""}.items():

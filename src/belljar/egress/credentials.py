@@ -19,7 +19,7 @@ from belljar.egress.paths import AmbiguousPath
 from belljar.egress.rules import Rule, Rules
 from belljar.egress.secret_sources import fetch
 from belljar.policy.models import Credential
-from belljar.policy.records import dataclass
+from belljar.policy.records import dataclass, field
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -49,10 +49,10 @@ _ALWAYS_STRIPPED = frozenset((b"forwarded", b"x-real-ip", b"via", b"keep-alive")
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A request as it is sent on."""
+    """A request as it is sent on. Its secrets are not in its `repr`."""
 
-    headers: Headers
-    target: str
+    headers: Headers = field(repr=False)
+    target: str = field(repr=False)
     used: tuple[str, ...] = ()
     """The names of the credentials that it carries."""
 

@@ -44,7 +44,7 @@ class Kind(StrEnum):
     QUERY_KEYS = "list of query keys"
     QUERY_KEY = "query key"
     ADDRESSES = "list of addresses"
-    SERVICE_PORTS = "list of ports that may be empty"
+    SERVICE_PORTS = "list of the host's ports"
     JAR_PORTS = "list of ports and host:jar ports"
     HEADERS = "list of header names"
     HEADER = "header name"

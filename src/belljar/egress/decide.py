@@ -26,6 +26,7 @@ from belljar.egress.names import (
     split_authority,
 )
 from belljar.egress.paths import AmbiguousPath
+from belljar.egress.request import Request, Said
 from belljar.egress.rules import Rule, Rules
 from belljar.policy.builtin import HOST_NAME
 from belljar.policy.records import dataclass
@@ -34,8 +35,6 @@ _SHORTEST_CODED = 16
 """Shorter labels hold too few characters to tell a word from data."""
 _NEVER = ("CONNECT", "TRACE")
 """A relay within the relay; and an echo of what the proxy added."""
-_OTHER_METHOD = frozenset((b"x-http-method-override", b"x-http-method", b"x-method-override"))
-_OTHER_PATH = frozenset((b"x-original-url", b"x-rewrite-url", b"x-original-uri"))
 _HOST_ADDRESSES = ("127.0.0.1", "::1")
 
 
@@ -51,20 +50,6 @@ class Verdict:
     """What in the policy decided: `net.allowlist[2]`, `net.max_names`."""
     where: str = ""
     """`file:line` of that."""
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One request as it arrived. `host` and `port` are what was dialled, `authority` is what the request says."""
-
-    host: str
-    port: int
-    tls: bool
-    method: str
-    target: str | bytes
-    authority: str | bytes | None
-    headers: tuple[tuple[bytes, bytes], ...] = ()
-    """Names in small letters."""
 
 
 def decide_name(rules: Rules, name: str | bytes, *, names_so_far: int = 0) -> Verdict:
@@ -240,36 +225,6 @@ def _authority(rules: Rules, request: Request, rule: Rule | None) -> Verdict | N
     return None
 
 
-class Said:
-    """What a request says, in every way in which it could be understood."""
-
-    __slots__ = ("keys", "methods", "paths")
-
-    def __init__(self, methods: tuple[str, ...], readings: tuple[str, ...] | None, keys: frozenset[str] | None) -> None:
-        self.methods = methods
-        self.paths = readings
-        """None when it is ambiguous."""
-        self.keys = keys
-
-    @classmethod
-    def of(cls, request: Request, path: str, query: str) -> Said:
-        """Read a request whose target was split into these."""
-        methods = [request.method]
-        readings: tuple[str, ...] | None
-        keys: frozenset[str] | None
-        for name, value in request.headers:
-            if name in _OTHER_METHOD:
-                methods.append(value.decode("latin-1").strip().upper())
-        try:
-            readings = paths.readings(path)
-            keys = paths.query_keys(query)
-        except AmbiguousPath:
-            readings, keys = None, None
-        if any(name in _OTHER_PATH for name, _ in request.headers):
-            readings = None
-        return cls(tuple(methods), readings, keys)
-
-
 def _denies(rule: Rule, said: Said) -> bool:
     """What can't be understood fits every pattern of a deny rule, and case makes no difference to one."""
     if rule.methods and not any(method.upper() in rule.methods for method in said.methods):
@@ -370,3 +325,18 @@ def _refused(rules: Rules, reason: str, detail: str = "", rule: Rule | None = No
         return Verdict(False, reason, detail, rule, rule.key, rule.where)  # noqa: FBT003
     key = key or "net.allowlist"
     return Verdict(False, reason, detail, None, key, rules.places.get(key, ""))  # noqa: FBT003
+
+
+__all__ = [
+    "Request",
+    "Said",
+    "Verdict",
+    "addresses_for",
+    "decide_address",
+    "decide_connection",
+    "decide_name",
+    "decide_request",
+    "decide_server_name",
+    "inspects",
+    "must_open",
+]

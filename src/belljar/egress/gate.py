@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import time
 
-from belljar.egress.credentials import outgoing, reflecting
+from belljar.egress.credentials import Outgoing, outgoing, reflecting
 from belljar.egress.decide import Request, Verdict, decide_request
 from belljar.egress.http1_messages import Header
 from belljar.egress.passing import Meter
 from belljar.egress.run import Run
-from belljar.policy.records import dataclass
 
 
-@dataclass(frozen=True, slots=True)
 class Passage:
     """A request that may pass: as it is sent on, and what is done with its bytes and those of the answer."""
 
-    headers: tuple[Header, ...]
-    """Names in small letters."""
-    target: bytes
-    meter: Meter | None
-    reflected: tuple[bytes, ...]
-    """Secrets that are blotted out of the answer."""
+    __slots__ = ("headers", "meter", "reflected", "target")
+
+    def __init__(
+        self, headers: tuple[Header, ...], target: bytes, meter: Meter | None, reflected: tuple[bytes, ...]
+    ) -> None:
+        self.headers = headers
+        """Names in small letters."""
+        self.target = target
+        self.meter = meter
+        self.reflected = reflected
+        """Secrets that are blotted out of the answer."""
+
+
+_Said = tuple[str, int, bool, str, bytes, bytes | None, tuple[Header, ...]]
+_MAX_KNOWN = 256
+_SMALL = 2048
+
+
+def _is_small(said: _Said) -> bool:
+    return len(said[4]) + sum([len(name) + len(value) for name, value in said[6]]) < _SMALL
 
 
 class Gate:
@@ -38,24 +50,16 @@ class Gate:
     ) -> Passage | Verdict:
         """Whether a request may pass, and as what. Told of. The headers are those that go from end to end."""
         run = self._run
-        request = Request(host, port, self.tls, method, target, authority, headers)
-        verdict = decide_request(run.rules, request)
+        verdict, sent = self._decided((host, port, self.tls, method, target, authority, headers))
         refused = None if verdict.allowed else verdict
-        sent = None
         if refused is None:
             refused = run.limits.request(host, verdict.rule, time.monotonic())
         if refused is None and run.limits.left(host, verdict.rule) == 0:
             refused = run.limits.spend(host, verdict.rule, 1)
-        if refused is None:
-            changed = outgoing(run.rules, verdict.rule, request, run.secrets, created=int(time.time()))
-            if isinstance(changed, Verdict):
-                refused = changed
-            else:
-                sent = changed
         run.tell("request", host, port, refused or verdict, method=method, path=_path(target))
-        if sent is None:
-            assert refused is not None
+        if refused is not None:
             return refused
+        assert sent is not None
         for name in sent.used:
             run.tell("credential", host, port, Verdict(allowed=True, detail=name), method=method, path=_path(target))
         reflected = reflecting(run.rules, host, port, run.secrets) if run.secrets else ()
@@ -63,6 +67,26 @@ class Gate:
         if reflected:
             kept = tuple(header for header in kept if header[0] != b"accept-encoding")
         return Passage(kept, sent.target.encode("latin-1"), run.meter(host, port, verdict.rule), reflected)
+
+    def _decided(self, said: _Said) -> tuple[Verdict, Outgoing | None]:
+        """The verdict, and what is sent. What depends on nothing but the request is decided once for the same one."""
+        known: tuple[Verdict, Outgoing | None] | None = self._run.decided.get(said)
+        if known is not None:
+            return known
+        request = Request(*said)
+        verdict = decide_request(self._run.rules, request)
+        sent = None
+        if verdict.allowed:
+            changed = outgoing(self._run.rules, verdict.rule, request, self._run.secrets, created=int(time.time()))
+            if isinstance(changed, Verdict):
+                verdict = changed
+            else:
+                sent = changed
+        if (verdict.rule is None or verdict.rule.sign is None) and _is_small(said):
+            if len(self._run.decided) >= _MAX_KNOWN:
+                self._run.decided.clear()
+            self._run.decided[said] = verdict, sent
+        return verdict, sent
 
     def has_token(self, host: str, port: int, *texts: bytes) -> bool:
         """Whether a canary token is in the head of a request. Then the run is stopped."""

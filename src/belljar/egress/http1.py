@@ -82,6 +82,8 @@ class Http1Relay:
         self._gate = gate
         self._owner = owner
         self._dialled = dialled
+        self._judged: tuple[str, int] | None = None
+        """What an absolute target named last, and may."""
         self._loop = asyncio.get_running_loop()
         self._server: ServerSide | None = None
         self._tunnel: Tunnel | None = None
@@ -249,8 +251,13 @@ class Http1Relay:
         if self._dialled is None:
             if absolute is None:
                 raise BadMessageError("a proxy is asked with an absolute URI, or with CONNECT")
+            if (exchange.host, exchange.port) == self._judged:
+                return None
             verdict = self._owner.judge_place(exchange.host, exchange.port)
-            return None if verdict.allowed else verdict
+            if not verdict.allowed:
+                return verdict
+            self._judged = exchange.host, exchange.port
+            return None
         if absolute is not None and (exchange.host, exchange.port) != self._dialled:
             detail = f"{exchange.host}:{exchange.port}"
             exchange.host, exchange.port = self._dialled

@@ -18,7 +18,8 @@ _HOP_BY_HOP = frozenset(
         *(b"te", b"trailer", b"transfer-encoding", b"upgrade", b"http2-settings"),
     }
 )
-_FRAMING = frozenset({b"content-length", b"host"})
+_HANDLED = _HOP_BY_HOP | {b"content-length", b"host"}
+_NOTHING: frozenset[bytes] = frozenset()
 _NOT_FOR_CLIENTS = frozenset({*_HOP_BY_HOP, b"content-length", b"alt-svc"})
 """Alt-Svc names other ways to the same host, none of which there are in a jar."""
 
@@ -33,7 +34,6 @@ class Head:
     __slots__ = (
         "authority",
         "chunked",
-        "expects",
         "headers",
         "keep_alive",
         "length",
@@ -56,15 +56,17 @@ class Head:
         self.authority: bytes | None = None
         self.chunked = False
         self.length: bytes | None = None
-        self.expects = False
         self.upgrade = False
         options = b""
         upgrade = b""
-        lower: list[Header] = []
+        spelling: dict[bytes, bytes] = {}
+        kept: list[Header] = []
         for name, value in headers:
             small = name.lower()
-            lower.append((small, value))
-            if small == b"host":
+            if small not in _HANDLED:
+                spelling[small] = name
+                kept.append((small, value))
+            elif small == b"host":
                 if self.authority is not None:
                     raise BadMessageError("two Host headers")
                 self.authority = value
@@ -78,19 +80,18 @@ class Head:
                 options += b"," + value.lower()
             elif small == b"upgrade":
                 upgrade = value.strip().lower()
-            elif small == b"expect":
-                self.expects = True
         if self.chunked and (self.length is not None or version == "1.0"):
             raise BadMessageError("both a length and chunks")
-        named = {option.strip() for option in options.split(b",")} if options else frozenset()
+        named = frozenset([option.strip() for option in options.split(b",")]) if options else _NOTHING
         self.keep_alive = b"close" not in named and (version == "1.1" or b"keep-alive" in named)
         self.upgrade = upgrade == b"websocket" and b"upgrade" in named
         if b"upgrade" in named and (self.chunked or self.length not in (None, b"0")):
             raise BadMessageError("a body with a change of protocol")
-        dropped = _HOP_BY_HOP | _FRAMING | named
-        self.headers = tuple([header for header in lower if header[0] not in dropped])
+        if named:
+            kept = [header for header in kept if header[0] not in named]
+        self.headers = tuple(kept)
         """Those that go from end to end, names in small letters."""
-        self.spelling = {small: name for (small, _value), (name, _same) in zip(lower, headers, strict=True)}
+        self.spelling = spelling
         """How the client spells the names."""
 
     @property
@@ -161,26 +162,26 @@ class Answer:
         self.close = False
         length: bytes | None = None
         coding: bytes | None = None
-        named: frozenset[bytes] | set[bytes] = frozenset()
+        named = _NOTHING
+        kept: list[bytes] = []
         for name, value in headers:
             small = name.lower()
-            if small == b"content-length":
+            if small not in _NOT_FOR_CLIENTS:
+                kept += (name, b": ", scrub(value, reflected) if reflected else value, b"\r\n")
+            elif small == b"content-length":
                 length = value
             elif small == b"transfer-encoding":
                 coding = value.strip().lower()
-            elif small == b"connection":
-                named = named | {option.strip() for option in value.lower().split(b",")}
+            elif small == b"connection" and value.lower() != b"keep-alive":
+                named |= {option.strip() for option in value.lower().split(b",")}
         if coding not in (None, b"chunked"):
             raise BadMessageError("the server used a transfer coding other than chunked")
         self.close = b"close" in named
         self.body = self._framing(request, length, chunked=coding is not None)
-        dropped = _NOT_FOR_CLIENTS | named if named else _NOT_FOR_CLIENTS
-        parts = [b"HTTP/1.1 %d " % status, words, b"\r\n"]
-        for name, value in headers:
-            if name.lower() not in dropped:
-                if reflected:
-                    value = scrub(value, reflected)  # noqa: PLW2901
-                parts += (name, b": ", value, b"\r\n")
+        for at in range(len(kept) - 4, -1, -4) if named else ():
+            if kept[at].lower() in named:
+                del kept[at : at + 4]
+        parts = [b"HTTP/1.1 %d " % status, words, b"\r\n", *kept]
         if length is not None:
             parts += (b"Content-Length: ", length, b"\r\n")
         if self.body == CHUNKS and request.version == "1.1":

@@ -61,6 +61,8 @@ class Run:
         self.secrets = secrets
         self.canary_forms = frozenset(form for token in canaries for form in forms(token))
         self.limits = Limits(rules)
+        self.decided: dict[Any, Any] = {}
+        """Requests that were decided before; `Gate` keeps them."""
         self.roots = roots
         self.names = Names()
         self.closed = False

@@ -7,6 +7,7 @@ import socket
 import h2.config
 import h2.connection
 import h2.events
+import h2.exceptions
 from network_servers import Server
 
 
@@ -17,7 +18,12 @@ def serve_http2(connection: socket.socket, server: Server) -> None:
     connection.sendall(state.data_to_send())
     asked: dict[int, str] = {}
     while data := connection.recv(1 << 16):
-        for event in state.receive_data(data):
+        try:
+            events = state.receive_data(data)
+        except h2.exceptions.ProtocolError as error:
+            server.note(f"broken: {error}")
+            return
+        for event in events:
             if isinstance(event, h2.events.RequestReceived):
                 headers = {str(name): str(value) for name, value in event.headers or ()}
                 asked[event.stream_id or 0] = f"{headers[':method']} {headers[':authority']}{headers[':path']}"

@@ -98,6 +98,7 @@ class Server:
         try:
             plain.settimeout(_SLOWEST_SECONDS)
             if self._tls is not None:
+                plain.getpeername()  # of one that was reset already, wrap_socket would lose the descriptor
                 connection = self._tls.wrap_socket(plain, server_side=True)
                 with self._lock:
                     self._open = (self._open - {plain}) | {connection}

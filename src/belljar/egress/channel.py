@@ -23,6 +23,8 @@ _READS_AT_ONCE = 4
 _LINGER_SECONDS = 3.0
 _FLUSH_SECONDS = 600.0
 """How long a peer may take to read the last of what is queued for it."""
+_FULL_RECORD = 16 << 10
+"""What TLS carries in one record: less has been read to its end."""
 _RESET = struct.pack("ii", 1, 0)
 
 
@@ -127,6 +129,8 @@ class Channel:
             except BaseException:  # a fault of ours: the connection ends, and the loop's handler tells of it
                 self._lose()
                 raise
+            if len(data) < _FULL_RECORD:  # what follows, if anything does, wakes us again
+                return
 
     def _end(self) -> None:
         self.ended = True

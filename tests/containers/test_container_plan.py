@@ -165,10 +165,12 @@ class TestPlan:
         assert shared.startswith("/dev/shm:")
         assert shared.endswith(f",size={8 << 20}")
         assert not any("shm" in mount for mount in after(made.stage["run"], "--mount"))
+        assert made.stage["expect"]["shared_bytes"] == 8 << 20
         for key in ("fs.size_mb", "fs.inodes"):
             assert "but /dev/shm" in made.report.clause(key).by
             assert "/dev/shm" not in plan().report.clause(key).by
         assert "--tmpfs" not in plan().stage["run"]
+        assert plan().stage["expect"]["shared_bytes"] == plan().stage["volume"]["bytes"]
 
     def test_gvisor_is_asked_for_by_name(self) -> None:
         """For the depot too: what lies in the volume was made by the code."""

@@ -23,8 +23,17 @@ def look(absent: list[str], quota: str) -> dict[str, Any]:
         "processes": sorted(int(name) for name in os.listdir("/proc") if name.isdigit()),
         "volume_bytes": space.f_blocks * space.f_frsize if space else 0,
         "volume_files": space.f_files if space else 0,
+        "shared_bytes": _size("/dev/shm"),
         "groups_readable": os.path.exists("/sys/fs/cgroup/pids") or os.path.exists("/sys/fs/cgroup/pids.max"),
     }
+
+
+def _size(path: str) -> int:
+    try:
+        space = os.statvfs(path)
+    except OSError:
+        return 0
+    return space.f_blocks * space.f_frsize
 
 
 def _status() -> dict[str, str]:

@@ -73,6 +73,8 @@ def _volume(found: Found, expect: Found) -> Iterator[str]:
         yield f"the volume has {found['volume_bytes']} bytes, not {expect['volume_bytes']}"
     if found["volume_files"] != expect["volume_files"]:
         yield f"the volume has room for {found['volume_files']} files, not {expect['volume_files']}"
+    if found["shared_bytes"] != expect["shared_bytes"]:
+        yield f"/dev/shm has {found['shared_bytes']} bytes, not {expect['shared_bytes']}"
 
 
 CANARIES: tuple[Callable[[Found, Found], Iterator[str]], ...] = (

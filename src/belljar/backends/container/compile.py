@@ -345,6 +345,7 @@ def _expect(policy: Policy, place: Place) -> dict[str, Any]:
         "readonly": readonly,
         "absent": list(place.secrets),
         "volume_bytes": volume["bytes"],
+        "shared_bytes": -(-policy.fs.size_bytes // PAGE) * PAGE if place.gvisor else volume["bytes"],
         "volume_files": volume["files"],
     }
 

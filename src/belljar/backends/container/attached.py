@@ -122,6 +122,24 @@ class Attached:
         except OSError as error:
             raise self.lost() from error
 
+    def offer(self, data: bytes | bytearray) -> int:
+        """Write as much as is taken at once. For whoever alone writes, and has to read meanwhile: an engine that
+        can't get rid of what it brings may not take what it is given.
+
+        Raises what became of the container if it is gone.
+        """
+        try:
+            return os.write(self._stdin, data[: wire.CHUNK])
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError as error:
+            raise self.lost() from error
+
+    @property
+    def stdin(self) -> int:
+        """Writable when something more is taken."""
+        return self._stdin
+
     def _write(self, data: bytes) -> None:
         view = memoryview(data)
         with self._sending:

@@ -57,7 +57,7 @@ class ContainerBackend:
 
     def _place(self, policy: Policy) -> tuple[Engine, Place]:
         asked = policy.container
-        key = (asked.engine, asked.runtime, asked.image, asked.pull, policy.net.enabled)
+        key = (asked.engine, asked.runtime, asked.image, asked.pull, _connects(policy))
         if key not in self._places:
             self._places[key] = self._look(policy)
         return self._places[key]
@@ -67,7 +67,7 @@ class ContainerBackend:
         asked = policy.container
         engine = find_engine(self.name, asked.engine, asked.runtime)
         known = facts(engine)
-        if engine.runtime == "runsc" and policy.net.enabled and _enters(known):
+        if engine.runtime == "runsc" and _connects(policy) and _enters(known):
             engine = replace(engine, reaches=True)
         require_sound_runtime(known)
         image = _image(engine, asked.image or BASE_IMAGE, pulls=asked.pull == "missing")
@@ -92,6 +92,11 @@ class ContainerBackend:
             hosts=_write_once(self._state, "hosts", _HOSTS) if engine.name == "podman" else "",
             secrets=(f"{home}/.ssh", f"{home}/.aws", self._state, "/run/docker.sock", "/run/podman/podman.sock"),
         )
+
+
+def _connects(policy: Policy) -> bool:
+    """Whether something leads into or out of the container."""
+    return policy.net.enabled or bool(policy.net.publish)
 
 
 def _enters(known: Facts) -> bool:

@@ -67,6 +67,8 @@ class ContainerProcess:
         self._outputs = {wire.STDOUT: out, wire.STDERR: err}
         self._stdin = -1 if stdin is None else os.dup(stdin)
         self._credit = _AHEAD
+        self._lock = threading.Lock()
+        self._outbox = bytearray()
 
     def _open_exit(self) -> tuple[Listener, ...]:
         """The way of connections that the gate carries: each is handed to whoever has the first of these listeners.
@@ -74,9 +76,7 @@ class ContainerProcess:
         The second is such a connection too, with which the host tries what must be refused.
         """
         self._relay, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
-        self._exit = Exit(
-            lambda payload: self._container.send(wire.encode(wire.NET, payload)), partial(hand_over, self._relay)
-        )
+        self._exit = Exit(lambda payload: self._queue(wire.encode(wire.NET, payload)), partial(hand_over, self._relay))
         canary, other = socket.socketpair()
         with other:
             hand_over(self._relay, b"http-proxy", other)
@@ -89,18 +89,27 @@ class ContainerProcess:
             BelljarError: the container is gone; this object is of no use then.
         """
         if not self.listeners:
-            self._send_order()
+            order, self._order = self._order, b""
+            self._container.send(order)
         threading.Thread(target=self._run, name=f"belljar {self._container.name}", daemon=True).start()
 
     def begin(self) -> None:
         """Let the code start, which waits while its listeners are handed on."""
-        with contextlib.suppress(BelljarError):  # told by the thread that listens
-            self._send_order()
-
-    def _send_order(self) -> None:
         order, self._order = self._order, b""
-        if order:
-            self._container.send(order)
+        self._queue(order)
+
+    def _queue(self, frames: bytes) -> None:
+        """Have the thread send it. Nobody else writes from the start on: frames come whole, and the thread never waits
+        to write, because it has to read.
+        """
+        with self._lock:
+            self._outbox += frames
+        self._wake()
+
+    def _flush(self) -> None:
+        with self._lock:
+            taken = self._container.offer(self._outbox)
+            del self._outbox[:taken]
 
     @property
     def has_ended(self) -> bool:
@@ -123,9 +132,7 @@ class ContainerProcess:
             return
         self._killed = reason
         self._deadline = min(self._deadline, time.monotonic() + _GRACE_SECONDS)
-        with contextlib.suppress(BelljarError, OSError):
-            self._container.send(wire.message({"kill": reason}))
-        self._wake()
+        self._queue(wire.message({"kill": reason}))
 
     def end(self) -> End:
         """Wait for the end, and tell it."""
@@ -195,13 +202,17 @@ class ContainerProcess:
         poll = select.poll()  # a program may have more descriptors open than select can tell apart
         for descriptor in descriptors:
             poll.register(descriptor, select.POLLIN)
+        if self._outbox:
+            poll.register(self._container.stdin, select.POLLOUT)
         if self._exit is not None:
             self._exit.register(poll)
         events = dict(poll.poll(1000 * left))
         ready = events.keys()
         if self._exit is not None:
-            for descriptor in ready - set(descriptors):
+            for descriptor in ready - {*descriptors, self._container.stdin}:
                 self._exit.handle(descriptor, events[descriptor])
+        if self._container.stdin in ready:
+            self._flush()
         if self._wake_reader in ready:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._wake_reader, 4096)
@@ -242,7 +253,7 @@ class ContainerProcess:
         except BlockingIOError:
             return
         self._credit -= len(data)
-        self._container.send(wire.encode(wire.STDIN, data))
+        self._queue(wire.encode(wire.STDIN, data))
         if not data:
             self._close_input()
 

@@ -162,7 +162,7 @@ def test_http2_with_a_server_that_speaks_only_http1(world: World) -> None:
 
 def test_http2_carries_megabytes_both_ways(world: World, tmp_path: Path) -> None:
     body = tmp_path / "body"
-    body.write_bytes(bytes(range(256)) * 4096 * 12)
+    body.write_bytes(bytes(range(256)) * 4096 * 3)
     back = tmp_path / "back"
     with world.http2() as (_told, server):
         run = world.run(rules(rule("web.test", server.port, methods=("POST",))))

@@ -94,11 +94,9 @@ class ProxyClient:
         """Start the process if it is not running (any more), without waiting for it."""
         with self._lock:
             if self._end is None:
-                authority = self.authority()
                 self._end, self._pid = _spawn()
                 self._ready = threading.Event()
-                hello = {"certificate": authority.certificate, "key": authority.key, "roots": ca.host_roots()}
-                wire.send(self._end, hello)
+                wire.send(self._end, {"roots": ca.host_roots()})
                 arguments = (self._end, self._pid, self._ready)
                 threading.Thread(target=self._hear, args=arguments, name="belljar-egress", daemon=True).start()
 
@@ -130,6 +128,7 @@ class ProxyClient:
         try:
             self.start()
             further = _read_roots(ca_file) if ca_file else ""
+            authority = self.authority()
             run = _Run(on_event)
             with self._lock:
                 if run_id in self._runs:
@@ -142,6 +141,8 @@ class ProxyClient:
                     "secrets": dict(secrets),
                     "canaries": [token.decode("latin-1") for token in canaries],
                     "roots": further,
+                    "certificate": authority.certificate,
+                    "key": authority.key,
                 }
                 self._send_with(message, listeners)
         finally:

@@ -227,7 +227,7 @@ class Conversation:
             self._sniff()
 
     async def _shake_hands(self, name: str, protocol: str) -> bool:
-        context = self._proxy.issuer.context(name, (protocol,))
+        context = self._run.issuer.context(name, (protocol,))
         self._sock = context.wrap_socket(self._sock, server_side=True, do_handshake_on_connect=False)
         try:
             await handshake(self._sock, seconds=_HANDSHAKE_SECONDS)

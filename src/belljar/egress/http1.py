@@ -12,7 +12,7 @@ from typing import Protocol
 import httptools
 
 from belljar.egress import refusal
-from belljar.egress.channel import HIGH_WATER, Channel
+from belljar.egress.channel import HIGH_WATER, Channel, reset
 from belljar.egress.decide import Verdict
 from belljar.egress.dial import UnreachableError
 from belljar.egress.gate import Gate, Passage
@@ -97,6 +97,7 @@ class Http1Relay:
         self._out: list[bytes] = []
         self._quiet = 0
         self._bad = ""
+        self._poisoned = False
         self._leftover = b""
         self._done = False
         self._since = self._loop.time()
@@ -136,6 +137,9 @@ class Http1Relay:
             self._bad = str(error.__context__ or error)
         if self._quiet > MAX_HEAD + len(data):
             self._bad = self._bad or "a head without end"
+        if self._poisoned:  # what was begun is broken off, not ended
+            self.close()
+            return
         if self._out:
             self._to_server(self._out[0] if len(self._out) == 1 else b"".join(self._out))
         self._advance()
@@ -178,6 +182,7 @@ class Http1Relay:
         exchange = self._parsing
         assert exchange is not None
         if self._gate.scans and not self._clean(exchange, data):
+            self._poisoned = True
             return
         into = self._out if exchange.sent else exchange.pieces
         if exchange.head.chunked:
@@ -420,6 +425,8 @@ class Http1Relay:
         if self._tunnel is not None:
             self._tunnel.close()
             return
+        if self._server is not None:
+            reset(self._server.channel.sock)
         self._drop_server()
         self._client.reset()
         self._gone()

@@ -189,6 +189,7 @@ class Http2Relay:
             if stream.scanner is None:
                 stream.scanner = self._gate.scanner(self._host, self._port)
             if not stream.scanner.clean(event.data):
+                self._break_off(stream)
                 return
         if not self._spend(stream, len(event.data)):
             return
@@ -270,8 +271,15 @@ class Http2Relay:
         meter = stream.passage.meter
         if meter is None or meter.spend(count):
             return True
+        self._break_off(stream)
         self._loop.call_soon(self.close)
         return False
+
+    def _break_off(self, stream: Stream) -> None:
+        """Nothing more of it passes, and neither side takes what it has for the whole."""
+        self._drop(stream, self._server, ErrorCodes.CANCEL)
+        self._reset(self._client, stream.client_id, ErrorCodes.INTERNAL_ERROR)
+        self._server.flush()
 
     # Both
 

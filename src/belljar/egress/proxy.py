@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from belljar.egress import nameserver
-from belljar.egress.ca import Issuer
+from belljar.egress.ca import Authority, Issuer
 from belljar.egress.client_hello import HelloReader
 from belljar.egress.conversation import Conversation
 from belljar.egress.dial import Dialler
@@ -24,11 +24,12 @@ class Proxy:
     """Serves runs. Lives in a process of its own, outside every jar."""
 
     def __init__(self, issuer: Issuer, roots: str, tell: Tell) -> None:
-        self.issuer = issuer
+        """`issuer` is for what no jar ever sees."""
         self.first_bytes = FirstBytes(HelloReader(issuer.context("hello.belljar.internal")))
         self.dialler = Dialler()
         self.verifier = Verifier(roots)
         self._tell = tell
+        self._issuers: dict[str, Issuer] = {}
         self._runs: dict[str, Run] = {}
 
     def serve(
@@ -37,12 +38,16 @@ class Proxy:
         rules: Rules,
         listeners: Sequence[tuple[str, int, socket.socket]],
         *,
+        authority: Authority,
         secrets: Mapping[str, str],
         canaries: Sequence[bytes],
         roots: str,
     ) -> None:
         """Serve a run at these sockets from now on: each with its role and its port."""
-        run = Run(run_id, rules, tell=self._tell, secrets=secrets, canaries=canaries, roots=roots)
+        if authority.certificate not in self._issuers:
+            self._issuers[authority.certificate] = Issuer(authority)
+        issuer = self._issuers[authority.certificate]
+        run = Run(run_id, rules, tell=self._tell, issuer=issuer, secrets=secrets, canaries=canaries, roots=roots)
         self._runs[run_id] = run
         for role, port, sock in listeners:
             sock.setblocking(False)  # noqa: FBT003

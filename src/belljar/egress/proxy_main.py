@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from belljar.egress import wire
-from belljar.egress.ca import Authority, Issuer
+from belljar.egress.ca import Authority, Issuer, new_authority
 from belljar.egress.proxy import Proxy
 from belljar.egress.rules import Rules
 
@@ -112,6 +112,7 @@ class Control:
                 run_id,
                 Rules.from_json(message["rules"]),
                 listeners,
+                authority=Authority(message["certificate"], message["key"]),
                 secrets=message["secrets"],
                 canaries=[token.encode("latin-1") for token in message["canaries"]],
                 roots=message["roots"],
@@ -150,8 +151,10 @@ def main(descriptor: int) -> None:
         hello, _descriptors = received
         _raise_limits()
         loop = _new_loop()
-        issuer = Issuer(Authority(hello["certificate"], hello["key"]))
+        issuer = Issuer(new_authority())
         issuer.context("first.belljar.internal")  # so that everything is imported while it can be
+        with contextlib.suppress(OSError), open("/proc/self/comm", "w", encoding="ascii") as name:
+            name.write("belljar-egress")
         if os.geteuid() == 0:
             _give_up_root()
         loop.run_until_complete(_serve(end, issuer, hello["roots"]))

@@ -12,9 +12,10 @@ from typing import Any, Protocol
 
 from belljar.egress import nameserver
 from belljar.egress.budget import Limits
+from belljar.egress.ca import Issuer
 from belljar.egress.canary import forms
 from belljar.egress.decide import Verdict, decide_connection, decide_name
-from belljar.egress.names import NameRefused, canonical_address, normalise
+from belljar.egress.names import NameRefused, canonical_address, is_address, normalise
 from belljar.egress.packets import ICMP, ICMP6, NAMES, TCP, UDP, Attempt, attempt
 from belljar.egress.passing import Meter
 from belljar.egress.rules import Rule, Rules
@@ -52,6 +53,7 @@ class Run:
         rules: Rules,
         *,
         tell: Tell,
+        issuer: Issuer,
         secrets: Mapping[str, str],
         canaries: Sequence[bytes],
         roots: str,
@@ -63,6 +65,8 @@ class Run:
         self.limits = Limits(rules)
         self.decided: dict[Any, Any] = {}
         """Requests that were decided before; `Gate` keeps them."""
+        self.issuer = issuer
+        """Who signs what this run's jar is shown: it trusts that one."""
         self.roots = roots
         self.names = Names()
         self.closed = False
@@ -136,7 +140,8 @@ class Run:
             return Verdict(allowed=False, reason="canary"), host
         known = host in self.names
         verdict = decide_name(self.rules, name, names_so_far=len(self.names) - known)
-        self.tell_once("name", host, 0, verdict)
+        if not is_address(host):  # of an address, what is told is that it is dialled
+            self.tell_once("name", host, 0, verdict)
         return verdict, host
 
     def dialled(self, sock: socket.socket) -> tuple[str, int]:

@@ -17,25 +17,26 @@ class Names:
     """The names that a run knows, and their addresses."""
 
     def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
+        self._given: dict[str, tuple[str, str]] = {}
         self._names: list[str] = []
 
     def __len__(self) -> int:
         return len(self._names)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._numbers
+        return name in self._given
 
     def addresses(self, name: str) -> tuple[str, str] | None:
         """The IPv4 and the IPv6 address that stand for a normalised name; None when there are no more."""
-        number = self._numbers.get(name)
-        if number is None:
+        given = self._given.get(name)
+        if given is None:
             number = _FIRST + len(self._names)
             if number > _LAST:
                 return None
-            self._numbers[name] = number
+            given = str(ipaddress.IPv4Address(_V4 + number)), str(ipaddress.IPv6Address(_V6 + number))
+            self._given[name] = given
             self._names.append(name)
-        return str(ipaddress.IPv4Address(_V4 + number)), str(ipaddress.IPv6Address(_V6 + number))
+        return given
 
     def name_at(self, address: str) -> str | None:
         """The name that an address stands for, if it stands for one."""

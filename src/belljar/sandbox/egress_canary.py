@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 
 from belljar.backends.contract import Listener
-from belljar.backends.network.gateway import PROXY_ADDRESS
+from belljar.backends.network.addresses import PROXY_ADDRESS
 from belljar.egress.decide import decide_connection, decide_name
 from belljar.egress.events import Event
 from belljar.egress.rules import Rules

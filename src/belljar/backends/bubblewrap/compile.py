@@ -10,7 +10,6 @@ from belljar.backends.bubblewrap.host import Host
 from belljar.backends.bubblewrap.report import report
 from belljar.backends.bubblewrap.stageplan import Source, StagePlan, View, ViewKind
 from belljar.backends.contract import LaunchPlan, RunRequest
-from belljar.backends.network import opening
 from belljar.backends.runtimes import find_runtime
 from belljar.errors import UsageError
 from belljar.limits.values import Limits
@@ -55,11 +54,19 @@ def compile_plan(policy: Policy, request: RunRequest, host: Host) -> LaunchPlan:
             "memory_group": "memory" in host.cgroup.controllers,
             "code_name": _code_name(request, host),
             "publishes": bool(policy.net.publish),
-            "gateway_ports": opening.ports(policy) if policy.net.enabled else None,
+            "gateway_ports": _gateway_ports(policy),
         },
         report=report(policy, host),
         policy_digest=policy.digest,
     )
+
+
+def _gateway_ports(policy: Policy) -> tuple[int, ...] | None:
+    if not policy.net.enabled:
+        return None
+    from belljar.backends.network import opening
+
+    return opening.ports(policy)
 
 
 def _limits(policy: Policy) -> dict[str, Any]:
@@ -110,18 +117,28 @@ def _kind(mount: Mount) -> ViewKind:
 
 def _etc(policy: Policy, request: RunRequest) -> dict[str, str]:
     uid = policy.proc.uid
-    trusted = opening.trust_files(request.trust) if request.trust else {}
     return {
-        **{f"ssl/certs/{name}": data.decode(errors="surrogateescape") for name, data in trusted.items()},
         "passwd": f"root:x:0:0:root:/root:/usr/sbin/nologin\njar:x:{uid}:{uid}:jar:{HOME}:/bin/sh\n"
         "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
         "group": f"root:x:0:\njar:x:{uid}:\nnogroup:x:65534:\n",
         "hosts": "127.0.0.1 localhost jar\n::1 localhost\n",
         "hostname": "jar\n",
         "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n",
-        "resolv.conf": opening.RESOLVER if policy.net.enabled else "options timeout:1 attempts:1\n",
+        "resolv.conf": "options timeout:1 attempts:1\n",
         "os-release": 'NAME="belljar"\nID=belljar\n',
+        **_opened_etc(policy, request),
     }
+
+
+def _opened_etc(policy: Policy, request: RunRequest) -> dict[str, str]:
+    """What a jar with a gateway has in its /etc: the resolver, and certificates."""
+    if not policy.net.enabled:
+        return {}
+    from belljar.backends.network import opening
+
+    trusted = opening.trust_files(request.trust) if request.trust else {}
+    files = {f"ssl/certs/{name}": data.decode(errors="surrogateescape") for name, data in trusted.items()}
+    return {"resolv.conf": opening.RESOLVER, **files}
 
 
 # --- bubblewrap's arguments ------------------------------------------------------------------------------------------
@@ -190,6 +207,8 @@ def _environment(policy: Policy, request: RunRequest, host: Host) -> dict[str, s
     if request.code is not None and request.language == "javascript":
         environment["NODE_PATH"] = f"{policy.fs.workdir}/node_modules"
     if policy.net.enabled:
+        from belljar.backends.network import opening
+
         environment |= opening.variables(policy, opening.BUNDLE)
     environment |= {name: request.env[name] for name in policy.env.pass_ if name in request.env}
     return {**environment, **policy.env.set}

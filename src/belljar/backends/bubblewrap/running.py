@@ -33,8 +33,9 @@ from belljar.backends.bubblewrap.lifeline import die_with
 from belljar.backends.bubblewrap.observe import Observer
 from belljar.backends.bubblewrap.wire import Message
 from belljar.backends.contract import Listener as GatewayListener
+from belljar.backends.network.addresses import JAR_INTERFACE
 from belljar.backends.network.door import open_door
-from belljar.backends.network.gateway import JAR_INTERFACE, open_gateway
+from belljar.backends.network.gateway import open_gateway
 from belljar.backends.seccomp import filters
 from belljar.backends.seccomp.notify import Listener
 from belljar.limits import monitor, rlimits

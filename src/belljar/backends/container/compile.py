@@ -16,7 +16,7 @@ from belljar.backends.container.guest_program import BOOT
 from belljar.backends.container.report import observes, report
 from belljar.backends.contract import LaunchPlan, RunRequest
 from belljar.backends.network import opening
-from belljar.backends.network.gateway import PROXY_ADDRESS
+from belljar.backends.network.addresses import PROXY_ADDRESS
 from belljar.errors import PolicyError, UsageError
 from belljar.guest import ballast
 from belljar.guest.files import LIVE, RESERVES

@@ -25,19 +25,24 @@ from collections.abc import Sequence
 
 from belljar.backends import kernel
 from belljar.backends.contract import Listener
+from belljar.backends.network.addresses import (
+    ALWAYS_HEARD,
+    BITS,
+    BITS_6,
+    DNS_PORT,
+    GATEWAY_ADDRESS,
+    GATEWAY_ADDRESS_6,
+    GATEWAY_INTERFACE,
+    HTTP_PROXY_PORT,
+    JAR_ADDRESS,
+    JAR_ADDRESS_6,
+    JAR_INTERFACE,
+    MOST_PORTS,
+    PROXY_ADDRESS,
+    SOCKS_PORT,
+)
 from belljar.backends.network.attempts import attempts_only
 from belljar.backends.network.netlink import LOCAL, UNICAST, Netlink
-
-JAR_INTERFACE, GATEWAY_INTERFACE = "eth0", "gw0"
-JAR_ADDRESS, GATEWAY_ADDRESS, _BITS = "198.19.255.2", "198.19.255.1", 30
-JAR_ADDRESS_6, GATEWAY_ADDRESS_6, _BITS_6 = "fd62:656c:6c6a:1::2", "fd62:656c:6c6a:1::1", 64
-PROXY_ADDRESS = "198.18.0.1"
-"""Where the jar finds DNS and the proxy, for programs that are told about one. Like any other address it is local."""
-HTTP_PROXY_PORT, SOCKS_PORT, DNS_PORT = 3128, 1080, 53
-ALWAYS_HEARD = 80
-"""A port on which somebody listens in every gateway."""
-MOST_PORTS = 200
-"""Listeners of a jar: they are handed on in one message, and each is a descriptor."""
 
 _BACKLOG = 1024
 _TIMEOUT_SECONDS = 10
@@ -117,12 +122,12 @@ def _join(network: int, gateway: int) -> tuple[bool, list[tuple[str, int, socket
     kernel.setns(network, kernel.CLONE_NEWNET)
     with Netlink() as there:
         there.up("lo")
-        there.add_address(JAR_INTERFACE, JAR_ADDRESS, _BITS)
+        there.add_address(JAR_INTERFACE, JAR_ADDRESS, BITS)
         there.up(JAR_INTERFACE)
         there.add_route(socket.AF_INET, UNICAST, JAR_INTERFACE, GATEWAY_ADDRESS)
         with contextlib.suppress(OSError):  # switched off in there: then it has no route, and is closed
             if six:
-                there.add_address(JAR_INTERFACE, JAR_ADDRESS_6, _BITS_6)
+                there.add_address(JAR_INTERFACE, JAR_ADDRESS_6, BITS_6)
                 there.add_route(socket.AF_INET6, UNICAST, JAR_INTERFACE, GATEWAY_ADDRESS_6)
     _free_low_ports()
     canaries = _canaries()
@@ -141,12 +146,12 @@ def _make_everything_local(cable: str = "") -> bool:
     with Netlink() as here:
         here.up("lo")
         if cable:
-            here.add_address(cable, GATEWAY_ADDRESS, _BITS)
+            here.add_address(cable, GATEWAY_ADDRESS, BITS)
             here.up(cable)
         here.add_route(socket.AF_INET, LOCAL, "lo")
         try:
             if cable:
-                here.add_address(cable, GATEWAY_ADDRESS_6, _BITS_6)
+                here.add_address(cable, GATEWAY_ADDRESS_6, BITS_6)
             here.add_route(socket.AF_INET6, LOCAL, "lo")
         except OSError:
             return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from belljar.backends.contract import Trust
-from belljar.backends.network.gateway import ALWAYS_HEARD, HTTP_PROXY_PORT, MOST_PORTS, PROXY_ADDRESS
+from belljar.backends.network.addresses import ALWAYS_HEARD, HTTP_PROXY_PORT, MOST_PORTS, PROXY_ADDRESS
 from belljar.errors import PolicyError
 from belljar.policy.models import Policy
 

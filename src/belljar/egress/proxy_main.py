@@ -153,8 +153,6 @@ def main(descriptor: int) -> None:
         loop = _new_loop()
         issuer = Issuer(new_authority())
         issuer.context("first.belljar.internal")  # so that everything is imported while it can be
-        with contextlib.suppress(OSError), open("/proc/self/comm", "w", encoding="ascii") as name:
-            name.write("belljar-egress")
         if os.geteuid() == 0:
             _give_up_root()
         loop.run_until_complete(_serve(end, issuer, hello["roots"]))

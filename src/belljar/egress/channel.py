@@ -13,6 +13,8 @@ import ssl
 import struct
 from collections.abc import Callable
 
+from belljar.egress.poller import READ, WRITE, Poller
+
 CHUNK = 64 << 10
 HIGH_WATER = 32 << 10
 """More queued than this, and the other end is to be paused."""
@@ -46,8 +48,10 @@ class Channel:
     """A connected socket. Its user sets the callbacks, then calls `start`."""
 
     __slots__ = (
+        "_descriptor",
         "_ending",
         "_loop",
+        "_poller",
         "_queue",
         "_reading",
         "_timer",
@@ -66,9 +70,11 @@ class Channel:
         "tls",
     )
 
-    def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, sock: socket.socket, poller: Poller) -> None:
         self.sock = sock
-        self._loop = loop
+        self._descriptor = sock.fileno()
+        self._poller = poller
+        self._loop = poller.loop
         self.tls = isinstance(sock, ssl.SSLSocket)
         self.on_data: Callable[[bytes], None] = _ignore_data
         self.on_end: Callable[[], None] = _ignore
@@ -96,7 +102,7 @@ class Channel:
         if self._reading or self.closed or self.ended:
             return
         self._reading = True
-        self._loop.add_reader(self.sock, self._readable)
+        self._watch()
         if self.tls and self.sock.pending():  # type: ignore[attr-defined]  # decrypted already: no event tells of it
             self._loop.call_soon(self._readable)
 
@@ -104,7 +110,20 @@ class Channel:
         """Read no more until `start`."""
         if self._reading:
             self._reading = False
-            self._loop.remove_reader(self.sock)
+            self._watch()
+
+    def _watch(self) -> None:
+        wanted = (READ if self._reading else 0) | (WRITE if self._writing else 0)
+        if wanted:
+            self._poller.watch(self._descriptor, wanted, self._ready)
+        else:
+            self._poller.forget(self._descriptor)
+
+    def _ready(self, events: int) -> None:
+        if self._writing and events & ~READ:  # what is wrong with it is found by whoever tries
+            self._writable()
+        if self._reading and events & ~WRITE:
+            self._readable()
 
     def _readable(self) -> None:
         size = CHUNK if _Held.total < _MUCH else _SMALL_CHUNK
@@ -135,10 +154,10 @@ class Channel:
     def _end(self) -> None:
         self.ended = True
         self.pause()
-        if self._ending == "linger":
-            self.close()
-        else:
+        if self._ending != "linger":
             self.on_end()
+        elif not self._queue:
+            self.close()
 
     def _lose(self) -> None:
         self.close()
@@ -157,7 +176,7 @@ class Channel:
         _Held.total += len(data)
         if not self._writing and not self.closed:
             self._writing = True
-            self._loop.add_writer(self.sock, self._writable)
+            self._watch()
 
     def _send(self, data: bytes) -> bytes:
         """Send what goes; what is left comes back (nothing when the channel broke: `on_lost` follows)."""
@@ -191,7 +210,7 @@ class Channel:
         if rest or self.closed:
             return
         self._writing = False
-        self._loop.remove_writer(self.sock)
+        self._watch()
         if self._ending:
             self._say_end()
         else:
@@ -250,10 +269,8 @@ class Channel:
         if self.closed:
             return
         self.closed = True
-        self.pause()
-        if self._writing:
-            self._writing = False
-            self._loop.remove_writer(self.sock)
+        self._reading = self._writing = False
+        self._poller.forget(self._descriptor)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

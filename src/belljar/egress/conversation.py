@@ -160,7 +160,7 @@ class Conversation:
                 self._run.tell("connect", self._host, self._port, Verdict(allowed=False, reason=reason))
             reset(self._sock)
         else:
-            self._carry(Channel(self._sock, self._loop), Channel(self._server, self._loop))
+            self._carry(Channel(self._sock, self._proxy.poller), Channel(self._server, self._proxy.poller))
 
     async def _by_plain_http(self) -> None:
         if peek(self._sock, len(PREFACE)) != PREFACE:
@@ -182,7 +182,7 @@ class Conversation:
         sock = await self._dial(host, port)
         if self._tls:
             sock = await self._secure(sock, host, port, ("http/1.1",))
-        return Channel(sock, self._loop)
+        return Channel(sock, self._proxy.poller)
 
     async def _secure(self, sock: socket.socket, host: str, port: int, protocols: tuple[str, ...]) -> ssl.SSLSocket:
         try:
@@ -202,7 +202,7 @@ class Conversation:
             await self._open(hello)
         else:
             assert self._server is not None
-            self._carry(Channel(self._sock, self._loop), Channel(self._server, self._loop))
+            self._carry(Channel(self._sock, self._proxy.poller), Channel(self._server, self._proxy.poller))
 
     async def _open(self, hello: Hello) -> None:
         """Speak TLS with both: first with the server, so that the client is offered the protocol that it chose."""
@@ -240,7 +240,7 @@ class Conversation:
     def _sniff(self) -> None:
         """Inside TLS that was opened for canary tokens only: requests are requests, and all else is carried."""
         assert self._server is not None
-        client, server = Channel(self._sock, self._loop), Channel(self._server, self._loop)
+        client, server = Channel(self._sock, self._proxy.poller), Channel(self._server, self._proxy.poller)
         self._carry(client, server)
         carried = client.on_data
 
@@ -256,15 +256,15 @@ class Conversation:
     # Relays
 
     def _relay_http1(self, *, dialled: tuple[str, int] | None, ends: tuple[Channel, Channel] | None = None) -> None:
-        client = ends[0] if ends else Channel(self._sock, self._loop)
-        server = ends[1] if ends else Channel(self._server, self._loop) if self._server is not None else None
+        client = ends[0] if ends else Channel(self._sock, self._proxy.poller)
+        server = ends[1] if ends else Channel(self._server, self._proxy.poller) if self._server is not None else None
         relay = Http1Relay(client, Gate(self._run, tls=self._tls), self, dialled)
         self._relay = relay
         relay.start(server)
 
     def _relay_http2(self) -> None:
         assert self._server is not None
-        ends = Channel(self._sock, self._loop), Channel(self._server, self._loop)
+        ends = Channel(self._sock, self._proxy.poller), Channel(self._server, self._proxy.poller)
         relay = Http2Relay(*ends, Gate(self._run, tls=self._tls), self, (self._host, self._port))
         self._relay = relay
         relay.start()
@@ -316,7 +316,7 @@ class Conversation:
 
     def _say(self, data: bytes) -> None:
         """Send this and end, without losing it on the way."""
-        farewell = _Farewell(Channel(self._sock, self._loop), self)
+        farewell = _Farewell(Channel(self._sock, self._proxy.poller), self)
         self._relay = farewell
         farewell.say(data)
 

@@ -13,6 +13,7 @@ from belljar.egress.client_hello import HelloReader
 from belljar.egress.conversation import Conversation
 from belljar.egress.dial import Dialler
 from belljar.egress.first_bytes import FirstBytes
+from belljar.egress.poller import Poller
 from belljar.egress.rules import Rules
 from belljar.egress.run import Run, Tell
 from belljar.egress.upstream import Verifier
@@ -26,6 +27,7 @@ class Proxy:
     def __init__(self, issuer: Issuer, roots: str, tell: Tell) -> None:
         """`issuer` is for what no jar ever sees."""
         self.first_bytes = FirstBytes(HelloReader(issuer.context("hello.belljar.internal")))
+        self.poller = Poller(asyncio.get_running_loop())
         self.dialler = Dialler()
         self.verifier = Verifier(roots)
         self._tell = tell
@@ -78,6 +80,7 @@ class Proxy:
         """End every run."""
         for run_id in list(self._runs):
             self.close(run_id)
+        self.poller.close()
 
 
 def _converse(proxy: Proxy, run: Run, role: str, sock: socket.socket) -> None:

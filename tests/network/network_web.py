@@ -15,6 +15,7 @@ import tarfile
 import threading
 import zipfile
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,7 @@ class Site:
     released: threading.Event = field(default_factory=threading.Event)
     """Set by a request for `/release`: until then `/events` has told one event only."""
 
+    @cached_property
     def wheel(self) -> bytes:
         """A package that pip installs."""
         data = io.BytesIO()
@@ -77,6 +79,7 @@ class Site:
             )
         return data.getvalue()
 
+    @cached_property
     def tarball(self) -> bytes:
         """A package that npm installs."""
         data = io.BytesIO()
@@ -224,7 +227,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self._reply(status, body, headers.get("Content-Type", "text/plain"))
 
     def _pypi(self, path: str) -> None:
-        wheel = self.server.site.wheel()
+        wheel = self.server.site.wheel
         name = f"{_PACKAGE.replace('-', '_')}-1.0-py3-none-any.whl"
         if path == f"/simple/{_PACKAGE}/":
             digest = hashlib.sha256(wheel).hexdigest()
@@ -236,7 +239,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._reply(404, b"no such package")
 
     def _npm(self, path: str) -> None:
-        tarball = self.server.site.tarball()
+        tarball = self.server.site.tarball
         name = f"/{_PACKAGE}/-/{_PACKAGE}-1.0.0.tgz"
         if path == f"/{_PACKAGE}":
             integrity = "sha512-" + base64.b64encode(hashlib.sha512(tarball).digest()).decode()

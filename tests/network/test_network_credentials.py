@@ -252,7 +252,7 @@ def test_byte_budget(net_jar: OpenJar, secure: Web, site: Site, where: str) -> N
     script = "curl -sS https://web.test/endless | wc -c; curl -sS https://web.test/after || true"
     result = run_shell(net_jar(policy), script)
     received = int(told(result).split()[0])
-    assert 500_000 < received < 1_200_000, summary(result)
+    assert 0 < received <= 1 << 20, summary(result)
     assert "budget" in codes(result)
     assert [request.path for request in site.requests] == ["/endless"]
 

@@ -59,7 +59,7 @@ PROGRAMS = (
         "npm",
         "npm",
         "mkdir /workspace/n && cd /workspace/n && export HOME=/tmp npm_config_update_notifier=false && npm install "
-        "--registry=https://npm.test/ --no-audit --no-fund --silent belljar-tiny && "
+        "--registry=https://npm.test/ --no-audit --no-fund --loglevel=error belljar-tiny && "
         "node -e \"console.log(require('belljar-tiny'))\"",
         "installed by npm",
         "npm.test",

@@ -38,6 +38,15 @@ def test_code_that_takes_the_room_of_the_next(engine: str) -> None:
             assert jar.run("print('started')").stdout == "started\n"
 
 
+def test_code_that_fills_all_it_may(engine: str) -> None:
+    """What its own file took is there for that of the next run, and of the one after."""
+    fill = "file = open('full', 'wb', 0)\nwhile True: file.write(bytes(4096))"
+    with Sandbox(SMALL, backend=engine) as jar:
+        for _ in range(2):
+            assert "No space left" in jar.run(fill).stderr
+            assert jar.run("print('started')").stdout == "started\n"
+
+
 def test_a_reserve_is_all_or_nothing(tmp_path: Path) -> None:
     """Where only a part of it could be written, there is an error, and nothing is held."""
     size = max(RESERVES.values())

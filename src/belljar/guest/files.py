@@ -27,8 +27,8 @@ _ENTRY_BYTES, _NAME_BYTE = 250, 6
 """What an entry takes in a message at most: so much, and so much for each byte of its path (`\\udcff`)."""
 _moves = itertools.count(1)
 _DEPTH, _EVERYTHING = 200, 1 << 62
-RESERVES = {".room": 1 << 16, ".name": 0}
-"""In a directory for code: bytes for the code's own file, and the file that becomes it. They are no part of what the
+RESERVES = {".name": 0, ".room": 1 << 16}
+"""In a directory for code: the file that becomes the code's own, and bytes for it. They are no part of what the
 policy lets the code write, so that after code that fills everything another can still start."""
 LIVE = "/live"
 """Where the depot has the host's own directories, if the policy shows any for writing."""
@@ -471,21 +471,18 @@ def _keep_as(directory: int, spared: Sequence[str], names: Collection[str]) -> N
     """Let files have these names, as far as there are any; the others are removed."""
     missing = [name for name in names if name not in spared]
     for entry in spared:
-        if entry in names:
-            continue
-        if missing:
-            os.rename(entry, missing.pop(), src_dir_fd=directory, dst_dir_fd=directory)
-        else:
+        if entry not in names and not missing:
             os.unlink(entry, dir_fd=directory)
+            continue
+        os.chmod(entry, 0o600, dir_fd=directory)  # nobody is alive who could put a link in its place
+        if entry not in names:
+            os.rename(entry, missing.pop(0), src_dir_fd=directory, dst_dir_fd=directory)
 
 
 def _fill_up(directory: int, name: str, size: int) -> None:
     """A file of that many zeros; without room for all of them, of none."""
     flags = os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        descriptor = os.open(name, flags, 0o600, dir_fd=directory)
-    except PermissionError:  # it was the code's file: to be read only
-        descriptor = open_name(directory, name, flags, own=True)
+    descriptor = os.open(name, flags, 0o600, dir_fd=directory)
     try:
         left = memoryview(bytes(size))
         while left:

@@ -412,7 +412,7 @@ class Child:
 
         By truncating and renaming, which gVisor does at once; what is removed there may come back late.
         """
-        (room, size), (kept, _) = self._request["reserves"].items()
+        (kept, _), (room, size) = self._request["reserves"].items()
         try:
             os.truncate(os.path.join(directory, room), max(0, size - taken - _PAGE + 1))
             os.rename(os.path.join(directory, kept), os.path.join(directory, name))

@@ -247,7 +247,7 @@ def test_directory_that_is_removed_under_the_code(open_jar: OpenJar) -> None:
     jar.files.write("d/again", b"x")
     jar.files.remove("d")
     said = "".join(event.data.decode() for event in events if hasattr(event, "data"))
-    assert said.split("\n")[:3] == [".. []", "../.. []", "../../.. []"], said
+    assert said.strip().splitlines() == [".. []", "../.. []", "../../.. []"], said
     assert jar.run("print('alive')").stdout == "alive\n"
 
 

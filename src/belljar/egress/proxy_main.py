@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import encodings.idna  # noqa: F401 for names that are resolved, and imported while root can read it
+import gc
 import os
 import resource
 import select
@@ -155,7 +156,10 @@ def main(descriptor: int) -> None:
         issuer.context("first.belljar.internal")  # so that everything is imported while it can be
         if os.geteuid() == 0:
             _give_up_root()
+        gc.freeze()
+        gc.set_threshold(10_000, 20, 50)  # connections are cycles of a few dozen objects: no need to look at each
         loop.run_until_complete(_serve(end, issuer, hello["roots"]))
+        os._exit(0)  # nothing is left that an orderly end would close
 
 
 async def _serve(end: socket.socket, issuer: Issuer, roots: str) -> None:
@@ -171,6 +175,7 @@ async def _serve(end: socket.socket, issuer: Issuer, roots: str) -> None:
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
+    os.environ["UV_THREADPOOL_SIZE"] = "32"  # a name that resolves slowly must not hold up the others
     try:
         import uvloop
     except ImportError:

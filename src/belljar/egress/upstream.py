@@ -11,7 +11,7 @@ from belljar.egress.dial import UnreachableError, unreachable
 from belljar.egress.waiting import handshake
 
 _HANDSHAKE_SECONDS = 15.0
-_MAX_CONTEXTS = 64
+_MAX_CONTEXTS = 16
 
 
 class Verifier:
@@ -19,11 +19,11 @@ class Verifier:
 
     def __init__(self, roots: str) -> None:
         self._roots = roots
-        self._contexts: dict[tuple[str, tuple[str, ...]], ssl.SSLContext] = {}
+        self._contexts: dict[str, ssl.SSLContext] = {}
 
-    def context(self, further: str, protocols: tuple[str, ...]) -> ssl.SSLContext:
-        """A context that trusts the host's roots and these further ones, and offers these ALPN protocols."""
-        found = self._contexts.get((further, protocols))
+    def context(self, further: str) -> ssl.SSLContext:
+        """A context that trusts the host's roots and these further ones."""
+        found = self._contexts.get(further)
         if found is not None:
             return found
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -32,11 +32,9 @@ class Verifier:
             context.load_verify_locations(cadata=self._roots)
         if further.strip():
             context.load_verify_locations(cadata=further)
-        if protocols:
-            context.set_alpn_protocols(list(protocols))
         while len(self._contexts) >= _MAX_CONTEXTS:
             self._contexts.pop(next(iter(self._contexts)))
-        self._contexts[(further, protocols)] = context
+        self._contexts[further] = context
         return context
 
     async def secure(self, sock: socket.socket, host: str, further: str, protocols: tuple[str, ...]) -> ssl.SSLSocket:
@@ -45,7 +43,8 @@ class Verifier:
         Raises:
             UnreachableError: it could not be.
         """
-        context = self.context(further, protocols)
+        context = self.context(further)
+        context.set_alpn_protocols(list(protocols))  # of the connection that is made now, and of no other
         secured = context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
         try:
             await handshake(secured, seconds=_HANDSHAKE_SECONDS)

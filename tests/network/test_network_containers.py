@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections.abc import Callable
@@ -82,6 +83,13 @@ def net_jar(open_jar: OpenJar, certificates: Certificates) -> Callable[..., Sand
 
 
 @pytest.fixture
+def enters(backend: str) -> None:
+    """Where belljar may enter the container's network."""
+    if os.geteuid() != 0 and backend != "podman":
+        pytest.skip("only root, or the owner of the engine, may enter its containers")
+
+
+@pytest.fixture
 def may_not_enter(monkeypatch: pytest.MonkeyPatch) -> None:
     """As for an ordinary user who may only speak with the engine's daemon."""
     monkeypatch.setattr(container_backend, "_enters", lambda _known: False)
@@ -90,6 +98,7 @@ def may_not_enter(monkeypatch: pytest.MonkeyPatch) -> None:
 SEEN = ["hello from web.test/ to GET", "hello from deep.wild.test/listed to GET", "403", "403"]
 
 
+@pytest.mark.usefixtures("enters")
 @pytest.mark.parametrize("route", ["transparent", "http"])
 def test_what_is_listed_is_reached(jar: Sandbox, route: str) -> None:
     """And nothing else: by name, by address, by method, by path."""
@@ -99,6 +108,7 @@ def test_what_is_listed_is_reached(jar: Sandbox, route: str) -> None:
     assert codes(result) == {"method-not-listed", "path-not-listed", "name-not-listed", "address-not-listed"}
 
 
+@pytest.mark.usefixtures("enters")
 def test_other_ports_and_datagrams(jar: Sandbox) -> None:
     """Are refused at once, and recorded."""
     result = run_python(jar, CLOSED)
@@ -145,6 +155,7 @@ def test_much_through_the_gate(open_jar: OpenJar, plain: Server) -> None:
     assert told(jar.run(MUCH)) == "40\n"
 
 
+@pytest.mark.usefixtures("enters")
 def test_the_host_reaches_a_server_in_it(open_jar: OpenJar) -> None:
     """`net.publish`, with no network for the code."""
     with socket.create_server(("127.0.0.1", 0)) as listener:

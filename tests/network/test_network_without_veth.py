@@ -41,7 +41,7 @@ def test_it_is_not_accepted_in_silence(open_jar: OpenJar, web: Web) -> None:
 
 def test_it_works_where_it_is_accepted(open_jar: OpenJar, web: Web) -> None:
     """What is listed is reached, what is not is refused, by name and by address."""
-    policy = {**network(rule("web.test", web.address)), "on_degraded": ["net.enabled"]}
+    policy = {**network(rule("web.test", web.address)), "on_degraded": "allow"}
     result = run_python(open_jar(policy), REACHES)
     assert told(result).splitlines() == ["hello from web.test/ to GET", "403", "True"]
     assert codes(result) == {"address-not-listed", "name-not-listed"}
@@ -49,6 +49,6 @@ def test_it_works_where_it_is_accepted(open_jar: OpenJar, web: Web) -> None:
 
 def test_what_is_lost(open_jar: OpenJar, web: Web) -> None:
     """The code's servers can't have the ports: so it is the weaker way."""
-    policy = {**network(rule("web.test", web.address, 8080)), "on_degraded": ["net.enabled"]}
+    policy = {**network(rule("web.test", web.address, 8080)), "on_degraded": "allow"}
     result = run_python(open_jar(policy), "import socket; socket.create_server(('0.0.0.0', 8080))")
     assert "Address already in use" in result.stderr

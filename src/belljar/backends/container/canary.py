@@ -9,6 +9,8 @@ Found = Mapping[str, Any]
 
 _ENGINE_WRITABLE = ("/proc", "/dev", "/dev/pts", "/dev/mqueue", "/sys/fs/cgroup", "/dev/console")
 """Mounts that an engine makes writable, where an ordinary user can write nothing."""
+_DEVICES = tuple(f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "tty"))
+"""Devices that everybody may write to: an engine without root can't make them, and mounts the host's."""
 _COVERS = ("/proc/", "/sys/")
 
 
@@ -37,7 +39,7 @@ def _mounts(found: Found, expect: Found) -> Iterator[str]:
     for point, options, _kind in found["mounts"]:
         seen[_unescape(point)] = options.split(",")  # the last one is on top
     for point, options in seen.items():
-        if point in writable or point in _ENGINE_WRITABLE or point.startswith(_COVERS):
+        if point in writable or point in (*_ENGINE_WRITABLE, *_DEVICES) or point.startswith(_COVERS):
             continue
         if "rw" in options and not (point == "/" and not expect["readonly_root"]):
             yield f"{point} is writable"

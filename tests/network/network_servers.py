@@ -20,7 +20,11 @@ class Server:
     """
 
     def __init__(
-        self, serve: Callable[[socket.socket, Server], None] | None = None, *, tls: ssl.SSLContext | None = None
+        self,
+        serve: Callable[[socket.socket, Server], None] | None = None,
+        *,
+        tls: ssl.SSLContext | None = None,
+        host: str = "127.0.0.1",
     ) -> None:
         self._serve = serve
         self._tls = tls
@@ -28,7 +32,9 @@ class Server:
         self._open: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
         self.heard: list[str] = []
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.create_server((host, 0), family=family, backlog=_BACKLOG)
+        self._host = f"[{host}]" if ":" in host else host
         self.port = int(self._listener.getsockname()[1])
         self._accepting = threading.Thread(target=self._accept, daemon=True)
         self._accepting.start()
@@ -36,7 +42,7 @@ class Server:
     @property
     def address(self) -> str:
         """As a rule pins it."""
-        return f"127.0.0.1:{self.port}"
+        return f"{self._host}:{self.port}"
 
     def note(self, text: str) -> None:
         """Remember something."""

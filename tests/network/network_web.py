@@ -98,10 +98,10 @@ class Site:
 class Web(Server):
     """One port of a site."""
 
-    def __init__(self, site: Site, *, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, site: Site, *, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> None:
         self.site = site
         self.is_tls = tls is not None
-        super().__init__(tls=tls)
+        super().__init__(tls=tls, host=host)
 
     def serve(self, connection: socket.socket) -> None:
         """Requests, until the connection ends."""

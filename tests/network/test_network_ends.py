@@ -23,12 +23,16 @@ assert end.recv(10) == b"one"
 print("connected", flush=True)
 end.settimeout(15)
 print("then:", end.recv(10), flush=True)
-for attempt in range(3):
+deadline = time.monotonic() + 10
+while time.monotonic() < deadline:  # it takes a moment until all of its descriptors are closed
     try:
-        socket.create_connection((sys.argv[1], 7), timeout=5)
-        print("reached", flush=True)
+        end = socket.create_connection((sys.argv[1], 7), timeout=5)
+        end.sendall(b"two")
     except OSError as error:
         print(type(error).__name__, flush=True)
+        break
+else:
+    print("reached", flush=True)
 """
 
 

@@ -6,8 +6,10 @@ Each both passed through and opened, where the protocol is inside TLS.
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import pytest
+from network_certificates import Certificates
 from network_daemons import need_program
 from network_routes import OpenJar, decisions, network, rule, run_python, run_shell, summary, told
 from network_servers import Server
@@ -50,7 +52,7 @@ print(read(end, size).decode())
 
 @pytest.mark.parametrize(("scheme", "route"), [("http", "transparent"), ("https", "transparent"), ("https", "http")])
 def test_events_arrive_one_by_one(
-    net_jar: OpenJar, web: Web, secure: Web, extra: dict[str, object], scheme: str, route: str
+    net_jar: OpenJar, web: Web, secure: Web, extra: dict[str, Any], scheme: str, route: str
 ) -> None:
     """The first event is read before the server has the second to send."""
     server = secure if scheme == "https" else web
@@ -60,7 +62,7 @@ def test_events_arrive_one_by_one(
 
 
 @pytest.mark.parametrize("port", [80, 443])
-def test_websocket(net_jar: OpenJar, web: Web, secure: Web, extra: dict[str, object], port: int) -> None:
+def test_websocket(net_jar: OpenJar, web: Web, secure: Web, extra: dict[str, Any], port: int) -> None:
     """After the server has switched protocols, both sides say what they like."""
     server = secure if port == 443 else web
     jar = net_jar(network(rule("web.test", server.address, **extra)))
@@ -83,13 +85,28 @@ print(got)
 """
 
 
+def test_both_sides_over_ipv6(net_jar: OpenJar, site: Site, certificates: Certificates, extra: dict[str, Any]) -> None:
+    """The jar dials the IPv6 address that stands for the name, the proxy the server's."""
+    need_program("curl", "curl")
+    try:
+        server = Web(site, tls=certificates.context(), host="::1")
+    except OSError:
+        pytest.skip("this host has no IPv6 loopback")
+    with server:
+        jar = net_jar(network(rule("web.test", server.address, 443, **extra)))
+        script = "curl -6 -sS -w '%{remote_ip}' https://web.test/six"
+        said, _, address = told(run_shell(jar, script)).partition("\n")
+    assert said == "hello from web.test/six to GET"
+    assert address.startswith("fd62:656c:6c6a:")
+
+
 def test_half_closed_connection_still_carries_the_answer(net_jar: OpenJar, plain: Server) -> None:
     """The code says that it is done; what the server then sends still arrives, whole."""
     jar = net_jar(network(rule("plain.test", plain.address, 7)))
     assert told(run_python(jar, READ_BACK)) == f"{64 * 65536}\n"
 
 
-def test_body_goes_up_whole(net_jar: OpenJar, secure: Web, site: Site, extra: dict[str, object]) -> None:
+def test_body_goes_up_whole(net_jar: OpenJar, secure: Web, site: Site, extra: dict[str, Any]) -> None:
     """Three megabytes, with a length and in chunks."""
     need_program("curl", "curl")
     jar = net_jar(network(rule("web.test", secure.address, 443, **extra)))
@@ -102,7 +119,7 @@ def test_body_goes_up_whole(net_jar: OpenJar, secure: Web, site: Site, extra: di
     assert [hashlib.sha256(request.body).hexdigest() for request in site.requests] == [said[0]] * 2
 
 
-def test_answer_that_never_ends_ends_with_its_reader(net_jar: OpenJar, secure: Web, extra: dict[str, object]) -> None:
+def test_answer_that_never_ends_ends_with_its_reader(net_jar: OpenJar, secure: Web, extra: dict[str, Any]) -> None:
     """And the next request is served."""
     need_program("curl", "curl")
     jar = net_jar(network(rule("web.test", secure.address, 443, **extra)))

@@ -119,7 +119,7 @@ def test_token_in_http2(net_jar: OpenJar, certificates: Certificates) -> None:
             script = f"import subprocess; subprocess.run(['curl', '-sS', '--http2', {words}, 'https://web.test/'])"
             assert_stopped(run_python(jar, BEFORE + script + AFTER))
         token = result_token(jar)
-        assert not [text for text in server.heard if token in text]
+        assert not [text for text in server.heard if token in text or "InvalidBodyLength" in text], "cut off, not ended"
 
 
 def test_token_is_anew_in_every_sandbox_and_harmless_unless_sent(net_jar: OpenJar, secure: Web, site: Site) -> None:

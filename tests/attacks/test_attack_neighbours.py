@@ -66,8 +66,9 @@ FIND = python_probe(
                     found.append(f"process {pid}")
             except OSError:
                 pass
-        if word in open("/proc/self/mountinfo").read() or word in open("/proc/locks").read():
-            found.append("proc")
+        for name in filter(os.path.exists, ("/proc/self/mountinfo", "/proc/locks")):
+            if word in open(name).read():
+                found.append(name)
         if not found:
             raise OSError(errno.ENOENT, "no trace")
         return found

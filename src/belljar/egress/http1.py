@@ -32,6 +32,9 @@ from belljar.egress.tunnel import Tunnel
 
 _IDLE_SECONDS = 300.0
 _HEAD_SECONDS = 60.0
+_AT_ONCE = 16
+_PIECE = 1 << 10
+_CHUNKS_PIECE = 4 << 10
 _REPEATABLE = frozenset({b"GET", b"HEAD", b"OPTIONS"})
 
 
@@ -51,13 +54,16 @@ class Reach(Protocol):
 class _Exchange:
     """One request, until its response is complete."""
 
-    __slots__ = ("complete", "head", "host", "passage", "pieces", "port", "scanner", "sent")
+    __slots__ = ("complete", "head", "host", "left", "passage", "pieces", "port", "scanner", "sent", "stops")
 
     def __init__(self, head: Head) -> None:
         self.head = head
         self.pieces: list[bytes] = []
         """Its body so far, as it is sent on."""
         self.complete = False
+        self.left = int(head.length or 0)
+        """What is still to come of a body whose length was said."""
+        self.stops = False
         self.sent = False
         self.passage: Passage | None = None
         self.scanner: Meter | None = None
@@ -126,6 +132,19 @@ class Http1Relay:
         self._out = []
         if not self._quiet:
             self._since = self._loop.time()
+        size = self._appetite(len(data))
+        if size >= len(data):
+            self._feed(data)
+        else:
+            self._feed_in_pieces(data, size)
+        if self._poisoned:  # what was begun is broken off, not ended
+            self.close()
+            return
+        if self._out:
+            self._to_server(self._out[0] if len(self._out) == 1 else b"".join(self._out))
+        self._advance()
+
+    def _feed(self, data: bytes) -> None:
         self._quiet += len(data)
         try:
             self._parser.feed_data(data)
@@ -137,12 +156,29 @@ class Http1Relay:
             self._bad = str(error.__context__ or error)
         if self._quiet > MAX_HEAD + len(data):
             self._bad = self._bad or "a head without end"
-        if self._poisoned:  # what was begun is broken off, not ended
-            self.close()
-            return
-        if self._out:
-            self._to_server(self._out[0] if len(self._out) == 1 else b"".join(self._out))
-        self._advance()
+
+    def _feed_in_pieces(self, data: bytes, size: int) -> None:
+        """Feed until a request waits for the one before it; the rest is kept as it is, which takes far less room."""
+        at = 0
+        while at < len(data) and not self._bad and not self._leftover and not self._poisoned:
+            self._feed(data[at : at + size])
+            at += size
+            if len(self._waiting) + (self._current is not None) > 1 or self._parser_stopped:
+                break
+            size = self._appetite(len(data) - at)
+        self._leftover += data[at:]
+
+    def _appetite(self, available: int) -> int:
+        """How many bytes to parse at once: much of a body, but not enough for a heap of small requests."""
+        exchange = self._parsing
+        if exchange is None or exchange.complete:
+            return _PIECE
+        return _CHUNKS_PIECE if exchange.head.chunked else min(available, exchange.left) or _PIECE
+
+    @property
+    def _parser_stopped(self) -> bool:
+        """Whether the last request wants another protocol: what follows it can't be parsed yet."""
+        return self._parsing is not None and self._parsing.stops
 
     def _to_server(self, data: bytes) -> None:
         meter = self._meter
@@ -171,6 +207,7 @@ class Http1Relay:
         self._quiet = 0
         head = Head(self._parser.get_method(), self._url, self._parser.get_http_version(), self._headers)
         self._parsing = _Exchange(head)
+        self._parsing.stops = self._parser.should_upgrade()
         texts = (value for header in self._headers for value in header)
         if self._gate.scans and self._gate.has_token(*(self._dialled or ("", 0)), self._url, *texts):
             raise BadMessageError("canary")
@@ -181,6 +218,7 @@ class Http1Relay:
         self._quiet = 0
         exchange = self._parsing
         assert exchange is not None
+        exchange.left -= len(data)
         if self._gate.scans and not self._clean(exchange, data):
             self._poisoned = True
             return
@@ -213,10 +251,19 @@ class Http1Relay:
     # One request after the other
 
     def _advance(self) -> None:
-        while self._current is None and self._waiting and not self._done:
+        if self._client.queued > HIGH_WATER:  # it asks, and does not read
+            self._client.pause()
+            return
+        for _request in range(_AT_ONCE):
+            if self._current is not None or not self._waiting or self._done:
+                break
             self._current = self._waiting.popleft()
             self._begin(self._current)
         if self._done:
+            return
+        if self._current is None and self._waiting:  # a pile of refused ones: others have their turn
+            self._client.pause()
+            self._loop.call_soon(self._advance)
             return
         if self._current is None and self._bad:
             self._answer_bad()
@@ -347,6 +394,8 @@ class Http1Relay:
     def _client_drained(self) -> None:
         if self._server is not None:
             self._server.channel.start()
+        if not self._done:
+            self._advance()
 
     def server_drained(self) -> None:
         """The server takes more of the request."""

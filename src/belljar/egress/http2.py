@@ -14,7 +14,7 @@ from h2.settings import SettingCodes, Settings
 from hyperframe.frame import GoAwayFrame
 
 from belljar.egress import refusal
-from belljar.egress.channel import Channel
+from belljar.egress.channel import HIGH_WATER, Channel
 from belljar.egress.credentials import scrub
 from belljar.egress.decide import Verdict
 from belljar.egress.gate import Gate, Passage
@@ -23,6 +23,7 @@ from belljar.egress.http2_stream import Headers, Side, Stream
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _MAX_STREAMS = 100
+_PIECE = 4 << 10
 _STREAM_WINDOW = 128 << 10
 _CONNECTION_WINDOW = 256 << 10
 _IDLE_SECONDS = 300.0
@@ -60,6 +61,7 @@ class Http2Relay:
         self._by_server: dict[int, Stream] = {}
         self._waiting: list[tuple[int, Passage, list[Any]]] = []
         """Requests for which the server has no room yet, and what came for them."""
+        self._unread = b""
         self._draining = False
         self._done = False
         self._loop = asyncio.get_running_loop()
@@ -74,7 +76,7 @@ class Http2Relay:
             channel, protocol = side.channel, side.h2
             channel.on_data, channel.on_end = data, ended
             channel.on_lost = self._client_ended if side is self._client else self._server_ended
-            channel.on_drained = self._pump_all
+            channel.on_drained = self._client_drained if side is self._client else self._server_drained
             channel.on_gone = self._gone
             protocol.local_settings = Settings(client=side is self._server, initial_values=_SETTINGS)
             protocol.initiate_connection()
@@ -90,13 +92,34 @@ class Http2Relay:
     # From the client
 
     def _client_data(self, data: bytes) -> None:
+        """Take what has come, piece by piece: what calls for answers that the client does not read has to wait."""
+        at = 0
         try:
-            events = self._client.h2.receive_data(data)
-            for event in events:
-                self._from_client(event)
+            while at < len(data) and self._client.channel.queued <= HIGH_WATER and not self._done:
+                for event in self._client.h2.receive_data(data[at : at + _PIECE]):
+                    self._from_client(event)
+                at += _PIECE
+                self._pump_all()
         except ProtocolError as error:
             self._bad_client(str(error))
             return
+        self._unread = data[at:]
+        if self._unread or self._client.channel.queued > HIGH_WATER:
+            self._client.channel.pause()
+
+    def _client_drained(self) -> None:
+        if self._done:
+            return
+        unread, self._unread = self._unread, b""
+        if unread:
+            self._client_data(unread)
+        else:
+            self._pump_all()
+        if not self._unread and self._client.channel.queued <= HIGH_WATER:
+            self._client.channel.start()
+
+    def _server_drained(self) -> None:
+        self._server.channel.start()
         self._pump_all()
 
     def _from_client(self, event: h2.events.Event) -> None:
@@ -225,6 +248,8 @@ class Http2Relay:
             return
         self._open_waiting()
         self._pump_all()
+        if self._server.channel.queued > HIGH_WATER:
+            self._server.channel.pause()
 
     def _from_server(self, event: h2.events.Event) -> None:
         if isinstance(event, h2.events.ConnectionTerminated):

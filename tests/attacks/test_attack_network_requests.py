@@ -263,16 +263,17 @@ def test_nothing_goes_around_the_proxy(open_jar: OpenJar, servers: Servers, ears
 
     Its listeners hear nothing by any way, and no socket is had that is not TCP's or UDP's.
     """
-    jar = open_jar(servers.policy())
-    for way in WAYS:
-        if "6}" in way.body and not ears.ports["tcp6"]:
-            continue
-        jar.run(fill(way.body, ears))
-    assert not ears.heard(0.1)
+    jar = open_jar(servers.policy(), overrides=["proc.timeout_ms=60s"])
+    programs = json.dumps([fill(way.body, ears) for way in WAYS if "6}" not in way.body or ears.ports["tcp6"]])
+    each = "import subprocess\nfor code in json.loads(sys.argv[5]): subprocess.run([sys.executable, '-c', code])"
     rows = {kind.name: f"{kind.body} and 'had'" for kind in KINDS}
-    said = said_by(jar.run(probe(attempts(rows)), args=[*JAR_ROUTES["transparent"], "{}"]))
+    result = jar.run(probe(f"{each}\n{attempts(rows)}"), args=[*JAR_ROUTES["transparent"], "{}", programs])
+    said = said_by(result)
+    assert not ears.heard(0.1)
+    assert result.stdout.count("ESCAPED") + result.stdout.count("HELD") == len(json.loads(programs))
     assert len(said) == len(KINDS)
-    assert not {row for row, answer in said.items() if "Error" not in answer}, said
+    had = {row for row, answer in said.items() if "Error" not in answer}
+    assert had <= ({"another address for the interface"} if jar.backend_name == "gvisor" else set()), said
 
 
 RELAY = """

@@ -18,6 +18,8 @@ CONTAINER_TESTS ?= tests/conformance tests/attacks tests/containers tests/images
 ENGINES      := $(BIN)/python tests/engines/run.py
 # Which tests run once more as an ordinary user: those in which it matters who started a jar.
 USER_TESTS   ?= tests/attacks tests/cli tests/conformance tests/limits tests/network tests/sandbox tests/seccomp
+# How long `make fuzz` works on each of its targets; by hand, an hour finds more.
+FUZZ_SECONDS ?= 10
 # Where `make bench-egress` has mitmproxy, whose dependencies are its own affair.
 MITMPROXY    := .cache/mitmproxy
 # Which tests `make test-vm` runs in the virtual machine.
@@ -26,7 +28,7 @@ VM_TESTS     ?= tests/conformance
 .DEFAULT_GOAL := help
 MAKEFLAGS     += --no-print-directory
 export BELLJAR_TEST_ENGINES BELLJAR_CONTAINER_TESTS
-.PHONY: help demo test test-passes test-here test-user test-containers engines engines-stop test-vm check lint format types layers generated generate bench bench-containers bench-egress install dev clean
+.PHONY: help demo test test-passes test-here test-user test-containers engines engines-stop test-vm check lint format types layers generated generate bench bench-containers bench-egress fuzz install dev clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -99,6 +101,9 @@ generated: dev ## whether the generated files are current
 generate: dev ## write the compiled presets and the reference pages again
 	@$(BIN)/python scripts/generate.py
 	@$(BIN)/python scripts/generate_cli.py
+
+fuzz: dev ## fuzz the egress proxy's parsers and decisions, FUZZ_SECONDS=10 each; FUZZ_ARGS="http1 socks" for some of them
+	@$(BIN)/python tests/fuzz/run.py --seconds $(FUZZ_SECONDS) $(FUZZ_ARGS)
 
 bench: dev ## measure what a jar costs; BENCH_ARGS=--record writes benchmarks/results.md
 	@scripts/install-prerequisites.sh demo "$(PYTHON)"

@@ -23,7 +23,7 @@ from belljar.egress.http2_stream import Headers, Side, Stream
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _MAX_STREAMS = 100
-_PIECE = 4 << 10
+_MAX_RESETS = 1000
 _STREAM_WINDOW = 128 << 10
 _CONNECTION_WINDOW = 256 << 10
 _IDLE_SECONDS = 300.0
@@ -61,7 +61,8 @@ class Http2Relay:
         self._by_server: dict[int, Stream] = {}
         self._waiting: list[tuple[int, Passage, list[Any]]] = []
         """Requests for which the server has no room yet, and what came for them."""
-        self._unread = b""
+        self._resets = 0
+        """Requests that the client has taken back."""
         self._draining = False
         self._done = False
         self._loop = asyncio.get_running_loop()
@@ -92,35 +93,45 @@ class Http2Relay:
     # From the client
 
     def _client_data(self, data: bytes) -> None:
-        """Take what has come, piece by piece: what calls for answers that the client does not read has to wait."""
-        at = 0
-        try:
-            while at < len(data) and self._client.channel.queued <= HIGH_WATER and not self._done:
-                for event in self._client.h2.receive_data(data[at : at + _PIECE]):
-                    self._from_client(event)
-                at += _PIECE
-                self._pump_all()
-        except ProtocolError as error:
-            self._bad_client(str(error))
-            return
-        self._unread = data[at:]
-        if self._unread or self._client.channel.queued > HIGH_WATER:
-            self._client.channel.pause()
+        self._client.unread += data
+        self._work(self._client)
 
-    def _client_drained(self) -> None:
+    def _server_data(self, data: bytes) -> None:
+        self._server.unread += data
+        self._work(self._server)
+
+    def _work(self, side: Side) -> None:
+        """Take what has come from one side, for a little while: one read may hold thousands of frames.
+
+        What is left has its turn after the other connections, or when this one has read its answers.
+        """
         if self._done:
             return
-        unread, self._unread = self._unread, b""
-        if unread:
-            self._client_data(unread)
+        handle = self._from_client if side is self._client else self._from_server
+        try:
+            side.take(handle)
+        except ProtocolError as error:
+            if side is self._client:
+                self._bad_client(str(error))
+            else:
+                self._fail_all()
+            return
+        if side is self._server:
+            self._open_waiting()
+        self._pump_all()
+        if side.channel.queued > HIGH_WATER or side.channel.closed:
+            side.channel.pause()
+        elif side.unread:
+            side.channel.pause()
+            self._loop.call_soon(self._work, side)
         else:
-            self._pump_all()
-        if not self._unread and self._client.channel.queued <= HIGH_WATER:
-            self._client.channel.start()
+            side.channel.start()
+
+    def _client_drained(self) -> None:
+        self._work(self._client)
 
     def _server_drained(self) -> None:
-        self._server.channel.start()
-        self._pump_all()
+        self._work(self._server)
 
     def _from_client(self, event: h2.events.Event) -> None:
         if isinstance(event, h2.events.RequestReceived):
@@ -134,6 +145,11 @@ class Http2Relay:
             else:
                 self._hold(event.stream_id, event)
         elif isinstance(event, h2.events.StreamReset):
+            self._resets += 1
+            if self._resets > _MAX_RESETS:
+                self._client.h2.close_connection(ErrorCodes.ENHANCE_YOUR_CALM)
+                self._bad_client("requests, taken back as soon as they were made")
+                return
             self._waiting = [entry for entry in self._waiting if entry[0] != event.stream_id]
             self._drop(self._by_client.get(event.stream_id), self._server, event.error_code)
         elif isinstance(event, h2.events.ConnectionTerminated):
@@ -238,18 +254,6 @@ class Http2Relay:
                 self._reset(self._client, stream_id, ErrorCodes.INTERNAL_ERROR)
 
     # From the server
-
-    def _server_data(self, data: bytes) -> None:
-        try:
-            for event in self._server.h2.receive_data(data):
-                self._from_server(event)
-        except ProtocolError as error:
-            self._fail_all(str(error))
-            return
-        self._open_waiting()
-        self._pump_all()
-        if self._server.channel.queued > HIGH_WATER:
-            self._server.channel.pause()
 
     def _from_server(self, event: h2.events.Event) -> None:
         if isinstance(event, h2.events.ConnectionTerminated):
@@ -363,9 +367,9 @@ class Http2Relay:
         self.close()
 
     def _server_ended(self) -> None:
-        self._fail_all("the server closed the connection")
+        self._fail_all()
 
-    def _fail_all(self, _detail: str) -> None:
+    def _fail_all(self) -> None:
         for stream in list(self._by_client.values()):
             self._forget(stream)
             self._reset(self._client, stream.client_id, ErrorCodes.INTERNAL_ERROR)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
+from collections.abc import Callable
 
 from h2.connection import H2Connection
+from h2.events import Event
 
 from belljar.egress.channel import HIGH_WATER, Channel
 from belljar.egress.credentials import Scrubber
@@ -13,16 +16,37 @@ from belljar.egress.http1_messages import Header
 from belljar.egress.passing import Meter
 
 Headers = list[Header]
+_TURN_SECONDS = 0.002
+_SMALLEST, _LARGEST = 128, 16 << 10
 
 
 class Side:
     """One of the two connections: its channel and its protocol state."""
 
-    __slots__ = ("channel", "h2")
+    __slots__ = ("_size", "channel", "h2", "unread")
 
     def __init__(self, channel: Channel, h2: H2Connection) -> None:
         self.channel = channel
         self.h2 = h2
+        self.unread = b""
+        """What has come, and was not looked at yet."""
+        self._size = _LARGEST
+
+    def take(self, handle: Callable[[Event], None]) -> None:
+        """Handle what has come, for at most some milliseconds, and while what this side is to be sent goes out.
+
+        Raises:
+            ProtocolError: it is not HTTP/2.
+        """
+        began = now = time.monotonic()
+        while self.unread and self.channel.queued <= HIGH_WATER and now - began < _TURN_SECONDS:
+            piece, self.unread = self.unread[: self._size], self.unread[self._size :]
+            for event in self.h2.receive_data(piece):
+                handle(event)
+            self.flush()
+            before, now = now, time.monotonic()
+            slow = now - before > _TURN_SECONDS / 2
+            self._size = max(_SMALLEST, self._size // 4) if slow else min(_LARGEST, self._size * 2)
 
     def flush(self) -> None:
         """Send what the protocol has made ready."""

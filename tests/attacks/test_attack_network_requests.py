@@ -54,7 +54,8 @@ class Servers:
         }
         paths = {request.path for request in self.site.requests}
         hidden = {name for name in asked if "other.test" in name} | {path for path in paths if "other.test" in path}
-        return hidden | {path for path in paths if "smuggled" in path}
+        upgrades = {request.headers.get("upgrade", "") for request in self.site.requests} - {"", "websocket"}
+        return hidden | upgrades | {path for path in paths if path == "/smuggled"}
 
     @property
     def direct(self) -> str:
@@ -127,6 +128,8 @@ FRONTING = {
     "an absolute target inside TLS": "get(tls(), 'https://other.test/', 'Host: web.test')",
     "a second request": "twice(web())",
     "a second request inside TLS": "twice(tls())",
+    "a proxy behind the proxy": "send(web(), 'CONNECT other.test:443 HTTP/1.1', 'Host: other.test:443')",
+    "another protocol": "get(web(), '/upgraded', 'Host: web.test', *UPGRADE)",
     "both requests at once": "get(web(), '/', 'Host: web.test', '', 'GET / HTTP/1.1', 'Host: other.test')",
 }
 REQUESTS = """
@@ -139,6 +142,7 @@ def send(end, *lines):
     return read_answer(end)
 def get(end, target, *headers):
     return send(end, f"GET {target} HTTP/1.1", *headers)
+UPGRADE = "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA"
 def twice(end):
     first = get(end, "/", "Host: web.test")
     assert b" 200 " in first, first
@@ -181,7 +185,14 @@ def test_allowed_name_is_no_front_for_another(open_jar: OpenJar, servers: Server
     assert asked_for_the_first >= 2, "the first of two requests is allowed"
     said = said_by(in_control(servers, route, code))
     targets = {"http://other.test/", "https://other.test/"}
-    assert {"other.test", "other.test:80", "web.test@other.test", *targets} <= servers.fooled, said
+    assert {
+        "other.test",
+        "other.test:80",
+        "web.test@other.test",
+        "other.test:443",
+        "h2c",
+        *targets,
+    } <= servers.fooled, said
     assert [request.headers["host"] for request in servers.site.requests[asked_for_the_first:]].count("other.test") >= 5
 
 

@@ -115,6 +115,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         """Nothing is printed."""
 
+    def handle_one_request(self) -> None:
+        """Blank lines before a request are passed over, as most servers do."""
+        while self.rfile.peek(2)[:2] == b"\r\n":  # type: ignore[attr-defined]  # it is a BufferedReader
+            self.rfile.read(2)
+        super().handle_one_request()
+
     def _take(self) -> Arrived:
         if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
             body = b"".join(iter(self._chunk, b""))
@@ -154,7 +160,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 self.server.site.released.set()
             self._reply(200, f"hello from {arrived.host}{path} to {arrived.method}\n".encode())
 
-    do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = do_PATCH = do_OPTIONS = _answer  # noqa: N815
+    do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = do_PATCH = do_OPTIONS = do_CONNECT = _answer  # noqa: N815
 
     def _reply(self, status: int, body: bytes, kind: str = "text/plain") -> None:
         self.send_response(status)

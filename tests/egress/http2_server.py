@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from typing import Any
 
@@ -30,7 +31,8 @@ class Http2Server:
                 sock.sendall(connection.data_to_send())
                 return
             for event in events:
-                self._take(connection, event, requests, sending)
+                with contextlib.suppress(ProtocolError):  # a stream that was reset meanwhile
+                    self._take(connection, event, requests, sending)
             _send(connection, sending)
             sock.sendall(connection.data_to_send())
 

@@ -30,7 +30,7 @@ class Side:
         self.h2 = h2
         self.unread = b""
         """What has come, and was not looked at yet."""
-        self._size = _LARGEST
+        self._size = _SMALLEST
 
     def take(self, handle: Callable[[Event], None]) -> None:
         """Handle what has come, for at most some milliseconds, and while what this side is to be sent goes out.

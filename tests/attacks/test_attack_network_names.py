@@ -13,7 +13,7 @@ import pytest
 from attack_control import python_control
 from attack_egress import JAR_ROUTES, CarelessProxy, probe, said_by
 from network_servers import Server, echo
-from network_world import ADDRESSES, METADATA, PUBLIC, ask
+from network_world import ADDRESSES, METADATA, PRIVATE, PUBLIC, ask
 
 from belljar import Sandbox
 
@@ -233,3 +233,25 @@ def test_name_that_resolves_to_what_it_should_not() -> None:
     pinned = [{"host": "loopback.test", "addresses": ["127.0.0.1"]}, "metadata.test"]
     answer = ask(code, {"net": {"enabled": True, "allowlist": pinned}})
     assert answer.heard == ("127.0.0.1",)
+
+
+DIALLED = RESOLVED.replace(
+    "for name in json.loads('NAMES')",
+    "for name in ('169.254.169.254', '10.11.12.13', '127.0.0.1', '198.19.255.1', '::ffff:169.254.169.254')",
+)
+
+
+def test_rule_for_every_host_is_for_the_internet_alone() -> None:
+    """`host: '*'` reaches what is public: no private name of this host, no address of its networks, no metadata.
+
+    All of them are there, and reached without a jar.
+    """
+    names = sorted(ADDRESSES)
+    code = RESOLVED.replace("NAMES", json.dumps(names)) + DIALLED
+    answer = ask(code, {"net": {"enabled": True, "allowlist": ["*"]}})
+    resolved, dialled = (json.loads(line) for line in answer.stdout.splitlines())
+    assert {name for name, said in resolved.items() if said == "reached"} == {"public.test", "both.test"}, answer
+    assert "reached" not in dialled.values(), answer
+    assert set(answer.heard) == {PUBLIC}
+    free = ask(DIALLED)
+    assert {METADATA, PRIVATE, "127.0.0.1"} <= set(free.heard)

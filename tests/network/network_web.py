@@ -200,8 +200,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Sec-WebSocket-Accept", accept)
         self.end_headers()
         self.close_connection = True
-        size = self.rfile.read(2)[1] & 0x7F
-        mask = self.rfile.read(4)
+        frame = self.rfile.read(2)
+        if len(frame) < 2:
+            return
+        size, mask = frame[1] & 0x7F, self.rfile.read(4)
         text = bytes(byte ^ mask[at % 4] for at, byte in enumerate(self.rfile.read(size)))
         self.server.note(text.decode())
         self.wfile.write(bytes((0x81, len(text))) + text + b"\x88\x00")

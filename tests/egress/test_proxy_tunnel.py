@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -149,3 +150,63 @@ def test_closing_a_run_ends_its_connections_and_listeners(bench: Make) -> None:
 def test_looks_like_tls() -> None:
     assert looks_like_tls(b"\x16\x03\x01")
     assert not looks_like_tls(b"GET")
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        (b"G", b"ET /x HTTP/1.1\r\nHost: evil.test\r\n\r\n"),
+        (b"\r\n", b"\r\n", b"GET /x HTTP/1.1\r\nHost: evil.test\r\n\r\n"),
+        (b"ODD /x", b" HTTP/1.1\r\nHost: evil.test\r\n\r\n"),
+        (b"O", b"DD /x HT", b"TP/1.1\r\nHost: evil.test\r\n\r\n"),
+        (b"\x16", b"\x03\x01\x02\x00\x01\x00"),
+    ],
+)
+def test_a_slow_beginning_is_judged_all_the_same(bench: Make, pieces: tuple[bytes, ...]) -> None:
+    """It is carried when it must be, but it never becomes a request, or TLS, that nobody judged."""
+    arrived: list[bytes] = []
+
+    def swallow(sock: socket.socket) -> None:
+        while data := sock.recv(65536):
+            arrived.append(data)
+
+    with serving(swallow) as server:
+        run = bench(rules(rule("web.test", server.port)))
+        with run.by_socks("web.test", server.port) as sock:
+            for piece in pieces[:-1]:
+                sock.sendall(piece)
+                time.sleep(0.5)
+            exchange(sock, pieces[-1])
+        assert run.wait_for(lambda event: not event.allowed).reason in ("bad-request", "authority-mismatch")
+        assert b"evil.test" not in b"".join(arrived)
+        assert b"\x03\x01" not in b"".join(arrived)
+
+
+def test_a_slow_beginning_that_is_neither_is_carried(bench: Make) -> None:
+    with serving(echo) as server:
+        run = bench(rules(rule("web.test", server.port)))
+        with run.by_socks("web.test", server.port) as sock:
+            for piece in (b"PI", b"NG\r\n", b"GET / HTTP/1.1\r\n"):
+                sock.sendall(piece)
+                time.sleep(0.4)
+            got = b""
+            while len(got) < 22:
+                got += sock.recv(100)
+            assert got == b"PING\r\nGET / HTTP/1.1\r\n"
+
+
+def test_a_server_that_speaks_first_does_not_hide_a_request(bench: Make) -> None:
+    arrived: list[bytes] = []
+
+    def greet(sock: socket.socket) -> None:
+        sock.sendall(b"hello\r\n")
+        while data := sock.recv(65536):
+            arrived.append(data)
+
+    with serving(greet) as server:
+        run = bench(rules(rule("web.test", server.port)))
+        with run.by_socks("web.test", server.port) as sock:
+            assert sock.recv(100) == b"hello\r\n"
+            exchange(sock, b"GET / HTTP/1.1\r\nHost: evil.test\r\n\r\n")
+        run.wait_for(lambda event: event.reason == "bad-request")
+        assert arrived == []

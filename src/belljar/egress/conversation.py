@@ -17,7 +17,7 @@ from belljar.egress.client_hello import Hello
 from belljar.egress.connect_request import ConnectRequest, read_connect
 from belljar.egress.decide import Verdict, decide_connection, decide_server_name, inspects, must_open
 from belljar.egress.dial import UnreachableError
-from belljar.egress.first_bytes import Kind, begins_http
+from belljar.egress.first_bytes import Kind, Opening, begins_http
 from belljar.egress.gate import Gate
 from belljar.egress.http1 import Http1Relay
 from belljar.egress.http2 import PREFACE, Http2Relay
@@ -160,7 +160,27 @@ class Conversation:
                 self._run.tell("connect", self._host, self._port, Verdict(allowed=False, reason=reason))
             reset(self._sock)
         else:
-            self._carry(Channel(self._sock, self._proxy.poller), Channel(self._server, self._proxy.poller))
+            client = Channel(self._sock, self._proxy.poller)
+            self._carry(client, Channel(self._server, self._proxy.poller))
+            if kind is not Kind.OTHER:
+                self._listen_on(client)
+
+    def _listen_on(self, client: Channel) -> None:
+        """Judge what comes first from a client that was too slow to be waited for."""
+        carried, opening = client.on_data, Opening()
+
+        def first(data: bytes) -> None:
+            kind = opening.judge(data)
+            if kind in (Kind.HTTP, Kind.TLS):
+                verdict = Verdict(allowed=False, reason="bad-request", detail="too slow a beginning")
+                self._run.tell("connect", self._host, self._port, verdict)
+                self.close()
+                return
+            if kind is Kind.OTHER:
+                client.on_data = carried
+            carried(data)
+
+        client.on_data = first
 
     async def _by_plain_http(self) -> None:
         if peek(self._sock, len(PREFACE)) != PREFACE:
@@ -245,10 +265,11 @@ class Conversation:
         carried = client.on_data
 
         def first(data: bytes) -> None:
+            client.on_data = carried
             if begins_http(data) and server.received == 0:
                 self._relay_http1(dialled=(self._host, self._port), ends=(client, server))
             else:
-                client.on_data = carried
+                self._listen_on(client)
             client.on_data(data)
 
         client.on_data = first

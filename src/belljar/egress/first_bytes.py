@@ -25,6 +25,8 @@ class Kind(Enum):
     TLS = "tls"
     HTTP = "http"
     OTHER = "other"
+    UNSURE = "unsure"
+    """Not clear yet, and too slow to be waited for."""
     SERVER_FIRST = "server-first"
     ENDED = "ended"
     SILENT = "silent"
@@ -54,6 +56,29 @@ def begins_http(data: bytes) -> bool:
     return _judge(data) in (_Sure.HTTP, _Sure.LIKELY_HTTP)
 
 
+class Opening:
+    """Goes on judging what a client says first on a connection that is carried already.
+
+    A client may wait before it speaks, or take its time with its first line. What it says then is carried, as long as
+    it is neither a request nor TLS: those would have been judged, had they come at once.
+    """
+
+    def __init__(self) -> None:
+        self._said = b""
+
+    def judge(self, data: bytes) -> Kind:
+        """HTTP, TLS or OTHER; UNSURE as long as it is not clear."""
+        self._said += data
+        if looks_like_tls(self._said):
+            return Kind.TLS
+        if self._said == b"\x16":
+            return Kind.UNSURE
+        sure = _judge(self._said)
+        if sure is _Sure.UNSURE:
+            return Kind.UNSURE
+        return Kind.OTHER if sure is _Sure.OTHER else Kind.HTTP
+
+
 class FirstBytes:
     """Looks at how a connection begins."""
 
@@ -67,42 +92,43 @@ class FirstBytes:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
         try:
-            seen = 0
+            seen, otherwise = 0, Kind.SILENT
             while True:
                 first = peek(client, MAX_HELLO)
                 if first is not None:
                     done = len(first) == seen
                     seen = len(first)
-                    verdict, hello, patience = self._tell(first, final=done)
+                    verdict, hello, otherwise = self._tell(first, final=done)
                     if verdict is not None:
                         return verdict, hello
-                    deadline = min(deadline, loop.time() + patience)
+                    if otherwise is Kind.UNSURE and server is not None:
+                        deadline = min(deadline, loop.time() + _UNSURE_SECONDS)
                     wake_when_more(client, seen)
                 watched = (client,) if server is None else (client, server)
                 ready = await until_readable(*watched, seconds=deadline - loop.time())
                 if ready is None:
-                    return (Kind.OTHER if seen else Kind.SILENT), None
+                    return otherwise, None
                 if ready is server:
                     return Kind.SERVER_FIRST, None
         finally:
             if seen:
                 wake_when_more(client, 0)
 
-    def _tell(self, first: bytes, *, final: bool) -> tuple[Kind | None, Hello | None, float]:
-        """What it is, or None and how many seconds more are worth waiting."""
+    def _tell(self, first: bytes, *, final: bool) -> tuple[Kind | None, Hello | None, Kind]:
+        """What it is, or None while it is not clear; and what it is taken for when no more comes."""
         if not first:
-            return Kind.ENDED, None, 0
-        if looks_like_tls(first):
+            return Kind.ENDED, None, Kind.ENDED
+        if looks_like_tls(first) or first == b"\x16":
             try:
                 hello = self._hellos.read(first)
             except BadHelloError:
-                return Kind.BAD_TLS, None, 0
+                return Kind.BAD_TLS, None, Kind.BAD_TLS
             if hello is not None:
-                return Kind.TLS, hello, 0
-            return (Kind.BAD_TLS if final else None), None, 30.0
-        sure = _Sure.UNSURE if first[:1] == b"\x16" and len(first) == 1 else _judge(first)
+                return Kind.TLS, hello, Kind.TLS
+            return (Kind.BAD_TLS if final else None), None, Kind.BAD_TLS
+        sure = _judge(first)
         if sure is _Sure.HTTP or (sure is _Sure.LIKELY_HTTP and final):
-            return Kind.HTTP, None, 0
+            return Kind.HTTP, None, Kind.HTTP
         if sure is _Sure.OTHER or final:
-            return Kind.OTHER, None, 0
-        return None, None, 30.0 if sure is _Sure.LIKELY_HTTP else _UNSURE_SECONDS
+            return Kind.OTHER, None, Kind.OTHER
+        return None, None, Kind.HTTP if sure is _Sure.LIKELY_HTTP else Kind.UNSURE

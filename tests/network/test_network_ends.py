@@ -156,9 +156,9 @@ def test_nothing_is_left_of_runs(open_jar: OpenJar, plain: Server) -> None:
     at_proxy = _standing_still(lambda: len(_descriptors(PROXY.pid)))
     here = _standing_still(lambda: len(_descriptors(os.getpid())))
     networks = _networks()
-    for _ in range(3):
+    for _ in range(2):
         one(code, "30s", "ok")
-        one(hangs, "2s", "timeout")
+        one(hangs, "1s", "timeout")
     assert plain.ended(5)
     assert _wait_for(lambda: len(_descriptors(PROXY.pid)) <= at_proxy), _descriptors(PROXY.pid)
     assert _wait_for(lambda: len(_descriptors(os.getpid())) <= here), _descriptors(os.getpid())

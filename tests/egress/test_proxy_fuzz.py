@@ -136,6 +136,7 @@ def a_hello(name: str = "web.test") -> bytes:
     return outgoing.read()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # `ssl`'s way to refuse a name
 @FUZZ
 @given(tail=some.binary(max_size=300), cut=some.integers(0, 600), data=some.data())
 def test_client_hellos(hellos: HelloReader, tail: bytes, cut: int, data: Any) -> None:

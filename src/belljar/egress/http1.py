@@ -6,23 +6,17 @@ Requests of one connection are answered in their order, one at a time; the serve
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from typing import Protocol
-
-import httptools
 
 from belljar.egress import refusal
 from belljar.egress.channel import HIGH_WATER, Channel, reset
 from belljar.egress.decide import Verdict
 from belljar.egress.dial import UnreachableError
 from belljar.egress.gate import Gate, Passage
+from belljar.egress.http1_client import Exchange, RequestReader
 from belljar.egress.http1_messages import (
-    CHUNKS_END,
-    MAX_HEAD,
     Answer,
     BadMessageError,
-    Head,
-    Header,
     split_absolute,
 )
 from belljar.egress.http1_server import ServerSide
@@ -33,9 +27,6 @@ from belljar.egress.tunnel import Tunnel
 _IDLE_SECONDS = 300.0
 _HEAD_SECONDS = 60.0
 _AT_ONCE = 16
-_PIECE = 1 << 10
-_CHUNKS_PIECE = 4 << 10
-_REPEATABLE = frozenset({b"GET", b"HEAD", b"OPTIONS"})
 
 
 class Reach(Protocol):
@@ -49,32 +40,6 @@ class Reach(Protocol):
 
     def relay_closed(self) -> None:
         """The relay has ended."""
-
-
-class _Exchange:
-    """One request, until its response is complete."""
-
-    __slots__ = ("complete", "head", "host", "left", "passage", "pieces", "port", "scanner", "sent", "stops")
-
-    def __init__(self, head: Head) -> None:
-        self.head = head
-        self.pieces: list[bytes] = []
-        """Its body so far, as it is sent on."""
-        self.complete = False
-        self.left = int(head.length or 0)
-        """What is still to come of a body whose length was said."""
-        self.stops = False
-        self.sent = False
-        self.passage: Passage | None = None
-        self.scanner: Meter | None = None
-        self.host = ""
-        self.port = 0
-
-    @property
-    def repeatable(self) -> bool:
-        """Whether it may be sent twice: it asks only, and has no body."""
-        head = self.head
-        return self.complete and head.method in _REPEATABLE and head.length in (None, b"0") and not head.chunked
 
 
 class Http1Relay:
@@ -94,17 +59,8 @@ class Http1Relay:
         self._server: ServerSide | None = None
         self._tunnel: Tunnel | None = None
         self._dialling: asyncio.Task[None] | None = None
-        self._parser = httptools.HttpRequestParser(self)
-        self._url = b""
-        self._headers: list[Header] = []
-        self._parsing: _Exchange | None = None
-        self._current: _Exchange | None = None
-        self._waiting: deque[_Exchange] = deque()
-        self._out: list[bytes] = []
-        self._quiet = 0
-        self._bad = ""
-        self._poisoned = False
-        self._leftover = b""
+        self._requests = RequestReader(gate, dialled or ("", 0))
+        self._current: Exchange | None = None
         self._done = False
         self._since = self._loop.time()
 
@@ -122,63 +78,27 @@ class Http1Relay:
     def check(self, now: float) -> None:
         """End it if it has idled, or is too slow with a head."""
         if self._current is None and self._tunnel is None:
-            limit = _HEAD_SECONDS if self._quiet else _IDLE_SECONDS
+            limit = _HEAD_SECONDS if self._requests.quiet else _IDLE_SECONDS
             if now - self._since > limit:
                 self._finish()
 
     # What the client sends
 
     def _data(self, data: bytes) -> None:
-        self._out = []
-        if not self._quiet:
+        requests = self._requests
+        if not requests.quiet:
             self._since = self._loop.time()
-        size = self._appetite(len(data))
-        if size >= len(data):
-            self._feed(data)
-        else:
-            self._feed_in_pieces(data, size)
-        if self._poisoned:  # what was begun is broken off, not ended
+        requests.take(data, 0 if self._current is None else 1)
+        if requests.poisoned:  # what was begun is broken off, not ended
             self.close()
             return
-        if self._out:
-            self._to_server(self._out[0] if len(self._out) == 1 else b"".join(self._out))
-        self._advance()
-
-    def _feed(self, data: bytes) -> None:
-        self._quiet += len(data)
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as change:
-            self._leftover = data[change.args[0] :]
-            self._parser = httptools.HttpRequestParser(self)
+        if requests.stopped:
             self._client.pause()
-        except httptools.HttpParserError as error:
-            self._bad = str(error.__context__ or error)
-        if self._quiet > MAX_HEAD + len(data):
-            self._bad = self._bad or "a head without end"
-
-    def _feed_in_pieces(self, data: bytes, size: int) -> None:
-        """Feed until a request waits for the one before it; the rest is kept as it is, which takes far less room."""
-        at = 0
-        while at < len(data) and not self._bad and not self._leftover and not self._poisoned:
-            self._feed(data[at : at + size])
-            at += size
-            if len(self._waiting) + (self._current is not None) > 1 or self._parser_stopped:
-                break
-            size = self._appetite(len(data) - at)
-        self._leftover += data[at:]
-
-    def _appetite(self, available: int) -> int:
-        """How many bytes to parse at once: much of a body, but not enough for a heap of small requests."""
-        exchange = self._parsing
-        if exchange is None or exchange.complete:
-            return _PIECE
-        return _CHUNKS_PIECE if exchange.head.chunked else min(available, exchange.left) or _PIECE
-
-    @property
-    def _parser_stopped(self) -> bool:
-        """Whether the last request wants another protocol: what follows it can't be parsed yet."""
-        return self._parsing is not None and self._parsing.stops
+        out = requests.out
+        if out:
+            requests.out = []
+            self._to_server(out[0] if len(out) == 1 else b"".join(out))
+        self._advance()
 
     def _to_server(self, data: bytes) -> None:
         meter = self._meter
@@ -189,95 +109,43 @@ class Http1Relay:
             if self._server.channel.queued > HIGH_WATER:
                 self._client.pause()
 
-    def on_message_begin(self) -> None:
-        """A request begins."""
-        self._parsing, self._url, self._headers = None, b"", []
-
-    def on_url(self, part: bytes) -> None:
-        """A part of its target."""
-        self._url += part
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """A header, or a trailer, which is dropped."""
-        if self._parsing is None:
-            self._headers.append((name, value))
-
-    def on_headers_complete(self) -> None:
-        """Its head is complete."""
-        self._quiet = 0
-        head = Head(self._parser.get_method(), self._url, self._parser.get_http_version(), self._headers)
-        self._parsing = _Exchange(head)
-        self._parsing.stops = self._parser.should_upgrade()
-        texts = (value for header in self._headers for value in header)
-        if self._gate.scans and self._gate.has_token(*(self._dialled or ("", 0)), self._url, *texts):
-            raise BadMessageError("canary")
-        self._waiting.append(self._parsing)
-
-    def on_body(self, data: bytes) -> None:
-        """A part of its body."""
-        self._quiet = 0
-        exchange = self._parsing
-        assert exchange is not None
-        exchange.left -= len(data)
-        if self._gate.scans and not self._clean(exchange, data):
-            self._poisoned = True
-            return
-        into = self._out if exchange.sent else exchange.pieces
-        if exchange.head.chunked:
-            into += (b"%x\r\n" % len(data), data, b"\r\n")
-        else:
-            into.append(data)
-
-    def _clean(self, exchange: _Exchange, data: bytes) -> bool:
-        if exchange.scanner is None:
-            exchange.scanner = self._gate.scanner(*(self._dialled or ("", 0)))
-        return exchange.scanner.clean(data)
-
-    def on_message_complete(self) -> None:
-        """It has ended."""
-        self._quiet = 0
-        exchange = self._parsing
-        assert exchange is not None
-        exchange.complete = True
-        if exchange.head.chunked:
-            (self._out if exchange.sent else exchange.pieces).append(CHUNKS_END)
-
     def _client_ended(self) -> None:
-        if self._current is None and not self._waiting:
+        if self._current is None and not self._requests.waiting:
             self._finish()
-        elif self._parsing is not None and not self._parsing.complete:
+        elif self._requests.within:
             self.close()
 
     # One request after the other
 
     def _advance(self) -> None:
+        requests = self._requests
         if self._client.queued > HIGH_WATER:  # it asks, and does not read
             self._client.pause()
             return
         for _request in range(_AT_ONCE):
-            if self._current is not None or not self._waiting or self._done:
+            if self._current is not None or not requests.waiting or self._done:
                 break
-            self._current = self._waiting.popleft()
+            self._current = requests.waiting.popleft()
             self._begin(self._current)
         if self._done:
             return
-        if self._current is None and self._waiting:  # a pile of refused ones: others have their turn
+        if self._current is None and requests.waiting:  # a pile of refused ones: others have their turn
             self._client.pause()
             self._loop.call_soon(self._advance)
             return
-        if self._current is None and self._bad:
+        if self._current is None and requests.bad:
             self._answer_bad()
-        elif self._waiting or self._bad:
+        elif requests.waiting or requests.bad:
             self._client.pause()
-        elif self._current is None and self._leftover:
-            leftover, self._leftover = self._leftover, b""
+        elif self._current is None and requests.leftover:
+            leftover, requests.leftover = requests.leftover, b""
             self._data(leftover)
         elif self._current is None and self._client.ended:
             self._finish()
         else:
             self._resume()
 
-    def _begin(self, exchange: _Exchange) -> None:
+    def _begin(self, exchange: Exchange) -> None:
         head = exchange.head
         try:
             refused = self._place(exchange)
@@ -295,7 +163,7 @@ class Http1Relay:
             refused = judged
         self._refuse(exchange, refused)
 
-    def _place(self, exchange: _Exchange) -> Verdict | None:
+    def _place(self, exchange: Exchange) -> Verdict | None:
         """Find the host and port that the request is for; a refusal when it may not be."""
         absolute = split_absolute(exchange.head.target)
         if absolute is not None:
@@ -319,7 +187,7 @@ class Http1Relay:
         exchange.host, exchange.port = self._dialled
         return None
 
-    def _send(self, exchange: _Exchange) -> None:
+    def _send(self, exchange: Exchange) -> None:
         server = self._server
         if server is not None and server.open and (server.host, server.port) == (exchange.host, exchange.port):
             exchange.sent = True
@@ -334,7 +202,7 @@ class Http1Relay:
         self._client.pause()
         self._dialling = self._loop.create_task(self._dial(exchange))
 
-    async def _dial(self, exchange: _Exchange) -> None:
+    async def _dial(self, exchange: Exchange) -> None:
         try:
             channel = await self._owner.reach(exchange.host, exchange.port)
         except UnreachableError as error:
@@ -348,7 +216,7 @@ class Http1Relay:
         self._send(exchange)
         self._resume()
 
-    def _refuse(self, exchange: _Exchange, verdict: Verdict) -> None:
+    def _refuse(self, exchange: Exchange, verdict: Verdict) -> None:
         """Answer in the server's stead. A body that is still on its way is not waited for."""
         head = exchange.head
         close = not head.keep_alive or not exchange.complete or verdict.reason == "bad-request"
@@ -369,7 +237,7 @@ class Http1Relay:
 
     def _answer_bad(self) -> None:
         host, port = self._dialled or ("", 0)
-        verdict = Verdict(allowed=False, reason="bad-request", detail=self._bad)
+        verdict = Verdict(allowed=False, reason="bad-request", detail=self._requests.bad)
         self._gate.tell_refused(host, port, verdict)
         self._client.write(refusal.response(verdict, host=host, port=port))
         self._finish()
@@ -404,7 +272,8 @@ class Http1Relay:
     def _resume(self) -> None:
         """Read on from the client, if there is nothing that it has to wait for."""
         server, current = self._server, self._current
-        if self._done or self._waiting or self._bad or self._leftover:
+        requests = self._requests
+        if self._done or requests.waiting or requests.bad or requests.leftover:
             return
         if server is not None and server.channel.queued > HIGH_WATER:
             return
@@ -427,7 +296,7 @@ class Http1Relay:
         assert self._server is not None
         self._tunnel = Tunnel(self._client, self._server.channel, on_closed=self._gone, meter=self._meter)
         self._tunnel.start()
-        leftover, self._leftover = self._leftover, b""
+        leftover, self._requests.leftover = self._requests.leftover, b""
         if leftover:
             self._client.on_data(leftover)
         if rest:

@@ -230,6 +230,7 @@ class Issuer:
             return found[1]
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.num_tickets = 0  # a handshake costs less than what tickets would hold for each connection
         _load_chain(context, self._leaf(name) + self._chain_key)
         if protocols:
             context.set_alpn_protocols(list(protocols))

@@ -19,7 +19,7 @@ CHUNK = 64 << 10
 HIGH_WATER = 16 << 10
 """More queued than this, and the other end is to be paused."""
 _SMALL_CHUNK = 4 << 10
-_MUCH = 8 << 20
+_MUCH = 4 << 20
 """When all channels together hold more than this for peers that do not read, only small chunks are read."""
 _READS_AT_ONCE = 4
 _LINGER_SECONDS = 3.0

@@ -157,7 +157,7 @@ def main(descriptor: int) -> None:
         if os.geteuid() == 0:
             _give_up_root()
         gc.freeze()
-        gc.set_threshold(10_000, 20, 50)  # connections are cycles of a few dozen objects: no need to look at each
+        gc.set_threshold(2000, 10, 10)  # connections are cycles of a few dozen objects: no need to look at each
         loop.run_until_complete(_serve(end, issuer, hello["roots"]))
         os._exit(0)  # nothing is left that an orderly end would close
 

@@ -183,7 +183,7 @@ def tables(found: Found, judged: list[Limit]) -> list[str]:
                 f"{median(found, work, name, 'p50') * 1000:.3f} ms",
                 f"{added(found, work, name):.3f} ms",
                 f"{median(found, work, name, 'busy_p50') * 1000:.2f} ms",
-                f"{median(found, work, name, 'used') * 1e6:.0f} µs",
+                f"{median(found, work, name, 'used') * 1e6:.0f} µs" if name != DIRECT else "",
             ]
             lines.append(f"| {name} | {' | '.join(cells)} |")
         lines.append("")

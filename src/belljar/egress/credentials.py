@@ -42,6 +42,7 @@ _CREDENTIAL_KEYS = frozenset(
         *("subscription-key", "x-api-key", "authorization"),
     )
 )
+_KEY_WORDS = (b"key", b"token", b"auth", b"bearer", b"secret")
 _SIGNATURES = frozenset((b"signature", b"signature-input"))
 _TELLS_OF_PROXIES = (b"proxy-", b"x-forwarded-")
 _ALWAYS_STRIPPED = frozenset((b"forwarded", b"x-real-ip", b"via", b"keep-alive"))
@@ -130,14 +131,20 @@ def _without_credentials(headers: Headers, bound: tuple[Credential, ...]) -> tup
     unwanted = _CREDENTIAL_HEADERS | (_SIGNATURES if any(item.kind == "signature" for item in bound) else frozenset())
     kept: list[tuple[bytes, bytes]] = []
     foreign: list[str] = []
-    for name, value in headers:
+    for written, value in headers:
+        name = written.replace(b"_", b"-")  # which many servers take for the same
         if name == b"cookie" and name not in carried:
             continue
-        if name not in unwanted and name not in carried:
-            kept.append((name, value))
+        if name not in unwanted and name not in carried and not _is_key_in_subprotocol(name, value):
+            kept.append((written, value))
         elif name not in carried or not _is_placeholder(value, carried[name]):
             foreign.append(name.decode("ascii", "replace"))
     return tuple(kept), foreign
+
+
+def _is_key_in_subprotocol(name: bytes, value: bytes) -> bool:
+    """Browsers can put a key into a WebSocket's opening in no other way."""
+    return name == b"sec-websocket-protocol" and any(word in value.lower() for word in _KEY_WORDS)
 
 
 def _is_placeholder(value: bytes, credential: Credential) -> bool:

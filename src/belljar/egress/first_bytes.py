@@ -129,6 +129,8 @@ class FirstBytes:
         sure = _judge(first)
         if sure is _Sure.HTTP or (sure is _Sure.LIKELY_HTTP and final):
             return Kind.HTTP, None, Kind.HTTP
-        if sure is _Sure.OTHER or final:
+        if sure is _Sure.OTHER:
             return Kind.OTHER, None, Kind.OTHER
+        if final:  # or woken for nothing: what comes later is judged then
+            return Kind.UNSURE, None, Kind.UNSURE
         return None, None, Kind.HTTP if sure is _Sure.LIKELY_HTTP else Kind.UNSURE

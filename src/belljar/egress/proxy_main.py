@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import encodings.idna  # noqa: F401 for names that are resolved, and imported while root can read it
 import gc
+import importlib
 import os
 import resource
 import select
@@ -24,6 +25,19 @@ _FLUSH_SECONDS = 0.01
 _MAX_UNSENT = 20_000
 _EVENTS_A_MESSAGE = 250
 _NOBODY = 65534
+_USED_LATER = (
+    "belljar.egress.builtin",
+    "belljar.egress.signing",
+    "concurrent.futures.thread",
+    "cryptography.hazmat.primitives.asymmetric.ed25519",
+    "cryptography.hazmat.primitives.serialization",
+    "dns.rdtypes.ANY.OPT",
+    "dns.rdtypes.IN.A",
+    "dns.rdtypes.IN.AAAA",
+    "ipaddress",
+    "traceback",
+)
+"""What other modules import only when they need it."""
 
 
 class Control:
@@ -153,13 +167,21 @@ def main(descriptor: int) -> None:
         _raise_limits()
         loop = _new_loop()
         issuer = Issuer(new_authority())
-        issuer.context("first.belljar.internal")  # so that everything is imported while it can be
+        import_everything(issuer)
         if os.geteuid() == 0:
             _give_up_root()
         gc.freeze()
         gc.set_threshold(2000, 10, 10)  # connections are cycles of a few dozen objects: no need to look at each
         loop.run_until_complete(_serve(end, issuer, hello["roots"]))
         os._exit(0)  # nothing is left that an orderly end would close
+
+
+def import_everything(issuer: Issuer) -> None:
+    """Whatever is imported when it is first used, now: without root, root's own Python may be out of reach."""
+    for module in _USED_LATER:
+        importlib.import_module(module)
+    issuer.context("first.belljar.internal")
+    issuer.context("192.0.2.1")
 
 
 async def _serve(end: socket.socket, issuer: Issuer, roots: str) -> None:

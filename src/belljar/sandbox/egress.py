@@ -108,6 +108,8 @@ class Traffic:
         self._kill = kill
         self._canary = canary
         self._also = also
+        self.sent_canary = False
+        """Whether a planted token was in what the code sent."""
         self.problems: tuple[str, ...] = ()
         """What the canaries found: a run with one is refused."""
         self._lock = threading.Lock()
@@ -125,6 +127,7 @@ class Traffic:
             if not event.allowed:
                 self._refused(event)
         if event.kind == "canary":
+            self.sent_canary = True
             self._kill(CANARY)
         if self._also:
             self._also(event)

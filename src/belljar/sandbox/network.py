@@ -82,11 +82,17 @@ class RunNetwork:
         process.begin()
 
     def judged(self, end: End) -> End:
-        """The run's end, with what of the network did not hold, so that the code was not started."""
-        if self.traffic is None or not self.traffic.problems:
+        """The run's end, by what the network knows of it: a token that was sent, or what did not hold, so that the code
+        was not started.
+        """
+        if self.traffic is None or not (self.traffic.problems or self.traffic.sent_canary):
             return end
         from dataclasses import replace
 
+        if self.traffic.sent_canary:  # the code may have ended before the kill arrived
+            from belljar.sandbox.egress import CANARY
+
+            return replace(end, ended_by=CANARY)
         return replace(end, problems=end.problems + self.traffic.problems, started=False, ended_by="canary")
 
     def close(self) -> None:

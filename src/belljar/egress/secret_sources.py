@@ -86,7 +86,7 @@ def _keyring(spec: Credential, rest: str) -> str:
     try:
         keyring = importlib.import_module("keyring")
     except ImportError:
-        raise _missing(spec, "the keyring package is not installed", "pip install keyring") from None
+        raise _missing(spec, "the keyring package is not installed", "pip install 'belljar[keyring]'") from None
     try:
         found = keyring.get_password(service, user)
     except Exception as error:  # noqa: BLE001 every keyring has errors of its own

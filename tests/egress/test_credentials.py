@@ -375,5 +375,5 @@ def test_what_can_not_be_fetched(values: dict[str, Any], told: str) -> None:
 def test_without_a_keyring(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names what to install."""
     monkeypatch.setitem(sys.modules, "keyring", None)
-    with pytest.raises(PrerequisiteError, match="belljar.keyring"):
+    with pytest.raises(PrerequisiteError, match=r"belljar\[keyring\]"):
         fetch(spec(source="keyring:a/b"), {})

@@ -75,3 +75,17 @@ def test_a_proxy_that_dies(open_jar: OpenJar, plain: Server, monkeypatch: pytest
     assert ran(jar).outcome is Outcome.REFUSED
     monkeypatch.undo()
     assert ran(jar).outcome is Outcome.OK
+
+
+def test_a_refusal_that_cannot_be_written_down(
+    open_jar: OpenJar, plain: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Ends the run, which says why; with room for it, the same run goes on."""
+    code = "import socket, time\ntry: socket.getaddrinfo('other.test', 80)\nexcept OSError: time.sleep(2)\nprint('on')"
+    jar = open_jar(network(rule("echo.test", plain.address)))
+    assert told(run_python(jar, code)) == "on\n"
+    (tmp_path / "refusals.jsonl").mkdir()
+    monkeypatch.setenv("BELLJAR_STATE_DIR", str(tmp_path))
+    result = run_python(jar, code.replace("sleep(2)", "sleep(60)"))
+    assert (result.outcome, result.stdout) == (Outcome.KILLED, "")
+    assert "refusals.jsonl" in result.reason

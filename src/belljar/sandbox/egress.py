@@ -26,6 +26,8 @@ _MOST_DENIALS = 100
 _MOST_ROOTS = 4 << 20
 CANARY = "canary-token"
 """Why a run is ended that sent a planted token."""
+UNRECORDED = "unrecorded"
+"""Why one is ended whose refusals can't be written down."""
 
 
 class Egress:
@@ -119,6 +121,9 @@ class Traffic:
 
     def take(self, event: Event) -> None:
         """Called by the proxy's client, from its own thread."""
+        if event.kind == "canary":
+            self.sent_canary = True
+            self._kill(CANARY)
         with self._lock:
             if not event.allowed and self._canary.is_own(event):
                 return
@@ -126,9 +131,6 @@ class Traffic:
                 self._records.append(event)
             if not event.allowed:
                 self._refused(event)
-        if event.kind == "canary":
-            self.sent_canary = True
-            self._kill(CANARY)
         if self._also:
             self._also(event)
 
@@ -139,9 +141,12 @@ class Traffic:
             self._denied[denial] += 1
         elif len(self._denied) < _MOST_DENIALS:
             self._denied[denial] = 1
-            record_egress_denial(
-                event.run_id, event.time, event.reason, target=denial.target, rule=denial.rule, where=denial.where
-            )
+            try:
+                record_egress_denial(
+                    event.run_id, event.time, event.reason, target=denial.target, rule=denial.rule, where=denial.where
+                )
+            except OSError:  # nobody would know of it later
+                self._kill(UNRECORDED)
 
     def _denial(self, event: Event) -> Denial:
         rule = event.rule or "net.allowlist"

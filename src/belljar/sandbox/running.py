@@ -159,6 +159,7 @@ def _reason(policy: Policy, outcome: Outcome, end: End) -> str:
         )
     words = {
         "killed": "it was killed by the caller",
+        "unrecorded": "what the egress proxy refused could not be written down (refusals.jsonl in the state directory)",
         "canary-token": "it sent a planted canary token to the network (net.canary_files)",
         "container": "its container's first process was killed: by the code itself, or from outside",
         "abandoned": "nobody waited for it any more, or its Sandbox closed",

@@ -207,13 +207,13 @@ class Exit:
         self._connections: dict[int, Connection] = {}
         self._by_descriptor: dict[int, Connection] = {}
 
-    def register(self, poll: select.poll) -> None:
-        """Tell what to wait for."""
+    def register(self, poll: select.poll, *, may_read: bool) -> None:
+        """Tell what to wait for. Without `may_read`, nothing more is taken in: the guest takes too little."""
         self._by_descriptor = {}
         for connection in self._connections.values():
             descriptor = connection.end.fileno()
             self._by_descriptor[descriptor] = connection
-            if events := connection.events(may_read=True):
+            if events := connection.events(may_read=may_read):
                 poll.register(descriptor, events)
 
     def handle(self, descriptor: int, event: int) -> None:

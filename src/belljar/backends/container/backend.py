@@ -11,7 +11,7 @@ import tempfile
 from dataclasses import replace
 
 from belljar.backends.container import live
-from belljar.backends.container.compile import Place, compile_plan, opened_files, opens
+from belljar.backends.container.compile import Place, compile_plan, opened_directory, opened_files, opens
 from belljar.backends.container.engine import Engine, find_engine
 from belljar.backends.container.facts import Facts, facts, require_sound_runtime
 from belljar.backends.container.images import BASE_IMAGE, Image, find, look, pull
@@ -44,8 +44,9 @@ class ContainerBackend:
         """The plan for one run on this engine."""
         place = self._place(policy)[1]
         if opens(policy, place):
-            for path, content in opened_files(request, place).items():
-                _write_once(place.opened, os.path.basename(path), content, anew=True)
+            files = opened_files(request, place)
+            for path, content in files.items():
+                _write_once(opened_directory(files, place), os.path.basename(path), content, anew=True)
         return compile_plan(policy, request, place)
 
     def open(self, policy: Policy, plan: LaunchPlan) -> ContainerJar:

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -286,10 +287,19 @@ def opened_files(request: RunRequest, place: Place) -> dict[str, bytes]:
     return files
 
 
+def opened_directory(files: Mapping[str, bytes], place: Place) -> str:
+    """Where they lie on the host: a directory for each content, so that no other Sandbox changes what one mounts."""
+    digest = hashlib.sha256()
+    for path, content in files.items():
+        digest.update(f"{path} {len(content)}\n".encode() + content)
+    return f"{place.opened}/{digest.hexdigest()[:16]}"
+
+
 def _opened_files(request: RunRequest, place: Place) -> list[str]:
     """They are laid over the image's own, one by one."""
-    paths = opened_files(request, place)
-    mounts = [bind(f"{place.opened}/{os.path.basename(path)}", path, writable=False) for path in paths]
+    files = opened_files(request, place)
+    directory = opened_directory(files, place)
+    mounts = [bind(f"{directory}/{os.path.basename(path)}", path, writable=False) for path in files]
     return [part for mount in mounts for part in ("--mount", mount)]
 
 

@@ -26,6 +26,8 @@ _AHEAD = 1 << 18
 """How much input is sent before the code has taken any."""
 _GRACE_SECONDS = 3.0
 """After a kill, or the end of its time: how long the gate may take to tell of the end. Then the engine ends it."""
+_MOST_UNSENT = 1 << 22
+"""Of carried connections: how much may wait for the container, whatever it says that it took."""
 _KILL_SECONDS = 10.0
 """How long the engine may take for that."""
 
@@ -76,6 +78,7 @@ class ContainerProcess:
         The second is such a connection too, with which the host tries what must be refused.
         """
         self._relay, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
+        self._relay.setblocking(False)  # noqa: FBT003 - a proxy that takes nothing more refuses, and holds up nobody
         self._exit = Exit(lambda payload: self._queue(wire.encode(wire.NET, payload)), partial(hand_over, self._relay))
         canary, other = socket.socketpair()
         with other:
@@ -205,7 +208,7 @@ class ContainerProcess:
         if self._outbox:
             poll.register(self._container.stdin, select.POLLOUT)
         if self._exit is not None:
-            self._exit.register(poll)
+            self._exit.register(poll, may_read=len(self._outbox) < _MOST_UNSENT)
         events = dict(poll.poll(1000 * left))
         ready = events.keys()
         if self._exit is not None:

@@ -19,6 +19,8 @@ class Waiting:
         self.container = container
         self.slot = slot
         self._stage = stage
+        self._coming = threading.Lock()
+        """Held while it comes up, by whoever waits for that; whoever closes it does not wait."""
         self._lock = threading.Lock()
         self._found: dict[str, Any] | None = None
         self._outside: Outside | None = None
@@ -26,15 +28,22 @@ class Waiting:
 
     def ready(self) -> dict[str, Any]:
         """Wait until it is at its gate, and has its gateway if the policy opens the network; what it found there."""
-        with self._lock:
+        with self._coming:
             if self._found is None:
                 found = self.container.ready()
                 ports, publishes = self._stage["gateway_ports"], self._stage["publishes"]
                 if (ports is not None or publishes) and not self._over:
                     pid = int(self.container.state()["Pid"])
-                    self._outside = Outside(pid, ports, publishes=publishes)
+                    self._keep(Outside(pid, ports, publishes=publishes))
                 self._found = found
             return self._found
+
+    def _keep(self, outside: Outside) -> None:
+        with self._lock:
+            if not self._over:
+                self._outside = outside
+                return
+        outside.close()  # it was closed meanwhile
 
     def listeners(self) -> tuple[Listener, ...]:
         """The sockets of its gateway, for the run."""
@@ -42,8 +51,9 @@ class Waiting:
 
     def close(self) -> None:
         """Its run is over, or there will be none."""
-        with self._lock, contextlib.suppress(OSError):
+        with self._lock:
             self._over = True
-            if self._outside:
-                self._outside.close()
-                self._outside = None
+            outside, self._outside = self._outside, None
+        if outside:
+            with contextlib.suppress(OSError):
+                outside.close()

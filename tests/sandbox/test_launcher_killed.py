@@ -104,7 +104,17 @@ class Scene:
         self._mounts = _mounts()
 
     def alive(self) -> list[int]:
-        """Processes that are new since; our own present launcher is not counted."""
+        """Processes that are new since; our own present launcher is not counted.
+
+        The kernel's list of children leaves some out while others die: only nobody in three looks is nobody.
+        """
+        for pause in (0.02, 0.02, 0):
+            if found := self._seen():
+                return found
+            time.sleep(pause)
+        return []
+
+    def _seen(self) -> list[int]:
         known = {*self._before, LAUNCHER._pid if LAUNCHER._socket else 0}
         for pid in set(_children(os.getpid())) - known:
             with suppress(ChildProcessError):

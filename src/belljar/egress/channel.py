@@ -1,7 +1,7 @@
 """One end of a connection: a socket that never blocks, plain or TLS; its user bounds what is queued for it.
 
-Relays are callbacks, not coroutines: a small request passes in a handful of calls. Who writes looks at `queued` and
-pauses the other end; `on_drained` says when to go on.
+Relays are callbacks, not coroutines: a small request passes in a handful of calls. Who writes looks whether it is
+`full` and pauses the other end; `on_drained` says when to go on.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from collections.abc import Callable
 from belljar.egress.poller import READ, WRITE, Poller
 
 CHUNK = 64 << 10
-HIGH_WATER = 16 << 10
+_HIGH_WATER = 16 << 10
 """More queued than this, and the other end is to be paused."""
 _SMALL_CHUNK = 4 << 10
-_MUCH = 4 << 20
-"""When all channels together hold more than this for peers that do not read, only small chunks are read."""
+_MUCH = 2 << 20
+"""When all channels together hold more than this for peers that do not read, only small chunks are read, and only for
+who has read all before."""
 _READS_AT_ONCE = 4
 _LINGER_SECONDS = 3.0
 _FLUSH_SECONDS = 600.0
@@ -96,6 +97,11 @@ class Channel:
         self._writing = False
         self._ending = ""
         self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def full(self) -> bool:
+        """Whether so much is queued that the other end is to be paused, until `on_drained`."""
+        return self.queued > (_HIGH_WATER if _Held.total < _MUCH else 0)
 
     def start(self) -> None:
         """Begin, or go on, to read."""

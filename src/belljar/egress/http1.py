@@ -9,7 +9,7 @@ import asyncio
 from typing import Protocol
 
 from belljar.egress import refusal
-from belljar.egress.channel import HIGH_WATER, Channel, reset
+from belljar.egress.channel import Channel, reset
 from belljar.egress.decide import Verdict
 from belljar.egress.dial import UnreachableError
 from belljar.egress.gate import Gate, Passage
@@ -106,7 +106,7 @@ class Http1Relay:
             self.close()
         if self._server is not None:
             self._server.channel.write(data)
-            if self._server.channel.queued > HIGH_WATER:
+            if self._server.channel.full:
                 self._client.pause()
 
     def _client_ended(self) -> None:
@@ -119,7 +119,7 @@ class Http1Relay:
 
     def _advance(self) -> None:
         requests = self._requests
-        if self._client.queued > HIGH_WATER:  # it asks, and does not read
+        if self._client.full:  # it asks, and does not read
             self._client.pause()
             return
         for _request in range(_AT_ONCE):
@@ -256,7 +256,7 @@ class Http1Relay:
             self.close()
             return
         self._client.write(data)
-        if self._client.queued > HIGH_WATER and self._server is not None:
+        if self._client.full and self._server is not None:
             self._server.channel.pause()
 
     def _client_drained(self) -> None:
@@ -275,7 +275,7 @@ class Http1Relay:
         requests = self._requests
         if self._done or requests.waiting or requests.bad or requests.leftover:
             return
-        if server is not None and server.channel.queued > HIGH_WATER:
+        if server is not None and server.channel.full:
             return
         if current is None or (current.sent and not current.head.upgrade):
             self._client.start()

@@ -14,7 +14,7 @@ from h2.settings import SettingCodes, Settings
 from hyperframe.frame import GoAwayFrame
 
 from belljar.egress import refusal
-from belljar.egress.channel import HIGH_WATER, Channel
+from belljar.egress.channel import Channel
 from belljar.egress.credentials import scrub
 from belljar.egress.decide import Verdict
 from belljar.egress.gate import Gate, Passage
@@ -119,7 +119,7 @@ class Http2Relay:
         if side is self._server:
             self._open_waiting()
         self._pump_all()
-        if side.channel.queued > HIGH_WATER or side.channel.closed:
+        if side.channel.full or side.channel.closed:
             side.channel.pause()
         elif side.unread:
             side.channel.pause()

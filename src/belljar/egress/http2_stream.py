@@ -9,7 +9,7 @@ from collections.abc import Callable
 from h2.connection import H2Connection
 from h2.events import Event
 
-from belljar.egress.channel import HIGH_WATER, Channel
+from belljar.egress.channel import Channel
 from belljar.egress.credentials import Scrubber
 from belljar.egress.gate import Passage
 from belljar.egress.http1_messages import Header
@@ -39,7 +39,7 @@ class Side:
             ProtocolError: it is not HTTP/2.
         """
         began = now = time.monotonic()
-        while self.unread and self.channel.queued <= HIGH_WATER and now - began < _TURN_SECONDS:
+        while self.unread and not self.channel.full and now - began < _TURN_SECONDS:
             piece, self.unread = self.unread[: self._size], self.unread[self._size :]
             for event in self.h2.receive_data(piece):
                 handle(event)
@@ -86,7 +86,7 @@ class Half:
     def pump(self) -> None:
         """Send on as much as the other side's windows and its socket take."""
         into, h2 = self._into, self._into.h2
-        while self._held and into.channel.queued <= HIGH_WATER:
+        while self._held and not into.channel.full:
             data, owed = self._held[0]
             room = min(h2.local_flow_control_window(self._into_id), h2.max_outbound_frame_size)
             if data and room <= 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from belljar.egress.channel import HIGH_WATER, Channel
+from belljar.egress.channel import Channel
 from belljar.egress.passing import Meter
 
 
@@ -51,7 +51,7 @@ class Tunnel:
             self.close()
             return
         self.server.write(data)
-        if self.server.queued > HIGH_WATER:
+        if self.server.full:
             self.client.pause()
 
     def _from_server(self, data: bytes) -> None:
@@ -59,7 +59,7 @@ class Tunnel:
             self.close()
             return
         self.client.write(data)
-        if self.client.queued > HIGH_WATER:
+        if self.client.full:
             self.server.pause()
 
     def _client_ended(self) -> None:

@@ -13,7 +13,7 @@ import pytest
 from attack_control import python_control
 from attack_egress import JAR_ROUTES, CarelessProxy, probe, said_by
 from network_servers import Server, echo
-from network_world import ADDRESSES, METADATA, PRIVATE, PUBLIC, ask
+from network_world import ADDRESSES, METADATA, PRIVATE, PUBLIC, Answer, ask
 
 from belljar import Sandbox
 
@@ -183,13 +183,13 @@ while data := end.recv(1000):
 """
 
 
-def test_name_carries_nothing_out() -> None:
+def test_name_carries_nothing_out(backend: str) -> None:
     """CVE-2025-55284: the name server of the host is asked for the listed name alone, in whatever way others are tried.
 
     Without a jar the same program asks it for names of all kinds.
     """
     policy = {"net": {"enabled": True, "allowlist": ["public.test"]}}
-    answer = ask(QUESTIONS, policy)
+    answer = ask(QUESTIONS, policy, backend=backend)
     assert "reached" in answer.stdout, answer
     assert answer.asked == ("public.test",)
     assert set(answer.heard) == {PUBLIC}
@@ -202,56 +202,53 @@ def test_name_carries_nothing_out() -> None:
 # --- rebinding -------------------------------------------------------------------------------------------------------
 
 RESOLVED = """
-import json, socket, sys
-told = {}
-for name in json.loads('NAMES'):
-    try:
-        end = socket.create_connection((name, 80), timeout=5)
-        end.sendall(f"GET / HTTP/1.1\\r\\nHost: {name}\\r\\nConnection: close\\r\\n\\r\\n".encode())
-        told[name] = "reached" if end.recv(4096).startswith(b"HTTP/1.1 200") else "refused"
-    except OSError as error:
-        told[name] = str(error)
-print(json.dumps(told))
+def get(host):
+    end = dial(f"[{host}]" if ":" in host and route == "http" else host, 80)
+    end.settimeout(5)
+    end.sendall(f"GET / HTTP/1.1\\r\\nHost: {host}\\r\\nConnection: close\\r\\n\\r\\n".encode())
+    return "reached" if end.recv(4096).startswith(b"HTTP/1.1 200") else "refused"
+for host in sys.argv[5:]:
+    attempt(host, lambda: get(host))
 """
+DIALLED = (METADATA, PRIVATE, "127.0.0.1", "198.19.255.1", f"::ffff:{METADATA}")
+"""Addresses, where no name stands for one."""
+ROUTES = pytest.mark.parametrize("route", list(JAR_ROUTES))
 
 
-def test_name_that_resolves_to_what_it_should_not() -> None:
+def reached(answer: Answer) -> set[str]:
+    return {host for host, said in said_by(answer.stdout).items() if said == "reached"}
+
+
+@ROUTES
+def test_name_that_resolves_to_what_it_should_not(backend: str, route: str) -> None:
     """Loopback, a cloud's metadata, a company's network, also mapped into IPv6: refused although the name is listed.
 
     The same names are reached without a jar; and in a jar whose policy pins one to its address, that one is.
     """
-    names = sorted(ADDRESSES)
-    code = RESOLVED.replace("NAMES", json.dumps(names))
-    answer = ask(code, {"net": {"enabled": True, "allowlist": names}})
-    reached = {name for name, said in json.loads(answer.stdout).items() if said == "reached"}
-    assert reached == {"public.test", "both.test"}, answer
+    code, names = probe(RESOLVED), sorted(ADDRESSES)
+    arguments = [*JAR_ROUTES[route], "{}", *names]
+    answer = ask(code, {"net": {"enabled": True, "allowlist": names}}, backend=backend, args=arguments)
+    assert reached(answer) == {"public.test", "both.test"}, answer
     assert set(answer.heard) == {PUBLIC}, "of several addresses the public one is dialled"
     assert {"private-address", "builtin-cloud-metadata"} == set(answer.codes)
-    free = ask(code)
-    assert set(json.loads(free.stdout).values()) == {"reached"}
+    free = ask(code, args=[*JAR_ROUTES["transparent"], "{}", *names])
+    assert reached(free) == set(names)
     assert {"127.0.0.1", METADATA, "::1"} <= set(free.heard)
     pinned = [{"host": "loopback.test", "addresses": ["127.0.0.1"]}, "metadata.test"]
-    answer = ask(code, {"net": {"enabled": True, "allowlist": pinned}})
+    answer = ask(code, {"net": {"enabled": True, "allowlist": pinned}}, backend=backend, args=arguments)
     assert answer.heard == ("127.0.0.1",)
 
 
-DIALLED = RESOLVED.replace(
-    "for name in json.loads('NAMES')",
-    "for name in ('169.254.169.254', '10.11.12.13', '127.0.0.1', '198.19.255.1', '::ffff:169.254.169.254')",
-)
-
-
-def test_rule_for_every_host_is_for_the_internet_alone() -> None:
+@ROUTES
+def test_rule_for_every_host_is_for_the_internet_alone(backend: str, route: str) -> None:
     """`host: '*'` reaches what is public: no private name of this host, no address of its networks, no metadata.
 
     All of them are there, and reached without a jar.
     """
-    names = sorted(ADDRESSES)
-    code = RESOLVED.replace("NAMES", json.dumps(names)) + DIALLED
-    answer = ask(code, {"net": {"enabled": True, "allowlist": ["*"]}})
-    resolved, dialled = (json.loads(line) for line in answer.stdout.splitlines())
-    assert {name for name, said in resolved.items() if said == "reached"} == {"public.test", "both.test"}, answer
-    assert "reached" not in dialled.values(), answer
+    code, arguments = probe(RESOLVED), ["{}", *sorted(ADDRESSES), *DIALLED]
+    policy = {"net": {"enabled": True, "allowlist": ["*"]}}
+    answer = ask(code, policy, backend=backend, args=[*JAR_ROUTES[route], *arguments])
+    assert reached(answer) == {"public.test", "both.test"}, answer
     assert set(answer.heard) == {PUBLIC}
-    free = ask(DIALLED)
+    free = ask(code, args=[*JAR_ROUTES["transparent"], *arguments])
     assert {METADATA, PRIVATE, "127.0.0.1"} <= set(free.heard)

@@ -52,6 +52,11 @@ class Http2Server:
                 connection.send_headers(event.stream_id, [(":status", "200")])
                 connection.send_data(event.stream_id, b"message")
                 connection.send_headers(event.stream_id, [("grpc-status", "0")], end_stream=True)
+            elif path == "/reflect":
+                key = headers.get("x-api-key", "")
+                connection.send_headers(event.stream_id, [(":status", "200"), ("x-head", key)])
+                connection.send_data(event.stream_id, f"body: {key}\n".encode())
+                connection.send_headers(event.stream_id, [("x-trailer", key)], end_stream=True)
             elif path == "/goaway":
                 connection.send_headers(event.stream_id, [(":status", "200")])
                 sending[event.stream_id] = b"last"

@@ -228,6 +228,20 @@ def test_credentials_are_put_in_over_http2(world: World) -> None:  # noqa: F811
         assert "foreign-credential" in said
 
 
+@pytest.mark.parametrize("reflects", [True, False])
+def test_a_credential_that_comes_back_over_http2(world: World, reflects: bool) -> None:  # noqa: F811
+    """In the head, the body or behind it; a rule that does not expect it shows that it does."""
+    with world.http2() as (_told, server):
+        credential = Credential("key", source="env:K", header="X-Api-Key", format="{}", reflects=reflects)
+        given = rules(rule("web.test", server.port, credential="key"), credentials=(credential,))
+        run = world.run(given, secrets={"key": "s3cret-value"})
+        code, said = world.curl(run, "-v", f"https://web.test:{server.port}/reflect")
+        assert code == 0
+        told = [line for line in said.splitlines() if "body:" in line or "x-head" in line or "x-trailer" in line]
+        assert len(told) == 3, said
+        assert ["s3cret-value" in line for line in told] == [not reflects] * 3
+
+
 def test_a_tunnel_that_idles_is_left_alone(bench: Make) -> None:
     with serving(echo) as server:
         run = bench(rules(rule("web.test", server.port)))

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,9 +51,18 @@ class Answer:
     """Addresses at which a server on port 80 was reached."""
 
 
-def ask(code: str, policy: dict[str, Any] | None = None) -> Answer:
-    """Run Python code in a jar with this policy; without a policy, in no jar."""
-    with tempfile.TemporaryDirectory(prefix="belljar-world-", dir="/tmp") as directory:
+def ask(
+    code: str, policy: dict[str, Any] | None = None, *, backend: str = "bubblewrap", args: Sequence[str] = ()
+) -> Answer:
+    """Run Python code in a jar with this policy; without a policy, in no jar.
+
+    A container engine stays where it is: its daemon sees the state directory, and its containers the world through the
+    proxy alone, which belongs to this world.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="belljar-world-", dir="/tmp") as directory,
+        tempfile.TemporaryDirectory(prefix="belljar-world-", dir="/tmp") as state,
+    ):
         here = os.path.abspath(__file__)
         setup = f"""
             mount -t tmpfs world {directory}
@@ -63,12 +73,12 @@ def ask(code: str, policy: dict[str, Any] | None = None) -> Answer:
         """
         done = subprocess.run(
             [*_NAMESPACES, "/bin/sh", "-ec", setup, "world", sys.executable, here],
-            input=json.dumps({"code": code, "policy": policy}),
+            input=json.dumps({"code": code, "policy": policy, "backend": backend, "args": list(args)}),
             capture_output=True,
             text=True,
             timeout=_SECONDS,
             check=False,
-            env={**os.environ, "BELLJAR_STATE_DIR": f"{directory}/state"},
+            env={**os.environ, "BELLJAR_STATE_DIR": state},
         )
     assert done.returncode == 0, done.stderr[-3000:]
     told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -159,14 +169,14 @@ def serve() -> None:
     names, ears = _Names(), _Ears()
     told: dict[str, Any]
     if wanted["policy"] is None:
-        command = [sys.executable, "-c", wanted["code"]]
+        command = [sys.executable, "-c", wanted["code"], *wanted["args"]]
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS / 2, check=False)
         told = {"outcome": str(done.returncode), "stdout": done.stdout, "stderr": done.stderr, "codes": []}
     else:
         from belljar import Sandbox
 
-        with Sandbox(wanted["policy"], backend="bubblewrap") as jar:
-            result = jar.run(wanted["code"])
+        with Sandbox(wanted["policy"], backend=wanted["backend"]) as jar:
+            result = jar.run(wanted["code"], args=wanted["args"])
         told = {"outcome": str(result.outcome), "stdout": result.stdout, "stderr": result.stderr}
         told["codes"] = sorted({denial.code for denial in result.denials})
     print(json.dumps({**told, "asked": sorted(set(names.asked)), "heard": ears.heard}))

@@ -269,7 +269,7 @@ class Http2Relay:
                 data = event.data if stream.scrubber is None else stream.scrubber.feed(event.data)
                 stream.response.add(data, event.flow_controlled_length or 0)
         elif isinstance(event, h2.events.TrailersReceived):
-            self._end_response(stream, list(event.headers))
+            self._end_response(stream, _scrubbed(stream, list(event.headers)))
         elif isinstance(event, h2.events.StreamEnded):
             self._end_response(stream, None)
         elif isinstance(event, h2.events.StreamReset):
@@ -283,11 +283,8 @@ class Http2Relay:
             self._client.h2.state_machine.state = ConnectionState.SERVER_OPEN
 
     def _respond(self, stream: Stream, headers: Headers) -> None:
-        reflected = stream.passage.reflected
-        kept = [
-            (name, scrub(value, reflected) if reflected else value) for name, value in headers if name != b"alt-svc"
-        ]
-        self._client.h2.send_headers(stream.client_id, kept)
+        kept = [header for header in headers if header[0] != b"alt-svc"]
+        self._client.h2.send_headers(stream.client_id, _scrubbed(stream, kept))
 
     def _end_response(self, stream: Stream, trailers: Headers | None) -> None:
         if stream.response.ended:
@@ -407,3 +404,9 @@ class Http2Relay:
         if owner is not None:
             self._count_server()
             owner.relay_closed()
+
+
+def _scrubbed(stream: Stream, headers: Headers) -> Headers:
+    """Without the credentials that the policy expects to come back."""
+    reflected = stream.passage.reflected
+    return [(name, scrub(value, reflected)) for name, value in headers] if reflected else headers

@@ -5,10 +5,13 @@ from __future__ import annotations
 import array
 import contextlib
 import json
+import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -210,3 +213,23 @@ def test_attempts_on_other_ports_and_protocols_are_told(proxy: ProxyClient, serv
         assert ("connect", "2001:db8::7", 26, "address-not-listed") in told
         assert ("udp", "8.8.4.4", 443, "udp") in told
         assert ("udp", "2001:db8::8", 123, "udp") in told
+
+
+def test_what_was_tried_last_is_told_as_well(proxy: ProxyClient, server: HttpServer) -> None:
+    """More than is looked at in one turn, all of it in the moment before the run's end: the proxy is held meanwhile."""
+    with inside(proxy, rules(rule("web.test", server.port)), server.port) as jar:
+        assert jar("globals().update(u=socket.socket(socket.AF_INET, socket.SOCK_DGRAM), held=[])") is None
+        os.kill(proxy.pid, signal.SIGSTOP)
+        try:
+            jar("[u.sendto(b'x', ('8.8.4.4', port)) for port in range(1000, 1050)]")
+            jar(f"[held.append(socket.create_connection((f'192.0.2.{{n}}', {server.port}), 5)) for n in range(1, 21)]")
+            jar("u.sendto(b'\\0\\7\\1\\0\\0\\1\\0\\0\\0\\0\\0\\0\\4last\\4test\\0\\0\\1\\0\\1', ('9.9.9.9', 53))")
+            ending = threading.Thread(target=jar.end)
+            ending.start()
+        finally:
+            os.kill(proxy.pid, signal.SIGCONT)
+        ending.join()
+        told = {(event.kind, event.host, event.port) for event in jar.events if not event.allowed}
+        assert {port for kind, host, port in told if kind == "udp" and host == "8.8.4.4"} >= set(range(1000, 1050))
+        assert {host for kind, host, _port in told if kind == "connect"} == {f"192.0.2.{n}" for n in range(1, 21)}
+        assert ("name", "last.test", 0) in told

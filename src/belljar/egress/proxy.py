@@ -72,14 +72,20 @@ class Proxy:
         run = self._runs.pop(run_id, None)
         if run is None:
             closed()
-        else:
+            return
+
+        def end() -> None:
             run.close()
             run.when_empty(closed)
 
+        run.look_once_more()
+        asyncio.get_running_loop().call_soon(end)
+
     def close_all(self) -> None:
         """End every run."""
-        for run_id in list(self._runs):
-            self.close(run_id)
+        for run in self._runs.values():
+            run.close()
+        self._runs.clear()
         self.poller.close()
 
 

@@ -23,6 +23,8 @@ from belljar.egress.synthetic import Names
 
 MAX_CONNECTIONS = 1024
 _ACCEPTED_AT_ONCE = 64
+_LAST_TURNS = 64
+"""How often what has arrived is looked at once more when a run ends, if it is that much."""
 _SWEEP_SECONDS = 5.0
 _PACKET_OUTGOING = 4
 """Of `sockaddr_ll`: what the gateway itself sends, its answers and refusals."""
@@ -77,6 +79,8 @@ class Run:
         self._connections: set[Closable] = set()
         self._listening: list[tuple[socket.socket, Accepted]] = []
         self._others: list[socket.socket] = []
+        self._packet_sockets: list[tuple[socket.socket, int]] = []
+        self._name_sockets: list[socket.socket] = []
         self._ports: set[int] = set()
         self._accepting = False
         self._stopped = False
@@ -198,6 +202,7 @@ class Run:
     def answer_names(self, sock: socket.socket) -> None:
         """Answer DNS questions that arrive at this UDP socket."""
         self._others.append(sock)
+        self._name_sockets.append(sock)
         nameserver.prepare(sock)
         self._loop.add_reader(sock, nameserver.answer_datagrams, sock, self.lookup)
 
@@ -205,6 +210,7 @@ class Run:
         """Report what this packet socket sees of attempts on ports where nobody listens."""
         self._others.append(sock)
         skipped = 14 if sock.type == socket.SOCK_RAW else 0
+        self._packet_sockets.append((sock, skipped))
         self._loop.add_reader(sock, self._packets, sock, skipped)
 
     def start(self) -> None:
@@ -239,17 +245,19 @@ class Run:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             accepted(sock)
 
-    def _packets(self, sock: socket.socket, skipped: int) -> None:
+    def _packets(self, sock: socket.socket, skipped: int) -> bool:
+        """Look at what has arrived; whether there may be more."""
         for _packet in range(_ACCEPTED_AT_ONCE):
             try:
                 packet, place = sock.recvfrom(256)
             except OSError:
-                return
+                return False
             if place[2] == _PACKET_OUTGOING:
                 continue
             tried = attempt(packet[skipped:])
             if tried is not None:
                 self._attempted(tried)
+        return True
 
     def _attempted(self, tried: Attempt) -> None:
         host = self.names.name_at(tried.address) or tried.address
@@ -285,6 +293,20 @@ class Run:
         self._when_empty = told
         if not self._connections:
             told()
+
+    def look_once_more(self) -> None:
+        """The code has ended: what it tried last is judged, too. Connections that waited have the loop's next turn."""
+        if self.closed:
+            return
+        for sock, skipped in self._packet_sockets:
+            turns = 0
+            while self._packets(sock, skipped) and turns < _LAST_TURNS:
+                turns += 1
+        for sock in self._name_sockets:
+            nameserver.answer_datagrams(sock, self.lookup)
+        if self._accepting:
+            for sock, accepted in self._listening:
+                self._accept(sock, accepted)
 
     def close(self) -> None:
         """End every listener and every connection; those that are being set up end in the loop's next turn."""

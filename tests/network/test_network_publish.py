@@ -120,3 +120,34 @@ def test_a_port_that_is_taken(open_jar: OpenJar) -> None:
             jar.run("pass")
         assert f"--publish {port + 1}:8000" in caught.value.hint
         assert time.monotonic() - before < 30
+
+
+DEAF = """
+import socket, sys
+deaf = socket.create_server(("127.0.0.1", 8001), backlog=0)
+full = [socket.socket() for _ in range(4)]
+for end in full:
+    end.setblocking(False)
+    end.connect_ex(("127.0.0.1", 8001))
+"""
+
+
+def test_a_server_that_does_not_accept_holds_nobody_up(open_jar: OpenJar) -> None:
+    """Whoever connects to it waits; the others, at its port's side, are served meanwhile."""
+    deaf, port = free_port(), free_port()
+    jar = open_jar({"net": {"publish": [f"{deaf}:8001", f"{port}:8000"]}})
+    stream = jar.stream(DEAF + SERVER, args=["127.0.0.1"])
+    with stream, contextlib.ExitStack() as stack:
+        next(stream)
+        drained = threading.Thread(target=lambda: list(stream))
+        drained.start()
+        waiting = [stack.enter_context(socket.create_connection(("127.0.0.1", deaf))) for _ in range(3)]
+        before = time.monotonic()
+        assert get(port) == "from the jar /"
+        assert time.monotonic() - before < 4
+        for end in waiting:  # nothing came of it: not even an end, yet
+            end.settimeout(0.1)
+            with pytest.raises(TimeoutError):
+                end.recv(1)
+        stream.kill()
+        drained.join()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 import threading
 from collections.abc import Sequence
@@ -50,26 +51,34 @@ class Published:
                 outside, _address = listener.accept()
             except OSError:  # closed, at the run's end
                 return
-            try:
-                inside = self._connect(port)
-            except OSError:  # nobody listens in there, yet or any more
-                outside.close()
-                continue
             with self._turn:
-                full = self._closed or len(self._open) >= 2 * _MOST_CONNECTIONS
+                full = self._closed or len(self._open) >= _MOST_CONNECTIONS
                 if not full:
-                    self._open |= {outside, inside}
+                    self._open.add(outside)
             if full:
                 outside.close()
-                inside.close()
                 continue
-            threading.Thread(target=self._relay, args=(outside, inside), daemon=True, name="belljar-relay").start()
+            threading.Thread(target=self._serve, args=(outside, port), daemon=True, name="belljar-relay").start()
+
+    def _serve(self, outside: socket.socket, port: int) -> None:
+        with outside:
+            try:
+                with self._connect(port) as inside:
+                    self._relay(outside, inside)
+            except OSError:  # nobody listens in there, yet or any more
+                pass
+            finally:
+                with self._turn:
+                    self._open.discard(outside)
 
     def _connect(self, port: int) -> socket.socket:
         with self._turn:
-            assert self._door is not None
-            connection = ask(self._door, port)
-        connection.settimeout(None)
+            if self._door is None:
+                raise OSError(errno.EPIPE, "the run has ended")
+            door = self._door.dup()
+        with door:
+            connection = ask(door, port)
+        connection.setblocking(True)  # noqa: FBT003
         return connection
 
     def _relay(self, outside: socket.socket, inside: socket.socket) -> None:
@@ -77,10 +86,6 @@ class Published:
         other.start()
         _pump(outside, inside)
         other.join()
-        with self._turn:
-            self._open -= {outside, inside}
-        outside.close()
-        inside.close()
 
     def close(self) -> None:
         """Nothing is published any more, and every connection ends."""

@@ -257,13 +257,15 @@ class ContainerJar:
                 if not spare.container.is_over:
                     return spare, found
             self._give_back(spare)
-        waiting = self._prepare()
         try:
-            return waiting, waiting.ready()
-        except BelljarError as error:
-            self._give_back(waiting)
-            if isinstance(error, PrerequisiteError):  # nothing to mount? Perhaps the volume's holder is gone
-                self._depot.ask("make", directories={}, reserves=[])
+            waiting = self._prepare()
+            try:
+                return waiting, waiting.ready()
+            except BelljarError:
+                self._give_back(waiting)
+                raise
+        except PrerequisiteError:  # nothing to mount? Perhaps the volume's holder is gone
+            self._depot.ask("make", directories={}, reserves=[])
             raise
 
     def _command(self, plan: LaunchPlan, request: RunRequest, *, stdin: bool) -> tuple[bytes, list[bytes]]:
@@ -294,7 +296,12 @@ class ContainerJar:
         number, slot = str(next(self._numbers)), self._slots.take()
         container = self._start(number, self._stage["run"], slot=slot)
         expect = self._stage["expect"]
-        container.configure(role="gate", absent=expect["absent"], quota="/tmp", relay=self._stage["relay"])
+        try:
+            container.configure(role="gate", absent=expect["absent"], quota="/tmp", relay=self._stage["relay"])
+        except BelljarError:
+            self._slots.give_back(slot)
+            self._remove(container)
+            raise
         return Waiting(container, slot, self._stage)
 
     def _places(self) -> list[tuple[int, str]]:

@@ -14,14 +14,18 @@ if TYPE_CHECKING:
     )
     from belljar.policy.models import Policy
     from belljar.sandbox.aio import AsyncSandbox
+    from belljar.sandbox.aio_pool import AsyncPool
+    from belljar.sandbox.pool import Pool
     from belljar.sandbox.result import RunResult
     from belljar.sandbox.sandbox import Sandbox, run
 
 __all__ = [
+    "AsyncPool",
     "AsyncSandbox",
     "BelljarError",
     "Policy",
     "PolicyError",
+    "Pool",
     "PrerequisiteError",
     "RunResult",
     "Sandbox",
@@ -30,10 +34,12 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AsyncPool": "belljar.sandbox.aio_pool",
     "AsyncSandbox": "belljar.sandbox.aio",
     "BelljarError": "belljar.errors",
     "Policy": "belljar.policy.models",
     "PolicyError": "belljar.errors",
+    "Pool": "belljar.sandbox.pool",
     "PrerequisiteError": "belljar.errors",
     "RunResult": "belljar.sandbox.result",
     "Sandbox": "belljar.sandbox.sandbox",

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from belljar.backends.contract import Entry
 from belljar.errors import PrerequisiteError
 from belljar.sandbox.events import Finished, Output
+from belljar.sandbox.inputs import Input
 from belljar.sandbox.result import RunResult
-from belljar.sandbox.sandbox import Input, PolicyLike, Sandbox
+from belljar.sandbox.sandbox import PolicyLike, Sandbox
 from belljar.sandbox.stream import Stream
 
 try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from belljar.policy.models import Policy
 from belljar.sandbox.detect import open_best
 from belljar.sandbox.events import Finished, Output
 from belljar.sandbox.files import Files, has_bytes
+from belljar.sandbox.inputs import Input, opened_input
 from belljar.sandbox.result import Artifact, RunResult
 from belljar.sandbox.running import Watch, make_result, new_run_id, refused_result
 from belljar.sandbox.stream import Handle, Stream
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from belljar.sandbox.network import Network
 
 PolicyLike = Policy | str | os.PathLike[str] | Mapping[str, Any] | None
-Input = bytes | str | int | None
 
 _MAX_ARTIFACTS = 1000
 _CLOCK_TICK_NS = 5_000_000
@@ -65,7 +64,7 @@ class Sandbox:
         one_shot: bool = False,
         on_egress: Callable[[Event], None] | None = None,
     ) -> None:
-        self.policy = _resolve(
+        self.policy = resolved(
             policy, backend=backend, workspace=workspace, live=live, overrides=overrides, timeout=timeout
         )
         self._lock = threading.RLock()
@@ -198,7 +197,7 @@ class Sandbox:
             return
         since_ns = max(time.time_ns() - _CLOCK_TICK_NS, self._last_end_ns)
         with self._network.of_run(run_id, handle.kill) if self._network else contextlib.nullcontext() as network:
-            with _input(stdin) as descriptor:
+            with opened_input(stdin) as descriptor:
                 process = jar.launch(plan, request, stdin=descriptor, prepare=not self._one_shot)
             with self._lock:
                 self._running.add(handle)
@@ -340,7 +339,7 @@ def run(code: str | bytes, policy: PolicyLike = None, *, language: str = "python
         return jar.run(code, language=language)
 
 
-def _resolve(
+def resolved(
     policy: PolicyLike,
     *,
     backend: str | None,
@@ -349,6 +348,7 @@ def _resolve(
     overrides: Sequence[str],
     timeout: str | None,
 ) -> Policy:
+    """The policy that these make, with the managed ceiling over it."""
     from belljar.policy.resolve import resolve
 
     if isinstance(policy, Policy):
@@ -382,51 +382,6 @@ def _last(stream: Stream) -> RunResult:
             if isinstance(event, Finished):
                 return event.result
     raise AssertionError("a stream ends with Finished")
-
-
-@contextlib.contextmanager
-def _input(stdin: Input) -> Iterator[int | None]:
-    """A descriptor that the code can read.
-
-    Bytes go through a memory file, so that nobody has to feed a pipe. A file or a terminal of the host's goes through a
-    pipe: the code could open the descriptor itself anew, for writing, by its name in /proc.
-    """
-    if stdin is None:
-        yield None
-        return
-    if isinstance(stdin, int):
-        with _piped(stdin) as descriptor:
-            yield descriptor
-        return
-    descriptor = os.memfd_create("belljar-input", os.MFD_CLOEXEC)
-    try:
-        with os.fdopen(os.dup(descriptor), "wb") as file:
-            file.write(stdin.encode() if isinstance(stdin, str) else stdin)
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-@contextlib.contextmanager
-def _piped(stdin: int) -> Iterator[int]:
-    if stat.S_ISFIFO(os.fstat(stdin).st_mode):
-        yield stdin
-        return
-    reader, writer = os.pipe2(os.O_CLOEXEC)
-    own = os.dup(stdin)
-
-    def pump() -> None:
-        ends = os.fdopen(own, "rb", buffering=0), os.fdopen(writer, "wb", buffering=0)
-        with contextlib.suppress(OSError), ends[0] as source, ends[1] as target:
-            while chunk := source.read(1 << 16):
-                target.write(chunk)
-
-    threading.Thread(target=pump, daemon=True, name="belljar-stdin").start()
-    try:
-        yield reader
-    finally:
-        os.close(reader)
 
 
 __all__ = ["Sandbox", "run"]

@@ -6,8 +6,9 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from belljar.backends.bubblewrap import wire
 from belljar.backends.bubblewrap.client import LAUNCHER, fault, launcher_died
@@ -19,6 +20,9 @@ from belljar.backends.runtimes import find_program
 from belljar.errors import BelljarError, PrerequisiteError, SandboxUnavailableError, UsageError
 from belljar.limits.detect import CgroupSupport, Mechanism
 from belljar.policy.models import Policy
+
+if TYPE_CHECKING:
+    from belljar.backends.bubblewrap.pool import BubblewrapPool
 
 _LAST_WORDS_MS = 500
 
@@ -54,6 +58,28 @@ class BubblewrapBackend:
         LAUNCHER.start(wrap=_scope(support))
         control, answer = LAUNCHER.stage(plan.stage["plan"], plan.stage["cgroup"])
         return BubblewrapJar(control, answer)
+
+    def open_pool(self, policy: Policy, *, size: int, preload: Sequence[str]) -> tuple[LaunchPlan, BubblewrapPool]:
+        """Stage a pool for Python code: the plan of its jars, and what starts runs in them.
+
+        Raises:
+            PolicyError: it asks for what runs of a pool can't have.
+            SandboxUnavailableError: a module can't be preloaded, or jars can't be made.
+        """
+        from belljar.backends.bubblewrap.compile_pool import compile_pool
+        from belljar.backends.bubblewrap.pool import BubblewrapPool
+
+        request = RunRequest(code=b"", env=dict(os.environ))
+        plan = compile_pool(policy, request, self.host(policy), size=size, preload=preload)
+        if plan.report.refused_by(policy):
+            raise PrerequisiteError(
+                "; ".join(
+                    f"{clause.key} is {clause.status}: {clause.lost}" for clause in plan.report.refused_by(policy)
+                )
+            )
+        LAUNCHER.start(wrap=_scope(CgroupSupport.from_json(plan.stage["cgroup"])))
+        control, answer = LAUNCHER.stage(plan.stage["plan"], plan.stage["cgroup"])
+        return plan, BubblewrapPool(control, answer)
 
 
 def _scope(support: CgroupSupport) -> list[str] | None:
@@ -287,7 +313,14 @@ class BubblewrapProcess:
         received = wire.receive(self._events)
         if received is None:
             raise self._jar.last_words()
+        if "error" in received[0]:
+            raise fault(received[0])
+        self.take_descriptors(received[1])
         return received[0]
+
+    def take_descriptors(self, descriptors: list[int]) -> None:
+        """What came with the word of its end."""
+        _close_all(descriptors)
 
     def close(self) -> None:
         """Let go; a run that is still alive is ended by its stage."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from belljar.backends.bubblewrap import layout
@@ -20,7 +21,7 @@ HOME = "/tmp/home"
 _HELPERS = 2
 """Processes of ours in a run's group: bubblewrap and the jar's pid 1."""
 
-_COVERED = {
+COVERED = {
     "/proc/keys": f"{layout.DEV}/null",
     "/proc/key-users": f"{layout.DEV}/null",
     "/proc/1": layout.EMPTY,
@@ -31,7 +32,7 @@ write (they are the same user) to make it forget that it dies with bubblewrap.""
 
 def compile_plan(policy: Policy, request: RunRequest, host: Host) -> LaunchPlan:
     """The plan for one run. The stage part depends on the policy and the runtime only, so a Sandbox stages once."""
-    stage = _stage(policy, request, host)
+    stage = stage_plan(policy, request, host)
     environment = _environment(policy, request, host)
     readonly, writable = _mount_points(policy, host)
     return LaunchPlan(
@@ -43,7 +44,7 @@ def compile_plan(policy: Policy, request: RunRequest, host: Host) -> LaunchPlan:
         stage={
             "plan": stage.to_json(),
             "bwrap": host.bwrap,
-            "arguments": _arguments(policy, stage),
+            "arguments": arguments_of(policy, stage),
             "cgroup": host.cgroup.to_json(),
             "expect": {
                 "readonly": readonly,
@@ -78,7 +79,8 @@ def _limits(policy: Policy) -> dict[str, Any]:
 # --- what is staged --------------------------------------------------------------------------------------------------
 
 
-def _stage(policy: Policy, request: RunRequest, host: Host) -> StagePlan:
+def stage_plan(policy: Policy, request: RunRequest, host: Host) -> StagePlan:
+    """What is made once, before the first jar."""
     sources: list[Source] = []
     views = []
     for mount in policy.fs.mounts:
@@ -144,14 +146,22 @@ def _opened_etc(policy: Policy, request: RunRequest) -> dict[str, str]:
 # --- bubblewrap's arguments ------------------------------------------------------------------------------------------
 
 
-def _arguments(policy: Policy, stage: StagePlan) -> list[str]:
+def arguments_of(
+    policy: Policy,
+    stage: StagePlan,
+    *,
+    covered: Mapping[str, str] = COVERED,
+    env: Mapping[str, str] | None = None,
+) -> list[str]:
     """The stage has the whole root ready, so that bubblewrap mounts it at once; only what is a run's own is added."""
     uid = str(policy.proc.uid)
     arguments = ["--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
     arguments += ["--unshare-cgroup", "--uid", uid, "--gid", uid, "--hostname", "jar"]
     arguments += ["--die-with-parent", "--new-session", "--dev-bind", layout.ROOT, "/", "--proc", "/proc"]
-    for path, cover in _COVERED.items():
+    for path, cover in covered.items():
         arguments += ["--ro-bind", cover, path]
+    for name, value in (env or {}).items():
+        arguments += ["--setenv", name, value]
     arguments += ["--bind", f"{layout.RUNS}/{layout.RUN}/tmp", "/tmp"]
     arguments += ["--bind", f"{layout.RUNS}/{layout.RUN}/shm", "/dev/shm"]
     arguments += ["--ro-bind", f"{layout.CODE}/{layout.RUN}", layout.JAR_CODE]
@@ -163,7 +173,7 @@ def _arguments(policy: Policy, stage: StagePlan) -> list[str]:
 
 def _mount_points(policy: Policy, host: Host) -> tuple[list[str], list[str]]:
     """The mount points that a finished jar must have: (read-only, writable)."""
-    readonly = ["/", "/dev", layout.JAR_CODE, *_COVERED, *host.directories, *host.runtime_mounts()]
+    readonly = ["/", "/dev", layout.JAR_CODE, *COVERED, *host.directories, *host.runtime_mounts()]
     readonly += [mount.path for mount in policy.fs.mounts if not mount.rw]
     return readonly, ["/proc", "/tmp", "/dev/shm", *(mount.path for mount in policy.fs.mounts if mount.rw)]
 

@@ -142,8 +142,8 @@ class Run:
         pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(3)]
         (output, output_inside), (errors, errors_inside), (faults, faults_inside) = pipes
         notify = filters.notify_filter(connects=self.spec.observe_network, files=self.spec.observe_files)
-        arguments = _memory_file("arguments", self._arguments())
-        program = _memory_file("seccomp", filters.jar_filter(reported=True))
+        arguments = memory_file("arguments", self._arguments())
+        program = memory_file("seccomp", filters.jar_filter(reported=True))
         inside = [standard_input, output_inside, errors_inside, program, gate_inside.detach(), arguments]
         inside += [faults_inside, listener_there.detach()]
         stage = os.getpid()
@@ -165,7 +165,7 @@ class Run:
         """In the child: nothing here may return."""
         errors = inside[_ERRORS_FD]
         try:
-            _place(inside)
+            place(inside)
             errors = _ERRORS_FD
             os.set_inheritable(errors, False)  # noqa: FBT003
             rlimits.volunteer_for_oom()
@@ -175,7 +175,7 @@ class Run:
                 [b"L"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [listener]))]
             )
             os.closerange(_LISTENER_FD, 1 << 20)
-            _default_signals()
+            default_signals()
             die_with(stage)
             os.execve(self.spec.bwrap, COMMAND, {})  # noqa: S606
         except BaseException as error:  # noqa: BLE001 - whatever it is, the child must not live on as a second stage
@@ -204,6 +204,10 @@ class Run:
             self.problems = [self._why_not_ready()]
             return False
         pid = next(struct.unpack("3i", data)[0] for _level, kind, data in ancillary if kind == socket.SCM_CREDENTIALS)
+        return self.examine(pid)
+
+    def examine(self, pid: int) -> bool:
+        """Check the jar of the process that waits, and set the last limits; False if it does not hold."""
         jar = Jar.of(pid, self._expectations())
         self.code_fd, self.init_fd, self.proc_fd = jar.code_fd, jar.init_fd, jar.proc_fd
         self.init_pid = jar.init_pid
@@ -347,21 +351,22 @@ class Run:
         self.outputs = (-1, -1)
 
 
-def _default_signals() -> None:
+def default_signals() -> None:
     """The launcher ignores some signals, and Python others; the code must find them as any program does."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def _memory_file(name: str, content: bytes) -> int:
+def memory_file(name: str, content: bytes) -> int:
+    """A file that is nowhere, with this content, to be read from its start."""
     descriptor = os.memfd_create(f"belljar-{name}", os.MFD_CLOEXEC)
     os.write(descriptor, content)
     os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor
 
 
-def _place(descriptors: list[int]) -> None:
+def place(descriptors: list[int]) -> None:
     """Give the descriptors the numbers 0, 1, 2, …, whatever numbers they had."""
     above = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 64) for descriptor in descriptors]
     for number, descriptor in enumerate(above):

@@ -50,7 +50,7 @@ def main(
     code = 0
     try:
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
-        Stage(control, plan, group, kernel_uid, launcher).serve()
+        _kind(plan)(control, plan, group, kernel_uid, launcher).serve()
     except BelljarError as error:
         _answer(control, {"error": _fault(error), "message": error.message, "hint": error.hint})
         code = 1
@@ -62,6 +62,14 @@ def main(
         code = 1
     finally:
         os._exit(code)
+
+
+def _kind(plan: StagePlan) -> type[Stage]:
+    if plan.pool is None:
+        return Stage
+    from belljar.backends.bubblewrap.pool_stage import PoolStage
+
+    return PoolStage
 
 
 def _fault(error: BelljarError) -> str:
@@ -126,6 +134,7 @@ class Stage:
             staged.shortfalls.append(("net.enabled", WITHOUT_VETH))
         self._launcher_fd = end_with(self._launcher)
         self._watch(self._launcher_fd, self._on_launcher_end)
+        self._prepare_first()
         wire.send(
             self._control,
             {"kernel_uid": staged.kernel_uid, "shortfalls": staged.shortfalls, "copied": staged.copied},
@@ -138,6 +147,9 @@ class Stage:
                 if self._loop.get_map().get(key.fd) is key:  # an earlier event of this round may have ended it
                     key.data()
             self._on_time()
+
+    def _prepare_first(self) -> None:
+        """What has to be there before the host is answered."""
 
     # --- time ---
 

@@ -70,6 +70,8 @@ class StagePlan:
     """Whether its jars have a gateway."""
     veth: bool = True
     """Whether that may be a namespace of its own."""
+    pool: Mapping[str, Any] | None = None
+    """For a pool: what its zygote is made of, and how many jars wait."""
 
     def is_late(self, path: str) -> bool:
         """Whether `path` lies in a directory that each run has anew, so that it can be mounted only then."""
@@ -100,6 +102,7 @@ class StagePlan:
             runtimes=tuple((index, path) for index, path in data["runtimes"]),
             network=data["network"],
             veth=data["veth"],
+            pool=data["pool"],
         )
 
 

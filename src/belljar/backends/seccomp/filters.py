@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from belljar.backends.seccomp import conditions, libseccomp
 from belljar.backends.seccomp.install import install
 from belljar.backends.seccomp.prefix import prefix
-from belljar.backends.seccomp.rules import ABSENT, ALLOWED, FILE_CALLS, LAST_JUDGED, NUMBERS, REPORTED
+from belljar.backends.seccomp.rules import ABSENT, ALLOWED, FILE_CALLS, LAST_JUDGED, NUMBERS, REPORTED, ZYGOTE
 from belljar.errors import PrerequisiteError
 
 __all__ = ["OBSERVED", "REPORTED", "install", "jar_filter", "notify_filter", "numbered", "syscall_name"]
@@ -40,12 +40,13 @@ _ENOSYS = libseccomp.refuse(errno.ENOSYS)
 
 
 @functools.cache
-def jar_filter(*, reported: bool) -> bytes:
+def jar_filter(*, reported: bool, makes_jars: bool = False) -> bytes:
     """Build the program for `bwrap --seccomp`, which refuses everything with EPERM that is not on the list.
 
     Args:
         reported: whether `notify_filter` is beneath it with a live supervisor; else the reported calls are
             refused in the kernel, with EPERM.
+        makes_jars: for a zygote, whose children make namespaces and put this filter on themselves, without it.
 
     Raises:
         PrerequisiteError: no libseccomp, or a machine whose calls we don't know.
@@ -53,13 +54,14 @@ def jar_filter(*, reported: bool) -> bytes:
     """
     architecture = _architecture()
     with libseccomp.Filter(default=_EPERM, bad_architecture=_BAD_ARCHITECTURE) as program:
-        _add(program, libseccomp.ALLOW, ALLOWED)
+        more = ZYGOTE if makes_jars else frozenset()
+        _add(program, libseccomp.ALLOW, ALLOWED | more)
         _add(program, _ENOSYS, ABSENT)
         if reported:
-            _add(program, libseccomp.trace(), REPORTED)
+            _add(program, libseccomp.trace(), REPORTED - more)
         for rule in conditions.allowed():
             number = _number(rule.name)
-            if number is not None:
+            if number is not None and rule.name not in more:
                 program.add(libseccomp.ALLOW, number, rule.conditions)
         body = program.export()
     ioctl = _number("ioctl")

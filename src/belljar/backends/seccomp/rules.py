@@ -142,6 +142,9 @@ _CONDITIONAL = """
 """
 CONDITIONAL = frozenset(_CONDITIONAL.split())
 
+# What a zygote may do beyond: make jars, with namespaces, mounts and filters of their own.
+ZYGOTE = frozenset({"clone", "mount", "mount_setattr", "seccomp"})
+
 # What the supervisor is told of when a policy asks for file denials: calls that name a path.
 _FILE_CALLS = """
     open openat creat stat lstat newfstatat statx access faccessat faccessat2 readlink readlinkat execve execveat

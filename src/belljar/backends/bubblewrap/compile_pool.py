@@ -1,0 +1,77 @@
+"""The plan of a pool: a stage with a zygote, whose children are the jars. Pure, but for the zygote's program."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+
+import belljar.guest
+from belljar.backends.bubblewrap import layout
+from belljar.backends.bubblewrap.compile import COVERED, arguments_of, compile_plan, stage_plan
+from belljar.backends.bubblewrap.host import Host
+from belljar.backends.contract import LaunchPlan, RunRequest
+from belljar.backends.runtimes import find_runtime
+from belljar.errors import PolicyError
+from belljar.limits.values import Limits
+from belljar.policy.models import Policy
+
+_ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+"""What numerical libraries ask for when they are imported: threads would not survive a fork."""
+
+
+def compile_pool(policy: Policy, request: RunRequest, host: Host, *, size: int, preload: Sequence[str]) -> LaunchPlan:
+    """The plan of a pool's stage, which makes all its jars: `request` is for Python code, and has no code yet.
+
+    Raises:
+        PolicyError: it asks for what runs of a pool can't have.
+    """
+    plan = compile_plan(policy, request, host)
+    _refuse_shared(policy)
+    runtime = host.runtime("python") or find_runtime("python", policy)
+    stage = stage_plan(policy, request, host)
+    limits = {name: plan.limits[name] for name in Limits._fields}
+    jar = {
+        **{name: plan.stage[name] for name in ("bwrap", "expect", "memory_group", "gateway_ports", "publishes")},
+        "arguments": [],
+        "limits": limits,
+        "observe_files": False,
+        "observe_network": True,
+    }
+    settings = {
+        "preload": list(preload),
+        "env": dict(plan.env),
+        "workdir": plan.workdir,
+        "size_bytes": policy.fs.size_bytes,
+        "inodes": policy.fs.inodes,
+        "fresh": [mount.path for mount in policy.fs.mounts if mount.source is None],
+        "late": [path for _index, path in stage.runtimes if stage.is_late(path)],
+        "covered": [(path, "/dev/null" if cover.endswith("/null") else None) for path, cover in COVERED.items()],
+    }
+    outer = {name: value for name, value in plan.env.items() if not name.startswith("PYTHON")}
+    pool = {
+        "size": size,
+        "jar": jar,
+        "settings": settings,
+        "program": _program(),
+        "command": [runtime.path, "-I", "-u", f"{layout.JAR_CODE}/zygote.py"],
+        "arguments": arguments_of(policy, stage, covered={}, env={**outer, **_ONE_THREAD}),
+    }
+    staged = {**plan.stage["plan"], "pool": pool}
+    return replace(plan, argv=(), stage={**plan.stage, "plan": staged})
+
+
+def _refuse_shared(policy: Policy) -> None:
+    shared = [mount.path for mount in policy.fs.mounts if mount.source is not None and mount.rw]
+    if shared:
+        raise PolicyError(
+            f"a pool's runs share nothing, so {shared[0]} can't be a directory of the host's that they write to",
+            hint="leave the workspace out, or mount it read-only: fs.mounts: [{host: …, path: …}]",
+        )
+    if policy.net.enabled or policy.net.publish:
+        raise PolicyError("runs of a pool have no network yet", hint="use a Sandbox for code that needs one")
+
+
+def _program() -> str:
+    with open(os.path.join(os.path.dirname(belljar.guest.__file__), "zygote.py"), encoding="utf-8") as file:
+        return file.read()

@@ -1,0 +1,443 @@
+"""The stage of a pool: one zygote in an outer jar, jars that wait, and runs, each of which takes one and uses it up.
+
+A jar is made when nobody waits for it: after a run has been answered, or when too few are left. What looks into it and
+what ends it is as for every other jar (`running.Run`); only its birth is the zygote's, its end its pid 1's to tell.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+from belljar.backends.bubblewrap import layout, wire
+from belljar.backends.bubblewrap.jar_root import write_all
+from belljar.backends.bubblewrap.lifeline import die_with
+from belljar.backends.bubblewrap.observe import Observer
+from belljar.backends.bubblewrap.orphans import end_orphans
+from belljar.backends.bubblewrap.running import JarSpec, Run, default_signals, memory_file, place
+from belljar.backends.bubblewrap.stage import Stage
+from belljar.backends.seccomp import filters
+from belljar.backends.seccomp.notify import Listener
+from belljar.errors import SandboxUnavailableError
+from belljar.guest.tree import make_directories
+from belljar.limits import rlimits
+from belljar.limits.groups import RunGroup
+
+_ZYGOTE = "zygote"
+_ZYGOTE_SECONDS = 60.0
+_MADE_AT_ONCE = 2
+_TRIES = 5
+"""So many jars in a row that come to nothing, and the pool gives up."""
+
+
+class PoolRun(Run):
+    """A jar that was cloned from the zygote."""
+
+    def __init__(self, name: str, spec: JarSpec, group: RunGroup | None, covered: list[str]) -> None:
+        super().__init__(name, spec, group, [], covered, cabled=True)
+        self.code_directory = self.workspace = -1
+        self.told: dict[str, Any] | None = None
+        """What its pid 1 said of the end."""
+        self.answered = False
+
+    def clone(self, zygote: socket.socket, enter: list[int]) -> None:
+        """Ask the zygote for it."""
+        self.deadline = time.monotonic() + _ZYGOTE_SECONDS
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self.gate = ours
+        with theirs:
+            socket.send_fds(zygote, [b"clone"], [theirs.fileno(), *enter])
+
+    def hear(self) -> str:
+        """The next word from inside: `made`, `ready`, `end`, or why there is none."""
+        assert self.gate is not None
+        space = socket.CMSG_SPACE(12) + socket.CMSG_SPACE(12)
+        try:
+            word, ancillary, _flags, _address = self.gate.recvmsg(4096, space, socket.MSG_CMSG_CLOEXEC)
+        except ConnectionResetError:
+            word, ancillary = b"", []
+        for _level, kind, data in ancillary:
+            if kind == socket.SCM_RIGHTS:
+                listener, self.code_directory, self.workspace = struct.unpack("3i", data[:12])
+                self.observer = Observer(Listener(listener))
+        if word == b"ready":
+            pids = [struct.unpack("3i", data)[0] for _level, kind, data in ancillary if kind == socket.SCM_CREDENTIALS]
+            try:
+                return "ready" if self.examine(pids[0]) else "; ".join(self.problems)
+            except OSError as error:  # it died while we looked
+                return f"the jar could not be looked into: {error}"
+        if word[:1] == b"{":
+            said = json.loads(word)
+            if "failed" in said:
+                return str(said["failed"])
+            self.told = said
+            return "end"
+        return word.decode() if word else "it ended before it was ready"
+
+    def begin(self, message: wire.Message, descriptors: list[int]) -> None:
+        """Give it what to run, and let it."""
+        assert self.gate is not None
+        name = message["name"]
+        for path, content in message["files"].items():
+            _put(self.workspace, path, content.encode("latin-1"))
+        file = os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644, dir_fd=self.code_directory)
+        try:
+            write_all(file, message["code"].encode("latin-1"))
+        finally:
+            os.close(file)
+        self.started = time.monotonic()
+        self.deadline = self.started + message["timeout_seconds"]
+        words = json.dumps({"argv": [f"{layout.JAR_CODE}/{name}", *message["args"]]}).encode()
+        socket.send_fds(self.gate, [words], descriptors)
+
+    def collect(self) -> wire.Message:
+        """What was used, and how it ended: as its pid 1 told, or by the signal that ended that one, too."""
+        told = self.told or {"status": int(signal.SIGKILL), "cpu_seconds": self.cpu_seconds, "peak_memory_bytes": 0}
+        status = told["status"]
+        counted = self.group.usage() if self.group else {}
+        code = os.waitstatus_to_exitcode(status)
+        return {
+            "exit_code": code if code >= 0 else 128 - code,
+            "code_status": status,
+            "ended_by": self.ended_by,
+            "problems": self.problems,
+            "started": self.started > 0,
+            "seconds": time.monotonic() - self.started if self.started else 0.0,
+            "cpu_seconds": max(counted.get("cpu_seconds", 0.0), told["cpu_seconds"]),
+            "peak_memory_bytes": counted.get("memory_peak_bytes") or max(self.peak_memory, told["peak_memory_bytes"]),
+            "processes": self._most_processes(counted.get("pids_peak")),
+            "bytes_read": None,
+            "bytes_written": None,
+            "oom_kills": counted.get("oom_kills", 0),
+            "pids_refused": counted.get("pids_refused", 0),
+            "observations": self.observer.report() if self.observer else [],
+        }
+
+    def close(self) -> None:
+        """Let go of every descriptor."""
+        super().close()
+        _close([descriptor for descriptor in (self.code_directory, self.workspace) if descriptor >= 0])
+        self.code_directory = self.workspace = -1
+
+
+class PoolStage(Stage):
+    """Serves runs from jars that wait."""
+
+    def serve(self) -> None:
+        """As every stage; and nothing of its zygote outlasts it, in whatever state that one is."""
+        super().serve()
+        end_orphans(set())
+
+    def _prepare_first(self) -> None:
+        assert self._plan.pool is not None
+        self._pool = self._plan.pool
+        self._spec = JarSpec.of(self._pool["jar"])
+        self._ready: deque[PoolRun] = deque()
+        self._making = 0
+        self._failed = 0
+        self._why = ""
+        self._asking: deque[tuple[wire.Message, list[int]]] = deque()
+        self._zygote: socket.socket | None = None
+        self._zygote_fd = -1
+        self._zygote_pid = 0
+        self._zygotes = 0
+        self._start_zygote()
+        self._refill()
+
+    # --- the zygote ---
+
+    def _start_zygote(self) -> None:
+        self._zygotes += 1
+        name = f"{_ZYGOTE}-{self._zygotes}"
+        self._make_directories(name)
+        for file, content in self._zygote_files().items():
+            self._write_file(f"{name}/{file}", content)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        faults, faults_inside = os.pipe2(os.O_CLOEXEC)
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        own = (layout.RUNS, layout.CODE)
+        words = [word.replace(layout.RUN, name) if word.startswith(own) else word for word in self._pool["arguments"]]
+        arguments = memory_file("arguments", b"".join(os.fsencode(word) + b"\0" for word in words))
+        program = memory_file("seccomp", filters.jar_filter(reported=True, makes_jars=True))
+        inside = [null, null, faults_inside, program, theirs.fileno(), arguments]
+        stage = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            _become_bubblewrap(self._spec.bwrap, inside, self._pool["command"], stage)
+        for descriptor in (null, faults_inside, program, arguments):
+            os.close(descriptor)
+        theirs.close()
+        self._zygote_pid, self._zygote_fd, self._zygote = pid, os.pidfd_open(pid), ours
+        self._greet(faults)
+        self._watch(self._zygote_fd, self._on_zygote_end)
+
+    def _zygote_files(self) -> dict[str, bytes]:
+        limits = rlimits.rlimits_for(self._spec.limits, has_memory_group=self._spec.memory_group)
+        settings = {
+            **self._pool["settings"],
+            "rlimits": [(which, soft) for which, soft, _hard in limits],
+            "counted": self._group is not None and self._spec.memory_group,
+        }
+        return {
+            "zygote.py": self._pool["program"].encode(),
+            "zygote.json": json.dumps(settings).encode(),
+            "notify.bpf": filters.notify_filter(connects=True, files=False),
+            "jar.bpf": filters.jar_filter(reported=True),
+        }
+
+    def _greet(self, faults: int) -> None:
+        """Wait until it is up. What it can't import is the caller's business, and told in its words."""
+        assert self._zygote is not None
+        self._zygote.settimeout(_ZYGOTE_SECONDS)
+        try:
+            said = self._zygote.recv(4096)
+        except TimeoutError:
+            said = b""
+        finally:
+            self._zygote.settimeout(None)
+        os.set_blocking(faults, False)
+        with contextlib.suppress(OSError), contextlib.closing(os.fdopen(faults, "rb", buffering=0)) as file:
+            problem = (file.read(2000) or b"").decode(errors="replace").strip()
+        if not said:
+            raise SandboxUnavailableError(f"the pool's interpreter did not start: {problem or 'it said nothing'}")
+        if error := json.loads(said).get("error"):
+            raise SandboxUnavailableError(error, hint="leave it out of `preload`: each run can import it for itself")
+
+    def _zygote_is_gone(self) -> bool:
+        """Whether it has died, which may not have been heard of yet. It says nothing once it is up, but its end."""
+        return self._zygote is None or bool(select.select([self._zygote.fileno(), self._zygote_fd], [], [], 0)[0])
+
+    def _on_zygote_end(self) -> None:
+        """With it went every jar that was cloned from it. Those that run are lost; who waits gets another."""
+        self._forget(self._zygote_fd)
+        os.close(self._zygote_fd)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self._zygote_pid, 0)
+        if self._zygote is not None:
+            self._zygote.close()
+            self._zygote = None
+        self._ready.clear()
+        end_orphans(set())  # bubblewrap's own pid 1, which may outlast it
+        if self._control.fileno() < 0:
+            return
+        try:
+            self._start_zygote()
+        except (SandboxUnavailableError, OSError) as error:
+            self._give_up(str(error))
+            return
+        self._refill()
+
+    # --- jars ---
+
+    def _refill(self) -> None:
+        wanted = self._pool["size"] + len(self._asking) - len(self._ready)
+        while self._zygote is not None and not self._why and self._making < min(_MADE_AT_ONCE, wanted):
+            try:
+                self._make_one()
+            except (BrokenPipeError, ConnectionResetError):  # the zygote has died: that is heard of by itself
+                return
+            except (OSError, SandboxUnavailableError) as error:
+                self._give_up(f"a jar could not be made: {error}")
+
+    def _make_one(self) -> None:
+        assert self._zygote is not None
+        self._count += 1
+        name = f"run-{self._count}"
+        group = self._group.run_group(name, self._spec.limits) if self._group else None
+        run = PoolRun(name, self._spec, group, self._covered)
+        try:
+            with _entrance(group) as enter:
+                run.clone(self._zygote, enter)
+        except BaseException:
+            run.close()
+            self._remove_traces(name, group)
+            raise
+        self._runs[name] = run
+        self._making += 1
+        self._watch_run(run, run.gate, lambda: self._on_word(run))
+        self._watch_memory(run)
+
+    def _on_word(self, run: PoolRun) -> None:
+        word = run.hear()
+        if word == "made":
+            observer = run.observer
+            assert observer is not None
+            self._watch_run(run, observer, lambda: None if observer.on_readable() else self._forget(observer))
+        elif word == "ready":
+            self._making -= 1
+            self._failed = 0
+            self._watch(run.init_fd, lambda: self._finish(run))
+            self._ready.append(run)
+            self._serve_waiting()
+            self._refill()
+        elif word == "end":
+            self._answer(run)
+            self._refill()
+        elif run.ready:  # its pid 1 is gone, or going: that is heard of by itself
+            self._forget(run.gate)
+        else:
+            self._miscarried(run, word)
+
+    def _miscarried(self, run: PoolRun, why: str) -> None:
+        """A jar that does not hold, or was never one."""
+        self._making -= 1
+        self._failed += not self._zygote_is_gone()
+        refused = bool(run.problems)
+        run.kill("canary" if refused else "gate")
+        if refused and self._asking:
+            _message, descriptors = self._asking.popleft()
+            self._hosts[run.name] = socket.socket(fileno=descriptors[0])
+            _close(descriptors[1:])
+            self._answer(run)
+        self._forget(run.gate)
+        if run.init_fd >= 0:
+            self._watch(run.init_fd, lambda: self._finish(run))
+        else:
+            self._finish(run)
+        if self._failed >= _TRIES:
+            self._give_up(f"no jar can be made any more: {why}")
+        else:
+            self._refill()
+
+    def _give_up(self, why: str) -> None:
+        self._why = why
+        while self._asking:
+            _message, descriptors = self._asking.popleft()
+            self._tell_fault(descriptors, why)
+
+    def _tell_fault(self, descriptors: list[int], why: str) -> None:
+        with socket.socket(fileno=descriptors[0]) as host, contextlib.suppress(OSError):
+            wire.send(host, {"error": "unavailable", "message": why, "hint": "close the Pool, and open another"})
+        _close(descriptors[1:])
+
+    # --- runs ---
+
+    def _do_run(self, message: wire.Message, descriptors: list[int]) -> None:
+        if self._why:
+            self._tell_fault(descriptors, self._why)
+        else:
+            self._asking.append((message, descriptors))
+            self._serve_waiting()
+            if self._asking or len(self._ready) < self._pool["size"] // 2:
+                self._refill()
+
+    def _serve_waiting(self) -> None:
+        while self._asking and self._ready and not self._zygote_is_gone():
+            self._begin(self._ready.popleft(), *self._asking.popleft())
+
+    def _do_statistics(self, _message: wire.Message, _descriptors: list[int]) -> None:
+        waiting, running = len(self._ready), sum(1 for run in self._runs.values() if run.started)
+        self._reply({"waiting": waiting, "running": running, "queued": len(self._asking), "zygotes": self._zygotes})
+
+    def _begin(self, run: PoolRun, message: wire.Message, descriptors: list[int]) -> None:
+        """Give a jar that waits its run. If that one has died meanwhile, nothing has run: another one gets it."""
+        try:
+            run.begin(message, descriptors[1:])
+        except (BrokenPipeError, ConnectionResetError):
+            run.started = 0.0
+            run.kill("unused")
+            self._asking.appendleft((message, descriptors))
+            return
+        except OSError as error:
+            run.started = 0.0
+            run.problems = [f"the run could not start: {error.strerror or error}"]
+            run.kill("gate")
+        host = socket.socket(fileno=descriptors[0])
+        self._hosts[run.name] = host
+        self._watch_run(run, host, lambda: self._on_host(run, host))
+        _close(descriptors[1:])
+
+    def _answer(self, run: PoolRun) -> None:
+        """The code has ended, and nothing of it is left but the jar's pid 1."""
+        host = self._hosts.pop(run.name, None)
+        run.deadline = float("inf")
+        if host is None or run.answered:
+            return
+        run.answered = True
+        self._forget(host)
+        with host, contextlib.suppress(OSError):
+            wire.send(host, run.collect(), (run.workspace,) if run.workspace >= 0 else ())
+
+    def _finish(self, run: Run) -> None:
+        """Its pid 1 is gone, and with that one everything."""
+        assert isinstance(run, PoolRun)
+        del self._runs[run.name]
+        if run in self._ready:
+            self._ready.remove(run)
+        if run.started and run.told is None and not run.ended_by and not (run.group and run.group.oom_kills()):
+            run.kill("internal")
+            run.problems = ["the jar's first process was killed, or the interpreter that it came from"]
+        self._answer(run)
+        oom = run.group.oom_fd() if run.group else None
+        for watched in (run.init_fd, run.gate, run.observer, oom):
+            if watched is not None and watched != -1:
+                self._forget(watched)
+        run.close()
+        self._remove_traces(run.name, run.group)
+        self._refill()
+
+    def _end(self, reason: str) -> None:
+        super()._end(reason)
+        for _message, descriptors in self._asking:
+            _close(descriptors)
+        self._asking.clear()
+        if self._zygote is not None:
+            self._zygote.close()
+            self._zygote = None
+
+
+@contextlib.contextmanager
+def _entrance(group: RunGroup | None) -> Iterator[list[int]]:
+    """Descriptors to which the jar's first process writes to be in the group."""
+    if group is None or (directory := group.cgroup_fd()) is None:
+        yield group.enter_fds() if group else []
+        return
+    opened = os.open("cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        yield [opened]
+    finally:
+        os.close(opened)
+
+
+def _put(root: int, path: str, content: bytes) -> None:
+    """Write a file that the caller gives the code, in a workspace in which nothing has run yet."""
+    directory, _, name = path.rpartition("/")
+    parent = make_directories(root, directory)
+    try:
+        file = os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o644, dir_fd=parent)
+        try:
+            write_all(file, content)
+        finally:
+            os.close(file)
+    finally:
+        os.close(parent)
+
+
+def _close(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def _become_bubblewrap(bwrap: str, inside: list[int], command: list[str], stage: int) -> NoReturn:
+    """In the child: nothing here may return."""
+    try:
+        place(inside)
+        rlimits.volunteer_for_oom()
+        default_signals()
+        die_with(stage)
+        os.execve(bwrap, ["bwrap", "--args", str(layout.ARGS_FD), "--", *command], {})  # noqa: S606
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the child must not live on as a second stage
+        with contextlib.suppress(OSError):
+            os.write(2, f"{type(error).__name__}: {error}".encode()[:500])
+    finally:
+        os._exit(126)

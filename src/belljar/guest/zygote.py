@@ -1,0 +1,450 @@
+"""The zygote of a pool: a Python that is up, with modules imported, from which every run's jar is cloned.
+
+It runs inside an outer jar, has no secret and opens nothing of a run's. For each jar it clones a child into namespaces
+of its own; that one is the jar's pid 1 (`_be_init`): it mounts what is the run's alone, gives up every capability, puts
+on the filters, and forks the process that becomes the code (`_be_code`), which waits for the word of the stage.
+
+    stage ── "clone", a socket for the run, the control groups' files ──▶ zygote
+    pid 1 ── listener of its filter, directories for the code and its files ──▶ stage
+    code  ── "ready" ──▶ stage, which looks into the jar, and has it wait
+    stage ── what to run, with its input and outputs ──▶ code, which closes the socket and is the code
+    pid 1 ── how the code ended ──▶ stage
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import fcntl
+import gc
+import importlib
+import json
+import os
+import random
+import resource
+import signal
+import socket
+import struct
+import sys
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, NoReturn
+
+CONTROL_FD = 4
+PLACE = "/run/jar"
+"""Where this file lies, with its settings; and, in a run's jar, the code."""
+
+_STAGING = "/tmp"
+"""Where a jar's own tmpfs is put together, before its /tmp covers it."""
+
+_NAMESPACES = 0x7E020000  # mount, cgroup, uts, ipc, user, pid, net
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_REC, _MS_PRIVATE = 2, 4, 8, 0x1000, 0x4000, 1 << 18
+_ATTR_READ_ONLY = 1
+_AT_FDCWD = -100
+_NR_CLONE = {"x86_64": 56, "aarch64": 220}
+_NR_SECCOMP = {"x86_64": 317, "aarch64": 277}
+_NR_MOUNT_SETATTR = 442
+_PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NAME = 4, 24, 15
+_SET_MODE_FILTER, _NEW_LISTENER, _WAIT_KILLABLE = 1, 1 << 3, 1 << 5
+_SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
+_CAPABILITIES_V3 = 0x20080522
+_MOST_WORDS = 200 << 10
+_LEAVING = signal.SIGRTMIN
+_HEARD = frozenset({signal.SIGCHLD, _LEAVING})
+
+_libc = ctypes.PyDLL(None, use_errno=True)  # keeps the interpreter's lock: a clone's child has it from its start
+_libc.syscall.restype = ctypes.c_long
+_machine = os.uname().machine
+_IDS = os.getuid(), os.getgid()
+"""The zygote's. A process in a new user namespace is nobody until it has a table."""
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("len", ctypes.c_ushort), ("filter", ctypes.c_char_p))
+
+
+class _MountAttributes(ctypes.Structure):
+    _fields_ = tuple((name, ctypes.c_uint64) for name in ("set", "clear", "propagation", "userns"))
+
+
+def _check(result: int, what: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+    return result
+
+
+def _syscall(number: int, *arguments: Any, what: str) -> int:
+    return _check(_libc.syscall(ctypes.c_long(number), *arguments), what)
+
+
+def _mount(source: str | None, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
+    words = [None if word is None else os.fsencode(word) for word in (source, target, kind, options)]
+    _check(_libc.mount(words[0], words[1], words[2], ctypes.c_ulong(flags), words[3]), f"mount {target}")
+
+
+def _bind(source: str, target: str, *, read_only: bool = False, recursive: bool = False) -> None:
+    _mount(source, target, None, _MS_BIND | (_MS_REC if recursive else 0))
+    if read_only:
+        attributes = _MountAttributes(set=_ATTR_READ_ONLY)
+        size = ctypes.c_size_t(ctypes.sizeof(attributes))
+        path = os.fsencode(target)
+        _syscall(_NR_MOUNT_SETATTR, _AT_FDCWD, path, ctypes.c_uint(0), ctypes.byref(attributes), size, what=target)
+
+
+# --- the zygote ------------------------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    """Serve the stage until its socket closes."""
+    control = socket.socket(fileno=CONTROL_FD)
+    with open(f"{PLACE}/zygote.json", encoding="utf-8") as file:
+        settings: dict[str, Any] = json.load(file)
+    _libc.prctl(_PR_SET_NAME, b"belljar-zygote", 0, 0, 0)
+    if why := _preload(settings["preload"]):
+        control.send(json.dumps({"error": why}).encode())
+        os._exit(1)
+    filters = []
+    for name in ("notify.bpf", "jar.bpf"):
+        with open(f"{PLACE}/{name}", "rb") as program:
+            filters.append(program.read())
+    threading.current_thread()  # made now, and not by each child
+    gc.collect()
+    gc.freeze()  # what is here now is shared with every child: a collection there need not touch it
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    control.send(b"{}")
+    while True:
+        words, descriptors, _flags, _address = socket.recv_fds(control, 64, 16, socket.MSG_CMSG_CLOEXEC)
+        if not words:
+            os._exit(0)
+        if _clone() == 0:
+            control.close()
+            _begin(settings, filters, descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _preload(names: list[str]) -> str:
+    """Import what the pool was told to; why that can't be, in words, if it can't."""
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except BaseException as error:  # noqa: BLE001 - whatever a module does
+            return f"{name} can't be preloaded: {type(error).__name__}: {error}"
+        threads = len(os.listdir("/proc/self/task"))
+        if threads > 1:
+            return f"{name} can't be preloaded: it starts {threads - 1} threads, which a copy would not have"
+    return ""
+
+
+def _clone() -> int:
+    """As `os.fork`, into new namespaces of every kind: in them the child is pid 1."""
+    ctypes.pythonapi.PyOS_BeforeFork()
+    number = ctypes.c_long(_NR_CLONE[_machine])
+    pid: int = _libc.syscall(number, ctypes.c_ulong(_NAMESPACES | signal.SIGCHLD), 0, 0, 0, 0)
+    if pid == 0:
+        ctypes.pythonapi.PyOS_AfterFork_Child()
+        return 0
+    ctypes.pythonapi.PyOS_AfterFork_Parent()
+    return pid
+
+
+# --- pid 1 of a jar --------------------------------------------------------------------------------------------------
+
+
+def _begin(settings: dict[str, Any], filters: list[bytes], descriptors: list[int]) -> NoReturn:
+    stage = socket.socket(fileno=descriptors[0])
+    try:
+        _be_init(settings, filters, stage, descriptors[1:])
+    except BaseException as error:  # noqa: BLE001 - whatever it is, this process must not go on as a zygote
+        with contextlib.suppress(OSError):
+            stage.send(json.dumps({"failed": f"{type(error).__name__}: {error}"[:500]}).encode())
+    finally:
+        os._exit(125)
+
+
+def _be_init(settings: dict[str, Any], filters: list[bytes], stage: socket.socket, groups: list[int]) -> NoReturn:
+    for group in groups:
+        os.write(group, b"0")
+        os.close(group)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    _libc.prctl(_PR_SET_NAME, b"init", 0, 0, 0)
+    _map_user()
+    code, workspace = _furnish(settings)
+    _bring_loopback_up()
+    for which, limit in settings["rlimits"]:
+        resource.setrlimit(which, (limit, limit))
+    _drop_capabilities()
+    _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    listener = _filter(filters[0], listening=True)
+    socket.send_fds(stage, [b"made"], [listener, code, workspace])
+    for descriptor in (listener, code, workspace):
+        os.close(descriptor)
+    _filter(filters[1])
+    signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
+    _rehearse_end()
+    pid = os.fork()
+    if pid == 0:
+        _be_code(settings, stage)
+    _tell_end(pid, stage)
+    os._exit(0)
+
+
+def _rehearse_end() -> None:
+    """Go through the end once, with nobody listening: what is touched here for the first time is copied now."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with here, there:
+        _tell_end(pid, here)
+
+
+def _tell_end(pid: int, stage: socket.socket) -> None:
+    """Wait for the code, end what it left, and tell.
+
+    Python that runs to its end says so in a signal, just before it exits: a process takes longer to die than to run. It
+    is the code that could send it earlier, as it could exit earlier; either way it is ended now.
+    """
+    status, usage = _await_end(pid)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(-1, signal.SIGKILL)
+    end = {"status": status, "cpu_seconds": 0.0, "peak_memory_bytes": 0}
+    if usage is not None:
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                os.waitpid(-1, 0)
+        end |= {"cpu_seconds": usage.ru_utime + usage.ru_stime, "peak_memory_bytes": usage.ru_maxrss << 10}
+    with contextlib.suppress(OSError):
+        stage.send(json.dumps(end).encode())
+
+
+def _await_end(pid: int) -> tuple[int, resource.struct_rusage | None]:
+    """The code's wait status, and what it used; None for that if it has only said that it exits."""
+    while True:
+        heard = signal.sigwaitinfo(_HEARD)
+        if heard.si_signo == _LEAVING and heard.si_pid == pid:
+            return heard.si_status << 8, None
+        with contextlib.suppress(ChildProcessError):
+            while True:  # orphans come to us, too
+                ended, status, usage = os.wait4(-1, os.WNOHANG)
+                if ended == pid:
+                    return status, usage
+                if ended == 0:
+                    break
+
+
+def _map_user() -> None:
+    uid, gid = _IDS
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+        descriptor = os.open(f"/proc/self/{name}", os.O_WRONLY)
+        os.write(descriptor, text.encode())
+        os.close(descriptor)
+
+
+def _furnish(settings: dict[str, Any]) -> tuple[int, int]:
+    """Mount what is this jar's alone; the directories in which the stage puts the code, and its files."""
+    late = [(path, os.open(path, os.O_PATH)) for path in settings["late"]]
+    _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
+    options = f"mode=711,size={settings['size_bytes']},nr_inodes={settings['inodes'] + 16}"
+    _mount("belljar", _STAGING, "tmpfs", _MS_NOSUID | _MS_NODEV, options)
+    for name, mode in (("code", 0o755), ("empty", 0o555), ("shm", 0o700), ("tmp", 0o700)):
+        os.mkdir(f"{_STAGING}/{name}", mode)
+    os.mkdir(f"{_STAGING}/tmp/home", 0o700)
+    code = os.open(f"{_STAGING}/code", os.O_RDONLY | os.O_DIRECTORY)
+    empty = os.open(f"{_STAGING}/empty", os.O_PATH)
+    for index, path in enumerate(settings["fresh"]):
+        os.mkdir(f"{_STAGING}/{index}", 0o755)
+        _bind(f"{_STAGING}/{index}", path)
+    _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+    _bind(f"{_STAGING}/shm", "/dev/shm")
+    _bind(f"{_STAGING}/code", PLACE, read_only=True)
+    _bind(f"{_STAGING}/tmp", _STAGING)
+    for path, descriptor in late:
+        os.makedirs(path)
+        _bind(f"/proc/self/fd/{descriptor}", path, recursive=True)
+        os.close(descriptor)
+    for path, cover in settings["covered"]:  # the last of them is /proc/1, which is ourselves
+        _bind(cover or f"/proc/self/fd/{empty}", path, read_only=True)
+    os.close(empty)
+    os.chdir(settings["workdir"])
+    return code, os.open(".", os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _bring_loopback_up() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
+        name = struct.pack("16s16x", b"lo")
+        flags = struct.unpack_from("h", fcntl.ioctl(end, _SIOCGIFFLAGS, name), 16)[0]
+        fcntl.ioctl(end, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", flags | _IFF_UP))
+
+
+def _drop_capabilities() -> None:
+    for capability in range(64):
+        if _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) < 0:
+            break
+    header = ctypes.create_string_buffer(struct.pack("=Ii", _CAPABILITIES_V3, 0))
+    nothing = ctypes.create_string_buffer(24)
+    _check(_libc.capset(header, nothing), "capset")
+
+
+def _filter(program: bytes, *, listening: bool = False) -> int:
+    structure = _Program(len(program) // 8, program)
+    flags = _NEW_LISTENER | _WAIT_KILLABLE if listening else 0
+    number = ctypes.c_long(_NR_SECCOMP[_machine])
+    mode, pointer = ctypes.c_ulong(_SET_MODE_FILTER), ctypes.byref(structure)
+    result: int = _libc.syscall(number, mode, ctypes.c_ulong(flags), pointer)
+    if result < 0 and listening:  # before Linux 5.19
+        result = _libc.syscall(number, mode, ctypes.c_ulong(_NEW_LISTENER), pointer)
+    return _check(result, "seccomp")
+
+
+# --- the code --------------------------------------------------------------------------------------------------------
+
+
+def _be_code(settings: dict[str, Any], stage: socket.socket) -> NoReturn:
+    """Get ready, wait for the word, and be the code."""
+    code = 125
+    try:
+        os.setsid()
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_IGN)  # as Python has them
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        _reseed()
+        os.environ.clear()
+        os.environ.update(settings["env"])
+        _rehearse()
+        stage.send(b"ready")
+        words, descriptors, _flags, _address = socket.recv_fds(stage, _MOST_WORDS, 3)
+        if not words:
+            os._exit(125)
+        stage.close()
+        for wanted, descriptor in enumerate(descriptors):
+            os.dup2(descriptor, wanted)
+        os.closerange(3, 256)
+        _libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
+        code = _python(json.loads(words), settings["env"])
+        if settings["counted"]:  # else what it used is known only when it has ended
+            _libc.sigqueue(1, _LEAVING, ctypes.c_void_p(code))
+    finally:
+        os._exit(code)
+
+
+def _rehearse() -> None:
+    """Go through what a run does once, for nothing: what is touched here for the first time is copied now, not then."""
+    kept = sys.argv[:], sys.orig_argv[:], sys.path[:], sys.excepthook, sys.modules["__main__"]
+    path = f"/tmp/{_REHEARSED}"
+    with open(path, "w") as file:
+        file.write(_REHEARSAL)
+    _python(json.loads(json.dumps({"argv": [path, "x"]})), {"PYTHONPATH": "/tmp"})
+    os.unlink(path)
+    sys.argv[:], sys.orig_argv[:], sys.path[:] = kept[:3]
+    sys.excepthook, sys.modules["__main__"] = kept[3:]
+    sys.path_importer_cache.clear()
+    gc.collect(0)
+
+
+_REHEARSED = "rehearsal.py"
+_REHEARSAL = """
+import sys
+class Thing:
+    def __init__(self, number):
+        self.numbers = [number, str(number), {number: number}]
+def work(many):
+    return [Thing(n).numbers for n in range(many) if n % 2]
+try:
+    raise ValueError(len(work(100)))
+except ValueError as error:
+    print(f"{error!r}", *map(str, range(20)), sep=",")
+print("", file=sys.stderr)
+sys.stdout.flush()
+"""
+
+
+def _reseed() -> None:
+    """What is random in a program must not be the same in all copies of it."""
+    random.seed()
+    if (mtrand := sys.modules.get("numpy.random.mtrand")) is not None:
+        mtrand._rand.seed()  # noqa: SLF001 - what `numpy.random.seed` calls
+    if (tempfile := sys.modules.get("tempfile")) is not None:
+        tempfile.__dict__["_name_sequence"] = None  # made anew when next asked for
+
+
+def _python(request: dict[str, Any], env: dict[str, str]) -> int:
+    """What `python FILE ARGUMENTS…` would have set up, in a Python that is up already."""
+    path, *arguments = request["argv"]
+    sys.argv[:] = [path, *arguments]
+    sys.orig_argv[:] = [sys.executable, path, *arguments]
+    beside = [entry for entry in env.get("PYTHONPATH", "").split(":") if entry]
+    sys.path[:] = [os.path.dirname(path), *beside, *(entry for entry in sys.path if entry != PLACE)]
+    sys.path_importer_cache.clear()
+    sys.excepthook = _without_us
+    module = type(sys)("__main__")
+    module.__dict__.update(__file__=path, __builtins__=__builtins__, __cached__=None)
+    sys.modules["__main__"] = module
+    with open(path, "rb") as file:
+        source = file.read()
+    try:
+        return _run_code(compile(source, path, "exec", dont_inherit=True), module.__dict__)
+    except SyntaxError as error:
+        sys.excepthook(type(error), error, None)
+        return 1
+    except ValueError as error:  # a NUL in it
+        sys.excepthook(type(error), error, None)
+        return 1
+
+
+def _run_code(code: Any, space: dict[str, Any]) -> int:
+    """Run it as the interpreter runs a script, to its exit code."""
+    status = 0
+    try:
+        exec(code, space)  # noqa: S102 - that is the point
+    except SystemExit as leaving:
+        status = _exit_code(leaving)
+    except KeyboardInterrupt:
+        sys.excepthook(*sys.exc_info())
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    except BaseException:  # noqa: BLE001
+        sys.excepthook(*sys.exc_info())
+        status = 1
+    if space.get("__file__", "").endswith(_REHEARSED):
+        return status
+    for step in (threading._shutdown, atexit._run_exitfuncs):  # type: ignore[attr-defined]  # noqa: SLF001
+        _carefully(step)
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None and not _carefully(stream.flush) and stream is sys.stdout:
+            status = 120
+    return status
+
+
+def _carefully(step: Callable[[], object]) -> bool:
+    try:
+        step()
+    except BaseException:  # noqa: BLE001 - the program's own
+        with contextlib.suppress(BaseException):
+            sys.excepthook(*sys.exc_info())
+        return False
+    return True
+
+
+def _exit_code(leaving: SystemExit) -> int:
+    if leaving.code is None:
+        return 0
+    if isinstance(leaving.code, int):
+        return leaving.code & 0xFF
+    print(leaving.code, file=sys.stderr)
+    return 1
+
+
+def _without_us(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Show an uncaught error as Python does, without the frames in which belljar started the code."""
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    sys.__excepthook__(kind, error.with_traceback(trace), trace)
+
+
+if __name__ == "__main__":
+    main()

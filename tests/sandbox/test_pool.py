@@ -1,0 +1,370 @@
+"""`Pool`: every run is fresh, ends alone, leaves nothing, and is like any other run but for its speed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from belljar import PolicyError, Pool, RunResult, SandboxUnavailableError
+from belljar.errors import UsageError
+from belljar.sandbox.result import Outcome
+
+pytestmark = pytest.mark.backend("bubblewrap")
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    """One for all tests that leave it as it was: that they can is what is tested."""
+    with Pool(size=3, timeout="20s") as made:
+        yield made
+
+
+def told(result: RunResult) -> str:
+    """What the code printed, if it ran to its end."""
+    assert result.ok, result
+    return result.stdout
+
+
+# --- like any Python -------------------------------------------------------------------------------------------------
+
+
+def test_output_arguments_input_and_exit_code(pool: Pool) -> None:
+    """As `python main.py a b < input`."""
+    code = "import sys; print(sys.argv, input(), __name__, __file__); print('err', file=sys.stderr); sys.exit(7)"
+    result = pool.run(code, args=["a", "b"], stdin="typed\n")
+    assert (result.outcome, result.exit_code) == (Outcome.FAILED, 7)
+    assert result.stdout == "['/run/jar/main.py', 'a', 'b'] typed __main__ /run/jar/main.py\n"
+    assert result.stderr == "err\n"
+
+
+ENDS = {
+    "an error": ("def f():\n    1/0\nf()", 1, None, "ZeroDivisionError: division by zero\n"),
+    "a message": ("raise SystemExit('so long')", 1, None, "so long\n"),
+    "exit without a code": ("raise SystemExit", 0, None, ""),
+    "a large code": ("raise SystemExit(256 + 3)", 3, None, ""),
+    "no syntax": ("def", 1, None, "SyntaxError: invalid syntax\n"),
+    "a NUL": ("a = '\0'", 1, None, ""),
+    "os._exit": ("import os; os._exit(9)", 9, None, ""),
+    "a signal": ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", 143, "SIGTERM", ""),
+    "an interrupt": ("raise KeyboardInterrupt", 130, "SIGINT", "KeyboardInterrupt\n"),
+    "a crash": ("import ctypes; ctypes.string_at(0)", 139, "SIGSEGV", ""),
+    "recursion in C": ("l = []\nfor _ in range(10**6): l = [l]\nprint(repr(l))", 1, None, ""),
+}
+
+
+@pytest.mark.parametrize("how", list(ENDS))
+def test_how_it_ends(pool: Pool, how: str) -> None:
+    """And the next run is not the worse for it."""
+    code, exit_code, signalled, last = ENDS[how]
+    result = pool.run(code)
+    assert (result.exit_code, result.signal) == (exit_code, signalled), result
+    assert result.stderr.endswith(last)
+    assert "zygote" not in result.stderr
+    assert told(pool.run("print('fine')")) == "fine\n"
+
+
+def test_traceback_shows_the_code(pool: Pool) -> None:
+    """Its lines, its file's name, and nothing of belljar's."""
+    result = pool.run("def f():\n    raise ValueError('no')\nf()", name="mine.py")
+    assert result.stderr == (
+        'Traceback (most recent call last):\n  File "/run/jar/mine.py", line 3, in <module>\n    f()\n'
+        "  File \"/run/jar/mine.py\", line 2, in f\n    raise ValueError('no')\nValueError: no\n"
+    )
+
+
+def test_exit_functions_and_threads_run_to_their_end(pool: Pool) -> None:
+    """In the order in which Python has them."""
+    code = """
+import atexit, threading, time
+atexit.register(lambda: print("at exit"))
+threading.Thread(target=lambda: (time.sleep(0.2), print("thread"))).start()
+print("main")
+"""
+    assert told(pool.run(code)) == "main\nthread\nat exit\n"
+
+
+def test_programs_and_processes(pool: Pool) -> None:
+    """`subprocess`, and multiprocessing by fork and by spawn, which reads the file again."""
+    code = """
+import multiprocessing, subprocess, sys
+def double(n):
+    return 2 * n
+if __name__ == "__main__":
+    print(subprocess.run([sys.executable, "-c", "print(1)"], capture_output=True, text=True).stdout, end="")
+    for how in ("fork", "spawn"):
+        with multiprocessing.get_context(how).Pool(2) as pool:
+            print(how, pool.map(double, [1, 2, 3]))
+"""
+    assert told(pool.run(code)) == "1\nfork [2, 4, 6]\nspawn [2, 4, 6]\n"
+
+
+def test_files_in_and_out(pool: Pool, tmp_path: Path) -> None:
+    """What it is given lies in its workspace; what it makes or changes is told, and copied if wanted."""
+    code = (
+        "open('out/made', 'w').write(open('data/in').read().upper()); open('changed', 'w').write('b'); open('e', 'w')"
+    )
+    given = {"data/in": "text", "changed": b"a", "out/x": ""}
+    result = pool.run(code, files=given, artifacts=tmp_path / "kept")
+    told(result)
+    assert [(made.path, made.size) for made in result.artifacts] == [("changed", 1), ("e", 0), ("out/made", 4)]
+    assert (tmp_path / "kept/out/made").read_text() == "TEXT"
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["changed", "e", "out"]
+
+
+@pytest.mark.parametrize("path", ["/etc/x", "../x", "a/../b", "", "a/", "a//b", "n\0"])
+def test_a_file_goes_nowhere_else(pool: Pool, path: str) -> None:
+    with pytest.raises(UsageError, match="no path in the workspace"):
+        pool.run("pass", files={path: "x"})
+
+
+def test_output_comes_as_it_is_made(pool: Pool) -> None:
+    """And leaving the stream ends the run."""
+    with pool.stream("import time\nprint('one', flush=True)\ntime.sleep(60)") as events:
+        assert next(events).data.startswith(b"one")  # type: ignore[union-attr]
+        before = time.monotonic()
+    assert time.monotonic() - before < 10
+
+
+# --- limits ----------------------------------------------------------------------------------------------------------
+
+
+def test_limits_hold() -> None:
+    """Each with its own outcome, in one pool, and the pool is none the worse."""
+    with Pool({"proc": {"timeout_ms": "2s", "mem_mb": 128, "pids": 16, "output_mb": 1}, "fs": {"size_mb": 8}}) as pool:
+        assert pool.run("while True: pass").outcome is Outcome.TIMEOUT
+        assert pool.run("x = bytearray(500 << 20); print(sum(x[::4096]))").outcome is Outcome.OOM
+        assert pool.run("while True: print('x' * 1000)").reason.startswith("it wrote more than")
+        bomb = pool.run("import os\nwhile True:\n    try: os.fork()\n    except OSError: pass")
+        assert bomb.outcome is Outcome.TIMEOUT
+        full = pool.run("f = open('big', 'wb')\nfor _ in range(100): f.write(bytes(1 << 20))")
+        assert "No space left" in full.stderr
+        assert told(pool.run("open('big', 'wb').write(bytes(6 << 20))")) == "", "the next one has all of it"
+
+
+def test_a_kill_from_another_thread(pool: Pool) -> None:
+    """Ends the run, and the pool goes on."""
+    threading.Timer(0.5, pool.kill).start()
+    assert pool.run("import time; time.sleep(60)").outcome is Outcome.KILLED
+    told(pool.run("pass"))
+
+
+def test_denials_are_told(pool: Pool) -> None:
+    """What the jar refuses comes back with its rule."""
+    code = """
+import ctypes, socket
+ctypes.CDLL(None).ptrace(0, 0, 0, 0)
+try: socket.create_connection(("192.0.2.1", 443), 1)
+except OSError: pass
+"""
+    result = pool.run(code)
+    assert {denial.target for denial in result.denials} == {"ptrace", "connect 192.0.2.1:443"}
+
+
+# --- a run finds no trace of another ---------------------------------------------------------------------------------
+
+LEAVES = """
+import builtins, json, os, random, socket, subprocess, sys, tempfile
+builtins.left = json.left = "mine"
+os.environ["LEFT"] = "mine"
+sys.path.append("/left")
+sys.modules["left"] = json
+for path in ("/workspace/left", "/tmp/left", "/dev/shm/left", "/tmp/home/left"):
+    open(path, "w").write("mine")
+end = socket.socket(socket.AF_UNIX)
+end.bind("\\0left")
+end.listen()
+server = socket.create_server(("127.0.0.1", 4000))
+subprocess.Popen(["sleep", "300"], start_new_session=True)
+os.umask(0)
+print("left")
+"""
+FINDS = """
+import builtins, glob, json, os, socket, sys
+found = [name for name in ("builtins", "json") if hasattr(sys.modules[name], "left")]
+found += [name for name in ("LEFT",) if name in os.environ]
+found += [path for path in sys.path if "left" in path] + [name for name in sys.modules if name == "left"]
+found += glob.glob("/workspace/*") + glob.glob("/tmp/*") + glob.glob("/dev/shm/*") + glob.glob("/tmp/home/*")
+for family, place in ((socket.AF_UNIX, "\\0left"), (socket.AF_INET, ("127.0.0.1", 4000))):
+    try:
+        socket.socket(family).connect(place)
+        found.append(str(place))
+    except OSError:
+        pass
+found += [pid for pid in os.listdir("/proc") if pid.isdigit() and int(pid) not in (1, os.getpid())]
+found += [fd for fd in os.listdir("/proc/self/fd") if int(fd) > 3]
+found += [hex(os.umask(0o22))] if os.umask(0o22) != 0o22 else []
+print(json.dumps(found))
+"""
+
+
+def test_nothing_of_a_run_is_found_by_the_next(pool: Pool) -> None:
+    """Neither after it nor beside it. In the run itself the same search finds everything."""
+    alone = json.loads(told(pool.run(LEAVES + FINDS)).splitlines()[-1])
+    assert {"builtins", "json", "LEFT", "/left", "left", "/workspace/left", "/tmp/left", "/dev/shm/left"} <= set(alone)
+    assert json.loads(told(pool.run(FINDS))) == ["/tmp/home"]
+    with pool.stream(LEAVES + "import time; time.sleep(60)") as events:
+        next(events)
+        for _ in range(4):
+            assert json.loads(told(pool.run(FINDS))) == ["/tmp/home"]
+
+
+def test_what_is_random_differs() -> None:
+    """Though all are copies of one process."""
+    code = "import random, tempfile; print(random.random(), tempfile.mktemp(), random.Random().random())"
+    with Pool(preload=["random", "tempfile"]) as pool:
+        said = [told(pool.run(code)).split() for _ in range(4)]
+    for column in zip(*said, strict=True):
+        assert len(set(column)) == 4, said
+
+
+def test_namespaces_are_each_ones_own(pool: Pool) -> None:
+    """Seven kinds, of two runs at once and of one after them: no two are the same, nor this process's."""
+    code = (
+        "import os; print([os.readlink(f'/proc/self/ns/{n}') for n in ('user','mnt','pid','net','ipc','uts','cgroup')])"
+    )
+    with pool.stream(code + "\nimport time; time.sleep(60)") as events:
+        first = next(events).data.decode()  # type: ignore[union-attr]
+        second, third = told(pool.run(code)), told(pool.run(code))
+    seen = [set(eval(text)) for text in (first, second)]
+    seen.append({os.readlink(f"/proc/self/ns/{name}") for name in os.listdir("/proc/self/ns")})
+    assert len(seen[0] | seen[1]) == 14
+    assert seen[2].isdisjoint(seen[0] | seen[1] | set(eval(third)))
+
+
+# --- the zygote ------------------------------------------------------------------------------------------------------
+
+
+def test_preloaded_modules_are_there() -> None:
+    with Pool(preload=["decimal", "xml.dom.minidom"], size=1) as pool:
+        assert told(pool.run("import sys; print({'decimal', 'xml.dom.minidom'} <= set(sys.modules))")) == "True\n"
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A virtual environment with modules that are not like others."""
+    path = tmp_path_factory.mktemp("environment") / "venv"
+    venv.create(path, symlinks=True)
+    (packages,) = path.glob("lib/*/site-packages")
+    (packages / "threaded.py").write_text(
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+    )
+    (packages / "leaves.py").write_text("raise SystemExit('not today')\n")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("module", "why"),
+    [
+        ("no_such_module", "ModuleNotFoundError"),
+        ("threaded", "threaded can't be preloaded: it starts 1 threads"),
+        ("leaves", "leaves can't be preloaded: SystemExit: not today"),
+    ],
+)
+def test_what_can_not_be_preloaded(environment: str, module: str, why: str) -> None:
+    """Is an error in words, before the first run."""
+    with pytest.raises(SandboxUnavailableError, match=why):
+        Pool({"python": {"venv": environment}}, preload=[module])
+
+
+def test_packages_of_a_virtual_environment(environment: str) -> None:
+    """Are there, wherever it lies: this one is beneath /tmp, where every run has a directory of its own."""
+    with Pool({"python": {"venv": environment}}, size=1) as pool:
+        result = pool.run("import threaded, sys; print(sys.prefix)")
+        assert told(result) == f"{environment}\n"
+
+
+def _zygotes() -> set[int]:
+    """Processes of this name, among the descendants of this process."""
+    from belljar.backends.bubblewrap.client import LAUNCHER
+
+    def below(pid: int) -> Iterator[int]:
+        for child in map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()):
+            yield child
+            yield from below(child)
+
+    return {pid for pid in below(LAUNCHER._pid) if "belljar-zygote" in Path(f"/proc/{pid}/comm").read_text()}
+
+
+def test_a_zygote_that_dies_is_replaced(pool: Pool) -> None:
+    """The run that was in a jar of its is lost, and told; those that come after it are run."""
+    told(pool.run("pass"))  # the tests' own pool is up
+    before = _zygotes()
+    with Pool(size=2) as short_lived:
+        failed: list[BaseException | RunResult] = []
+
+        def run() -> None:
+            try:
+                failed.append(short_lived.run("import time; time.sleep(60)"))
+            except SandboxUnavailableError as error:
+                failed.append(error)
+
+        waiting = threading.Thread(target=run)
+        waiting.start()
+        while (seen := short_lived.statistics()).running < 1 or seen.waiting < 2:  # a jar in the making has its name
+            time.sleep(0.02)
+        (zygote,) = _zygotes() - before
+        os.kill(zygote, signal.SIGKILL)
+        time.sleep(0.02)  # until it is dead
+        assert told(short_lived.run("print('on')")) == "on\n"
+        waiting.join(20)
+        assert len(failed) == 1
+        assert "the jar was lost" in str(failed[0])
+        assert short_lived.statistics().zygotes == 2
+
+
+# --- many ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_many_at_once(pool: Pool, ordered: bool) -> None:
+    """More than jars wait, in order or as they finish; every one its own answer."""
+    taken: list[int] = []
+
+    def codes() -> Iterator[str]:
+        for number in range(30):
+            taken.append(number)
+            yield f"import time; time.sleep({(30 - number) % 3 * 0.05}); print({number})"
+
+    results = pool.map(codes(), concurrency=3, ordered=ordered)
+    first = next(results)
+    assert len(taken) <= 7, "whoever makes them waits for whoever takes the results"
+    said = [int(told(result)) for result in (first, *results)]
+    assert sorted(said) == list(range(30))
+    assert not ordered or said == sorted(said)
+
+
+def test_statistics_are_readable(pool: Pool) -> None:
+    told(pool.run("pass"))
+    seen = pool.statistics()
+    assert seen.runs >= seen.by_outcome["ok"] >= 1
+    assert 0 < seen.p50 <= seen.p95
+    assert "runs (" in str(seen)
+
+
+# --- what it is not for ----------------------------------------------------------------------------------------------
+
+
+def test_a_policy_that_shares(tmp_path: Path) -> None:
+    mount = {"source": str(tmp_path), "path": "/data", "rw": True}
+    with pytest.raises(PolicyError, match="share nothing"):
+        Pool({"fs": {"mounts": [mount]}})
+
+
+def test_a_policy_that_opens_the_network() -> None:
+    with pytest.raises(PolicyError, match="no network yet"):
+        Pool({"net": {"enabled": True, "allowlist": ["example.com"]}})
+
+
+def test_a_closed_pool() -> None:
+    pool = Pool(size=1)
+    pool.close()
+    with pytest.raises((UsageError, SandboxUnavailableError)):
+        pool.run("pass")

@@ -143,7 +143,7 @@ def test_limits_hold() -> None:
         assert pool.run("x = bytearray(500 << 20); print(sum(x[::4096]))").outcome is Outcome.OOM
         assert pool.run("while True: print('x' * 1000)").reason.startswith("it wrote more than")
         bomb = pool.run("import os\nwhile True:\n    try: os.fork()\n    except OSError: pass")
-        assert bomb.outcome is Outcome.TIMEOUT
+        assert bomb.outcome in (Outcome.TIMEOUT, Outcome.OOM)  # what they share is counted for each, without a group
         full = pool.run("f = open('big', 'wb')\nfor _ in range(100): f.write(bytes(1 << 20))")
         assert "No space left" in full.stderr
         assert told(pool.run("open('big', 'wb').write(bytes(6 << 20))")) == "", "the next one has all of it"

@@ -27,20 +27,22 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path(__file__).with_name("results.md")
-BASELINE, BARE, HELP, COMMAND, WARM, AGAIN = (
+BASELINE, BARE, HELP, COMMAND, WARM, AGAIN, POOLED, FIRST_OUTPUT = (
     "python -I -c pass",
     "bwrap … python -I -c pass",
     "belljar --help",
     "belljar run -c pass",
     'Sandbox.run("pass")',
     "the same, at once again",
+    'Pool.run("pass")',
+    "Pool.stream, to the first output",
 )
-"""A Sandbox makes the next jar while it is idle. The last case leaves it no time for that."""
+"""A Sandbox makes the next jar while it is idle; `again` leaves it no time for that."""
 SETTLE_SECONDS = 0.05
 """Between any two cases: what one leaves to be done in the background must not be charged to the next."""
 
 OUTSIDE, INSIDE = "compute outside", "compute in a jar"
-LIMITS = ((WARM, BARE, 1.4), (HELP, BASELINE, 4.0), (INSIDE, OUTSIDE, 1.02))
+LIMITS = ((WARM, BARE, 1.4), (HELP, BASELINE, 4.0), (INSIDE, OUTSIDE, 1.02), (POOLED, BASELINE, 0.2))
 """(case, compared with, at most this many times as long)."""
 
 COMPUTE = """\
@@ -141,7 +143,7 @@ def measure(cases: dict[str, Case], rounds: int) -> dict[str, list[float]]:
 
 def run_all(rounds: int) -> dict[str, list[float]]:
     """Prepare, measure, and leave nothing behind."""
-    from belljar import Sandbox
+    from belljar import Pool, Sandbox
 
     with tempfile.TemporaryDirectory(prefix="belljar-bench-") as directory:
         here = Path(directory)
@@ -149,7 +151,20 @@ def run_all(rounds: int) -> dict[str, list[float]]:
         python, by_hand = str(venv / "bin/python"), bare_bwrap(venv)
         environment = {"PATH": "/usr/bin:/bin", "HOME": directory, "BELLJAR_STATE_DIR": str(here / "state")}
         code = COMPUTE.format(loops=loops_for(0.25))
-        with Sandbox({"python": {"venv": str(venv)}}) as jar:
+        policy = {"python": {"venv": str(venv)}}
+        with Sandbox(policy) as jar, Pool(policy) as pool:
+
+            def pooled() -> float:
+                started = time.perf_counter()
+                result = pool.run("pass")
+                taken = time.perf_counter() - started
+                return taken if result.ok else fail(result.reason or result.stderr)
+
+            def first_output() -> float:
+                started = time.perf_counter()
+                with pool.stream("print(1)") as events:
+                    next(events)
+                    return time.perf_counter() - started
 
             def warm() -> float:
                 started = time.perf_counter()
@@ -177,6 +192,8 @@ def run_all(rounds: int) -> dict[str, list[float]]:
                 COMMAND: lambda: spawn([belljar, "run", "--set", f"python.venv={venv}", "-c", "pass"], environment),
                 WARM: warm,
                 AGAIN: again,
+                POOLED: pooled,
+                FIRST_OUTPUT: first_output,
             }
             times = measure(starting, rounds)
             return times | measure({OUTSIDE: outside, INSIDE: inside}, max(10, rounds // 2))

@@ -51,6 +51,8 @@ _SET_MODE_FILTER, _NEW_LISTENER, _WAIT_KILLABLE = 1, 1 << 3, 1 << 5
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 _CAPABILITIES_V3 = 0x20080522
 _MOST_WORDS = 200 << 10
+_LAST_CAPABILITY = 63
+"""Of this kernel: `main` looks."""
 _LEAVING = signal.SIGRTMIN
 _HEARD = frozenset({signal.SIGCHLD, _LEAVING})
 
@@ -99,6 +101,9 @@ def _bind(source: str, target: str, *, read_only: bool = False, recursive: bool 
 
 def main() -> None:
     """Serve the stage until its socket closes."""
+    global _LAST_CAPABILITY  # noqa: PLW0603 - read once, for every child
+    with open("/proc/sys/kernel/cap_last_cap") as file:
+        _LAST_CAPABILITY = int(file.read())
     control = socket.socket(fileno=CONTROL_FD)
     with open(f"{PLACE}/zygote.json", encoding="utf-8") as file:
         settings: dict[str, Any] = json.load(file)
@@ -194,12 +199,10 @@ def _be_init(settings: dict[str, Any], filters: list[bytes], stage: socket.socke
 
 def _rehearse_end() -> None:
     """Go through the end once, with nobody listening: what is touched here for the first time is copied now."""
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0)
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with here, there:
-        _tell_end(pid, here)
+        os.kill(os.getpid(), _LEAVING)
+        _tell_end(os.getpid(), here)
 
 
 def _tell_end(pid: int, stage: socket.socket) -> None:
@@ -281,9 +284,8 @@ def _bring_loopback_up() -> None:
 
 
 def _drop_capabilities() -> None:
-    for capability in range(64):
-        if _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) < 0:
-            break
+    for capability in range(_LAST_CAPABILITY + 1):
+        _check(_libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0), "prctl")
     header = ctypes.create_string_buffer(struct.pack("=Ii", _CAPABILITIES_V3, 0))
     nothing = ctypes.create_string_buffer(24)
     _check(_libc.capset(header, nothing), "capset")

@@ -34,7 +34,7 @@ from belljar.limits.groups import RunGroup
 
 _ZYGOTE = "zygote"
 _ZYGOTE_SECONDS = 60.0
-_MADE_AT_ONCE = 2
+_MADE_AT_ONCE = 3
 _TRIES = 5
 """So many jars in a row that come to nothing, and the pool gives up."""
 

@@ -157,7 +157,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """BELLJAR_CONTAINER_TESTS=sample: of what runs on every engine, each runs a sixth, with one row of each table.
+    """BELLJAR_CONTAINER_TESTS=sample: of what runs on every engine, each runs a twelfth, with one row of each table.
 
     All of it takes an hour (`make test-containers`). The share of each engine is the same from run to run.
     """
@@ -169,7 +169,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in set(dropped)]
 
 
-_SAMPLE = 2
+_SAMPLE = 4
 """Of so many tests, one runs on one of the engines."""
 
 

@@ -358,9 +358,9 @@ def test_a_policy_that_shares(tmp_path: Path) -> None:
         Pool({"fs": {"mounts": [mount]}})
 
 
-def test_a_policy_that_opens_the_network() -> None:
-    with pytest.raises(PolicyError, match="no network yet"):
-        Pool({"net": {"enabled": True, "allowlist": ["example.com"]}})
+def test_a_policy_that_publishes_a_port() -> None:
+    with pytest.raises(PolicyError, match="can't publish a port"):
+        Pool({"net": {"publish": ["8000"]}})
 
 
 def test_a_closed_pool() -> None:

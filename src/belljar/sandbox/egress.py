@@ -54,15 +54,20 @@ class Egress:
         """Start the proxy: it comes up while the jar does."""
         PROXY.start()
 
+    @property
+    def planted(self) -> Mapping[str, bytes]:
+        """The canary tokens, by where the policy wants them."""
+        return {path: f"{token}\n".encode() for path, token in self._tokens.items()}
+
     def plant(self, jar: Jar) -> None:
         """Write the canary tokens where the policy wants them."""
-        for path, token in self._tokens.items():
+        for path, content in self.planted.items():
             index, mount = next(
                 (at, mount)
                 for at, mount in enumerate(self._policy.fs.mounts)
                 if path.startswith(f"{mount.path}/") and mount.rw
             )
-            jar.write(index, path[len(mount.path) + 1 :], f"{token}\n".encode())
+            jar.write(index, path[len(mount.path) + 1 :], content)
 
     def secrets(self) -> dict[str, str]:
         """The credentials that the rules use, fetched for one run."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Self
 
@@ -35,6 +35,11 @@ class Network:
         """A jar is about to be opened."""
         if self._egress:
             self._egress.prepare()
+
+    @property
+    def planted(self) -> Mapping[str, bytes]:
+        """What a fresh jar has to hold: content by path."""
+        return self._egress.planted if self._egress else {}
 
     def plant(self, jar: Jar) -> None:
         """Prepare what a fresh jar has to hold."""

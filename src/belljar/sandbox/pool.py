@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
@@ -22,10 +23,13 @@ from belljar.sandbox.files import has_bytes
 from belljar.sandbox.inputs import Input, opened_input
 from belljar.sandbox.result import Artifact, RunResult
 from belljar.sandbox.running import Watch, make_result, new_run_id, refused_result
+from belljar.sandbox.sandbox import network_of, resolved
 from belljar.sandbox.stream import Handle, Stream
 
 if TYPE_CHECKING:
     from belljar.backends.bubblewrap.backend import BubblewrapBackend
+    from belljar.egress.events import Event
+    from belljar.sandbox.network import Network
 
 PolicyLike = Policy | str | os.PathLike[str] | Mapping[str, Any] | None
 
@@ -71,8 +75,8 @@ class Pool:
     """Runs Python code, each time in a jar that nobody has used and nobody will use again.
 
     An interpreter is up before the code comes, with `preload` imported: a run starts in about a millisecond. Runs share
-    nothing, no workspace either; files go in with `files=` and come out with `artifacts=`. For other languages, a
-    workspace of the host's or a network there is `Sandbox`.
+    nothing, no workspace either; files go in with `files=` and come out with `artifacts=`. For other languages, and for
+    a workspace of the host's, there is `Sandbox`.
 
     Args:
         policy: As for `Sandbox`.
@@ -80,6 +84,7 @@ class Pool:
         preload: Modules that are imported once, for all runs. They must start no threads.
         overrides: `key=value`, as `--set` takes them.
         timeout: Instead of the policy's, as `30s`.
+        on_egress: Called with each decision of the egress proxy, as it is made, from a thread of belljar's.
 
     Raises:
         PolicyError: the policy can't be read, or asks for what runs of a pool can't have.
@@ -95,6 +100,7 @@ class Pool:
         preload: Sequence[str] = (),
         overrides: Sequence[str] = (),
         timeout: str | None = None,
+        on_egress: Callable[[Event], None] | None = None,
     ) -> None:
         if not 1 <= size <= 2000:
             raise UsageError(f"size is {size}: a pool keeps 1 to 2000 jars waiting")
@@ -109,7 +115,15 @@ class Pool:
                 f"a pool needs bubblewrap, and the policy's backend is {backend.name}",
                 hint="use a Sandbox, or backend: auto",
             )
-        self._plan, self._jars = cast("BubblewrapBackend", backend).open_pool(self.policy, size=size, preload=preload)
+        self._network = network_of(self.policy, on_egress)
+        self._planted = _in_workspace(self.policy, self._network)
+        trust = None
+        if self._network:
+            self._network.prepare()
+            trust = self._network.trust
+        self._plan, self._jars = cast("BubblewrapBackend", backend).open_pool(
+            self.policy, size=size, preload=preload, trust=trust
+        )
         self._nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._report = EnforcementReport((*self._plan.report.clauses, *self._jars.shortfalls), self._plan.report.unseen)
         self._refused = self._report.refused_by(self.policy)
@@ -185,44 +199,51 @@ class Pool:
 
     def _events(self, handle: Handle, run_id: str, work: _Work, stdin: Input) -> Iterator[Output | Finished]:
         started = time.monotonic()
-        with opened_input(stdin) as descriptor:
-            process = self._jars.start(
-                work.code,
-                name=work.name,
-                arguments=work.arguments,
-                files=work.files,
-                stdin=self._nothing if descriptor is None else descriptor,
-                timeout_seconds=self.policy.proc.timeout_seconds,
-            )
-        with self._lock:
-            self._running.add(handle)
-        try:
-            handle.started(process)
-            watch = Watch(process, self.policy.proc.output_bytes)
-            yield from watch.events()
-            end = process.end()
-            result = make_result(
-                self.policy,
-                self._plan,
-                watch,
-                end,
-                run_id=run_id,
-                report=self._report,
-                started=started,
-                artifacts=_made(process.workspace, work.files),
-                fallback_from=(),
-            )
-            if work.artifacts is not None and result.artifacts:
-                from belljar.sandbox.artifacts import save
-
-                save(process.workspace, [artifact.path for artifact in result.artifacts], work.artifacts)
-            self._count(result)
-            yield Finished(result)
-        finally:
-            handle.ended()
+        with self._network.of_run(run_id, handle.kill) if self._network else contextlib.nullcontext() as network:
+            with opened_input(stdin) as descriptor:
+                process = self._jars.start(
+                    work.code,
+                    name=work.name,
+                    arguments=work.arguments,
+                    files={**self._planted, **work.files},
+                    stdin=self._nothing if descriptor is None else descriptor,
+                    timeout_seconds=self.policy.proc.timeout_seconds,
+                )
             with self._lock:
-                self._running.discard(handle)
-            process.close()
+                self._running.add(handle)
+            try:
+                handle.started(process)
+                if network:
+                    network.serve(process)
+                watch = Watch(process, self.policy.proc.output_bytes)
+                yield from watch.events()
+                end = process.end()
+                if network:
+                    network.close()
+                    end = network.judged(end)
+                result = make_result(
+                    self.policy,
+                    self._plan,
+                    watch,
+                    end,
+                    run_id=run_id,
+                    report=self._report,
+                    started=started,
+                    artifacts=_made(process.workspace, {**self._planted, **work.files}),
+                    fallback_from=(),
+                    traffic=network.traffic if network else None,
+                )
+                if work.artifacts is not None and result.artifacts:
+                    from belljar.sandbox.artifacts import save
+
+                    save(process.workspace, [artifact.path for artifact in result.artifacts], work.artifacts)
+                self._count(result)
+                yield Finished(result)
+            finally:
+                handle.ended()
+                with self._lock:
+                    self._running.discard(handle)
+                process.close()
 
     def map(
         self, codes: Iterable[str | bytes], *, concurrency: int | None = None, ordered: bool = True
@@ -293,9 +314,19 @@ def _next(pending: deque[Future[RunResult]], *, ordered: bool) -> RunResult:
 
 
 def _resolved(policy: PolicyLike, overrides: Sequence[str], timeout: str | None) -> Policy:
-    from belljar.sandbox.sandbox import resolved
-
     return resolved(policy, backend=None, workspace=None, live=False, overrides=overrides, timeout=timeout)
+
+
+def _in_workspace(policy: Policy, network: Network | None) -> dict[str, bytes]:
+    """The canary tokens, as files that every run is given."""
+    planted = dict(network.planted) if network else {}
+    top = f"{policy.fs.workdir.rstrip('/')}/"
+    for path in planted:
+        if not path.startswith(top):
+            raise PolicyError(
+                f"net.canary_files: {path} is not in the workspace of a pool's runs", hint=f"put it beneath {top}"
+            )
+    return {path[len(top) :]: content for path, content in planted.items()}
 
 
 def _bytes(text: str | bytes) -> bytes:

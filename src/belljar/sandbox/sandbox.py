@@ -78,7 +78,7 @@ class Sandbox:
         """What the host wrote, and when: those are no artifacts."""
         self._applied: dict[str, int] = {}
         self._backend, self.fallback_from = open_best(self.policy, state=state_directory())
-        self._network = None if self._backend.name == "unconfined" else _network(self.policy, on_egress)
+        self._network = None if self._backend.name == "unconfined" else network_of(self.policy, on_egress)
 
     @property
     def backend_name(self) -> str:
@@ -367,7 +367,7 @@ def resolved(
     )
 
 
-def _network(policy: Policy, on_egress: Callable[[Event], None] | None) -> Network | None:
+def network_of(policy: Policy, on_egress: Callable[[Event], None] | None) -> Network | None:
     """Its network, if the policy opens one. Nothing of it is imported otherwise."""
     if not (policy.net.enabled or policy.net.publish):
         return None

@@ -14,7 +14,17 @@ from belljar.backends.bubblewrap import wire
 from belljar.backends.bubblewrap.client import LAUNCHER, fault, launcher_died
 from belljar.backends.bubblewrap.compile import compile_plan
 from belljar.backends.bubblewrap.host import Host, gather
-from belljar.backends.contract import Availability, Clause, End, LaunchPlan, Listener, Observation, RunRequest, Status
+from belljar.backends.contract import (
+    Availability,
+    Clause,
+    End,
+    LaunchPlan,
+    Listener,
+    Observation,
+    RunRequest,
+    Status,
+    Trust,
+)
 from belljar.backends.hostile_files import OpenedFiles
 from belljar.backends.runtimes import find_program
 from belljar.errors import BelljarError, PrerequisiteError, SandboxUnavailableError, UsageError
@@ -59,7 +69,9 @@ class BubblewrapBackend:
         control, answer = LAUNCHER.stage(plan.stage["plan"], plan.stage["cgroup"])
         return BubblewrapJar(control, answer)
 
-    def open_pool(self, policy: Policy, *, size: int, preload: Sequence[str]) -> tuple[LaunchPlan, BubblewrapPool]:
+    def open_pool(
+        self, policy: Policy, *, size: int, preload: Sequence[str], trust: Trust | None
+    ) -> tuple[LaunchPlan, BubblewrapPool]:
         """Stage a pool for Python code: the plan of its jars, and what starts runs in them.
 
         Raises:
@@ -69,7 +81,7 @@ class BubblewrapBackend:
         from belljar.backends.bubblewrap.compile_pool import compile_pool
         from belljar.backends.bubblewrap.pool import BubblewrapPool
 
-        request = RunRequest(code=b"", env=dict(os.environ))
+        request = RunRequest(code=b"", env=dict(os.environ), trust=trust)
         plan = compile_pool(policy, request, self.host(policy), size=size, preload=preload)
         if plan.report.refused_by(policy):
             raise PrerequisiteError(
@@ -79,7 +91,7 @@ class BubblewrapBackend:
             )
         LAUNCHER.start(wrap=_scope(CgroupSupport.from_json(plan.stage["cgroup"])))
         control, answer = LAUNCHER.stage(plan.stage["plan"], plan.stage["cgroup"])
-        return plan, BubblewrapPool(control, answer)
+        return plan, BubblewrapPool(control, answer, connects=plan.stage["gateway_ports"] is not None)
 
 
 def _scope(support: CgroupSupport) -> list[str] | None:
@@ -270,6 +282,7 @@ class BubblewrapProcess:
             )
         else:
             self._early_end = message
+            self.take_descriptors(descriptors)
 
     def begin(self) -> None:
         """Let the code start, which waits while its listeners are handed on."""
@@ -292,6 +305,8 @@ class BubblewrapProcess:
     @cached_property
     def _end(self) -> End:
         message = self._early_end or self._received_end()
+        if "error" in message:
+            raise fault(message)
         code, number = _split(message["exit_code"], message["code_status"])
         return End(
             exit_code=code,
@@ -313,8 +328,6 @@ class BubblewrapProcess:
         received = wire.receive(self._events)
         if received is None:
             raise self._jar.last_words()
-        if "error" in received[0]:
-            raise fault(received[0])
         self.take_descriptors(received[1])
         return received[0]
 

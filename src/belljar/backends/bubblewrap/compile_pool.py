@@ -36,7 +36,7 @@ def compile_pool(policy: Policy, request: RunRequest, host: Host, *, size: int, 
         "arguments": [],
         "limits": limits,
         "observe_files": False,
-        "observe_network": True,
+        "observe_network": plan.stage["gateway_ports"] is None,
     }
     settings = {
         "preload": list(preload),
@@ -68,8 +68,11 @@ def _refuse_shared(policy: Policy) -> None:
             f"a pool's runs share nothing, so {shared[0]} can't be a directory of the host's that they write to",
             hint="leave the workspace out, or mount it read-only: fs.mounts: [{host: …, path: …}]",
         )
-    if policy.net.enabled or policy.net.publish:
-        raise PolicyError("runs of a pool have no network yet", hint="use a Sandbox for code that needs one")
+    if policy.net.publish:
+        raise PolicyError(
+            "a pool's runs can't publish a port: there may be many at once, and there is one port",
+            hint="use a Sandbox for a server",
+        )
 
 
 def _program() -> str:

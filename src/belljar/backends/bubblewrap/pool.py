@@ -33,6 +33,10 @@ class PooledProcess(BubblewrapProcess):
 class BubblewrapPool(BubblewrapJar):
     """Starts runs, each in a jar of its own that has waited for it."""
 
+    def __init__(self, control: socket.socket, answer: wire.Message, *, connects: bool) -> None:
+        super().__init__(control, answer)
+        self._connects = connects
+
     def start(
         self,
         code: bytes,
@@ -43,7 +47,7 @@ class BubblewrapPool(BubblewrapJar):
         stdin: int,
         timeout_seconds: float,
     ) -> PooledProcess:
-        """Start a run. It begins when there is a jar for it. Any thread may call."""
+        """Start a run. It begins when there is a jar for it, and its listeners are served. Any thread may call."""
         message = {
             "do": "run",
             "code": code.decode("latin-1"),
@@ -70,6 +74,8 @@ class BubblewrapPool(BubblewrapJar):
         finally:
             os.close(output_inside)
             os.close(errors_inside)
+        if self._connects:
+            process.await_listeners()
         return process
 
     def statistics(self) -> dict[str, int]:

@@ -45,6 +45,8 @@ class PoolRun(Run):
     def __init__(self, name: str, spec: JarSpec, group: RunGroup | None, covered: list[str]) -> None:
         super().__init__(name, spec, group, [], covered, cabled=True)
         self.code_directory = self.workspace = -1
+        self.pending: tuple[wire.Message, list[int]] | None = None
+        """What it is to run, while the host sees to its network."""
         self.told: dict[str, Any] | None = None
         """What its pid 1 said of the end."""
         self.answered = False
@@ -100,6 +102,16 @@ class PoolRun(Run):
         words = json.dumps({"argv": [f"{layout.JAR_CODE}/{name}", *message["args"]]}).encode()
         socket.send_fds(self.gate, [words], descriptors)
 
+    def go(self) -> None:
+        """Its network is served: give it what waited for that."""
+        if self.pending is None:
+            return
+        (message, descriptors), self.pending = self.pending, None
+        try:
+            self.begin(message, descriptors)
+        finally:
+            _close(descriptors)
+
     def collect(self) -> wire.Message:
         """What was used, and how it ended: as its pid 1 told, or by the signal that ended that one, too."""
         told = self.told or {"status": int(signal.SIGKILL), "cpu_seconds": self.cpu_seconds, "peak_memory_bytes": 0}
@@ -126,6 +138,9 @@ class PoolRun(Run):
     def close(self) -> None:
         """Let go of every descriptor."""
         super().close()
+        if self.pending is not None:
+            _close(self.pending[1])
+            self.pending = None
         _close([descriptor for descriptor in (self.code_directory, self.workspace) if descriptor >= 0])
         self.code_directory = self.workspace = -1
 
@@ -191,7 +206,7 @@ class PoolStage(Stage):
         return {
             "zygote.py": self._pool["program"].encode(),
             "zygote.json": json.dumps(settings).encode(),
-            "notify.bpf": filters.notify_filter(connects=True, files=False),
+            "notify.bpf": filters.notify_filter(connects=self._spec.observe_network, files=False),
             "jar.bpf": filters.jar_filter(reported=True),
         }
 
@@ -342,7 +357,8 @@ class PoolStage(Stage):
     def _begin(self, run: PoolRun, message: wire.Message, descriptors: list[int]) -> None:
         """Give a jar that waits its run. If that one has died meanwhile, nothing has run: another one gets it."""
         try:
-            run.begin(message, descriptors[1:])
+            if not run.listeners:
+                run.begin(message, descriptors[1:])
         except (BrokenPipeError, ConnectionResetError):
             run.started = 0.0
             run.kill("unused")
@@ -355,7 +371,14 @@ class PoolStage(Stage):
         host = socket.socket(fileno=descriptors[0])
         self._hosts[run.name] = host
         self._watch_run(run, host, lambda: self._on_host(run, host))
-        _close(descriptors[1:])
+        if not run.listeners:
+            _close(descriptors[1:])
+            return
+        run.pending = (message, descriptors[1:])
+        try:
+            self._go(run, host)
+        except OSError:  # nobody waits for it any more
+            run.kill("abandoned")
 
     def _answer(self, run: PoolRun) -> None:
         """The code has ended, and nothing of it is left but the jar's pid 1."""

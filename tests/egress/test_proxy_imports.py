@@ -42,6 +42,9 @@ signing_credential = Credential("signer", algorithm="ed25519", key_id="k")
 request = Request("web.test", 443, True, "GET", "/", "web.test")
 import belljar.egress.signing as signing
 print(bool(signing.signature_headers(signing_credential, key, request, created=1)))
+import asyncio
+loop = asyncio.new_event_loop()
+print(loop.run_until_complete(loop.run_in_executor(None, int, "7")))
 """
 
 
@@ -49,4 +52,10 @@ def test_nothing_is_imported_after_the_start() -> None:
     """Names are answered, certificates made, requests signed and refusals put into words with what is there."""
     ended = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.splitlines() == ["[True, True, True, True, True, True, True, True]", "True", "True", "True"]
+    assert ended.stdout.splitlines() == [
+        "[True, True, True, True, True, True, True, True]",
+        "True",
+        "True",
+        "True",
+        "7",
+    ]

@@ -208,7 +208,6 @@ class Run:
 
     def watch(self, sock: socket.socket) -> None:
         """Report what this packet socket sees of attempts on ports where nobody listens."""
-        self._others.append(sock)
         skipped = 14 if sock.type == socket.SOCK_RAW else 0
         self._packet_sockets.append((sock, skipped))
         self._loop.add_reader(sock, self._packets, sock, skipped)
@@ -320,6 +319,9 @@ class Run:
         for sock in self._others:
             self._loop.remove_reader(sock)
             sock.close()
+        for sock, _skipped in self._packet_sockets:  # the kernel waits for all its processors before it lets one go
+            self._loop.remove_reader(sock)
+            self._loop.run_in_executor(None, sock.close)
         for connection in list(self._connections):
             connection.close()
         if self._untold:

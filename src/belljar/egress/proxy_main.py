@@ -26,7 +26,6 @@ _MAX_UNSENT = 20_000
 _EVENTS_A_MESSAGE = 250
 _NOBODY = 65534
 _USED_LATER = (
-    "concurrent.futures.thread",
     "belljar.egress.builtin",
     "belljar.egress.signing",
     "concurrent.futures.thread",

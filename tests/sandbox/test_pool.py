@@ -341,6 +341,32 @@ def test_many_at_once(pool: Pool, ordered: bool) -> None:
     assert not ordered or said == sorted(said)
 
 
+def test_leaving_a_map_early_ends_its_runs(pool: Pool) -> None:
+    """Those that run, and those that wait for a jar."""
+    results = pool.map(["print(1)", *["import time; time.sleep(60)"] * 9], concurrency=4)
+    told(next(results))
+    before = time.monotonic()
+    results.close()  # type: ignore[attr-defined]
+    assert time.monotonic() - before < 10
+
+
+def test_a_run_that_waits_for_a_jar_can_be_called_off() -> None:
+    """It never starts."""
+    with Pool(size=1) as pool:
+        streams = [pool.stream("import time; time.sleep(60)") for _ in range(12)]
+        threads = [threading.Thread(target=list, args=(stream,)) for stream in streams]
+        for thread in threads:
+            thread.start()
+        pool.kill()
+        time.sleep(0.05)
+        pool.kill()
+        for thread in threads:
+            thread.join(20)
+        assert not any(thread.is_alive() for thread in threads)
+        told(pool.run("pass"))
+        assert set(pool.statistics().by_outcome) == {"killed", "ok"}
+
+
 def test_statistics_are_readable(pool: Pool) -> None:
     told(pool.run("pass"))
     seen = pool.statistics()

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any, Self
 
 from belljar.errors import PrerequisiteError
-from belljar.sandbox.events import Finished
 from belljar.sandbox.pool import Pool, PoolStatistics
 from belljar.sandbox.result import RunResult
-from belljar.sandbox.sandbox import PolicyLike
-from belljar.sandbox.stream import Stream
+from belljar.sandbox.sandbox import PolicyLike, last
 
 try:
     import anyio
@@ -45,7 +43,7 @@ class AsyncPool:
         """Run code and wait for its end; see `Pool.run`. Cancelling the call ends the run."""
         stream = self._inner.stream(code, **options)
         try:
-            return await anyio.to_thread.run_sync(lambda: _last(stream), limiter=self._threads, abandon_on_cancel=True)
+            return await anyio.to_thread.run_sync(lambda: last(stream), limiter=self._threads, abandon_on_cancel=True)
         finally:
             stream.kill("abandoned")
 
@@ -56,11 +54,3 @@ class AsyncPool:
     async def statistics(self) -> PoolStatistics:
         """What it has done so far, and what it has ready."""
         return await anyio.to_thread.run_sync(self._inner.statistics)
-
-
-def _last(stream: Stream) -> RunResult:
-    with stream:
-        for event in stream:
-            if isinstance(event, Finished):
-                return event.result
-    raise AssertionError("a stream ends with Finished")

@@ -23,7 +23,7 @@ from belljar.sandbox.files import has_bytes
 from belljar.sandbox.inputs import Input, opened_input
 from belljar.sandbox.result import Artifact, RunResult
 from belljar.sandbox.running import Watch, make_result, new_run_id, refused_result
-from belljar.sandbox.sandbox import network_of, resolved
+from belljar.sandbox.sandbox import last, network_of, resolved
 from belljar.sandbox.stream import Handle, Stream
 
 if TYPE_CHECKING:
@@ -164,11 +164,7 @@ class Pool:
         Raises:
             SandboxUnavailableError: the jar broke. What the code itself does wrong is in the result.
         """
-        with self.stream(code, name=name, args=args, files=files, stdin=stdin, artifacts=artifacts) as events:
-            for event in events:
-                if isinstance(event, Finished):
-                    return event.result
-        raise AssertionError("a stream ends with Finished")
+        return last(self.stream(code, name=name, args=args, files=files, stdin=stdin, artifacts=artifacts))
 
     def stream(
         self,
@@ -255,17 +251,19 @@ class Pool:
         """
         workers = concurrency or os.cpu_count() or 1
         with ThreadPoolExecutor(workers, thread_name_prefix="belljar-pool") as threads:
-            pending: deque[Future[RunResult]] = deque()
+            pending: dict[Future[RunResult], Stream] = {}
             try:
                 for code in codes:
-                    pending.append(threads.submit(self.run, code))
+                    stream = self.stream(code)
+                    pending[threads.submit(last, stream)] = stream
                     while len(pending) >= 2 * workers:
                         yield _next(pending, ordered=ordered)
                 while pending:
                     yield _next(pending, ordered=ordered)
-            finally:
-                for future in pending:
+            finally:  # whoever leaves early wants no more of them
+                for future, stream in pending.items():
                     future.cancel()
+                    stream.kill("abandoned")
 
     def kill(self, reason: str = "killed") -> None:
         """End every run, from any thread. The pool goes on."""
@@ -305,12 +303,11 @@ class Pool:
                 self._nothing = -1
 
 
-def _next(pending: deque[Future[RunResult]], *, ordered: bool) -> RunResult:
-    if ordered:
-        return pending.popleft().result()
-    done = next(iter(wait(pending, return_when=FIRST_COMPLETED).done))
-    pending.remove(done)
-    return done.result()
+def _next(pending: dict[Future[RunResult], Stream], *, ordered: bool) -> RunResult:
+    done = next(iter(pending)) if ordered else next(iter(wait(pending, return_when=FIRST_COMPLETED).done))
+    result = done.result()
+    del pending[done]
+    return result
 
 
 def _resolved(policy: PolicyLike, overrides: Sequence[str], timeout: str | None) -> Policy:

@@ -111,11 +111,11 @@ class Sandbox:
         events = self.stream(
             code, language=language, name=name, args=args, stdin=stdin, explain_denials=explain_denials
         )
-        return _last(events)
+        return last(events)
 
     def exec(self, argv: Sequence[str], *, stdin: Input = None, explain_denials: bool = False) -> RunResult:
         """Run a command and wait for its end."""
-        return _last(self.stream(argv=argv, stdin=stdin, explain_denials=explain_denials))
+        return last(self.stream(argv=argv, stdin=stdin, explain_denials=explain_denials))
 
     def stream(
         self,
@@ -376,7 +376,8 @@ def network_of(policy: Policy, on_egress: Callable[[Event], None] | None) -> Net
     return Network(policy, on_egress)
 
 
-def _last(stream: Stream) -> RunResult:
+def last(stream: Stream) -> RunResult:
+    """The result at a stream's end."""
     with stream:  # an interrupt in between ends the run
         for event in stream:
             if isinstance(event, Finished):

@@ -10,25 +10,19 @@ import contextlib
 import json
 import os
 import select
-import signal
 import socket
-import struct
-import time
 from collections import deque
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from belljar.backends.bubblewrap import layout, wire
-from belljar.backends.bubblewrap.jar_root import write_all
 from belljar.backends.bubblewrap.lifeline import die_with
-from belljar.backends.bubblewrap.observe import Observer
 from belljar.backends.bubblewrap.orphans import end_orphans
+from belljar.backends.bubblewrap.pool_run import PoolRun, close_all
 from belljar.backends.bubblewrap.running import JarSpec, Run, default_signals, memory_file, place
 from belljar.backends.bubblewrap.stage import Stage
 from belljar.backends.seccomp import filters
-from belljar.backends.seccomp.notify import Listener
 from belljar.errors import SandboxUnavailableError
-from belljar.guest.tree import make_directories
 from belljar.limits import rlimits
 from belljar.limits.groups import RunGroup
 
@@ -37,112 +31,6 @@ _ZYGOTE_SECONDS = 60.0
 _MADE_AT_ONCE = 3
 _TRIES = 5
 """So many jars in a row that come to nothing, and the pool gives up."""
-
-
-class PoolRun(Run):
-    """A jar that was cloned from the zygote."""
-
-    def __init__(self, name: str, spec: JarSpec, group: RunGroup | None, covered: list[str]) -> None:
-        super().__init__(name, spec, group, [], covered, cabled=True)
-        self.code_directory = self.workspace = -1
-        self.pending: tuple[wire.Message, list[int]] | None = None
-        """What it is to run, while the host sees to its network."""
-        self.told: dict[str, Any] | None = None
-        """What its pid 1 said of the end."""
-        self.answered = False
-
-    def clone(self, zygote: socket.socket, enter: list[int]) -> None:
-        """Ask the zygote for it."""
-        self.deadline = time.monotonic() + _ZYGOTE_SECONDS
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        self.gate = ours
-        with theirs:
-            socket.send_fds(zygote, [b"clone"], [theirs.fileno(), *enter])
-
-    def hear(self) -> str:
-        """The next word from inside: `made`, `ready`, `end`, or why there is none."""
-        assert self.gate is not None
-        space = socket.CMSG_SPACE(12) + socket.CMSG_SPACE(12)
-        try:
-            word, ancillary, _flags, _address = self.gate.recvmsg(4096, space, socket.MSG_CMSG_CLOEXEC)
-        except ConnectionResetError:
-            word, ancillary = b"", []
-        for _level, kind, data in ancillary:
-            if kind == socket.SCM_RIGHTS:
-                listener, self.code_directory, self.workspace = struct.unpack("3i", data[:12])
-                self.observer = Observer(Listener(listener))
-        if word == b"ready":
-            pids = [struct.unpack("3i", data)[0] for _level, kind, data in ancillary if kind == socket.SCM_CREDENTIALS]
-            try:
-                return "ready" if self.examine(pids[0]) else "; ".join(self.problems)
-            except OSError as error:  # it died while we looked
-                return f"the jar could not be looked into: {error}"
-        if word[:1] == b"{":
-            said = json.loads(word)
-            if "failed" in said:
-                return str(said["failed"])
-            self.told = said
-            return "end"
-        return word.decode() if word else "it ended before it was ready"
-
-    def begin(self, message: wire.Message, descriptors: list[int]) -> None:
-        """Give it what to run, and let it."""
-        assert self.gate is not None
-        name = message["name"]
-        for path, content in message["files"].items():
-            _put(self.workspace, path, content.encode("latin-1"))
-        file = os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644, dir_fd=self.code_directory)
-        try:
-            write_all(file, message["code"].encode("latin-1"))
-        finally:
-            os.close(file)
-        self.started = time.monotonic()
-        self.deadline = self.started + message["timeout_seconds"]
-        words = json.dumps({"argv": [f"{layout.JAR_CODE}/{name}", *message["args"]]}).encode()
-        socket.send_fds(self.gate, [words], descriptors)
-
-    def go(self) -> None:
-        """Its network is served: give it what waited for that."""
-        if self.pending is None:
-            return
-        (message, descriptors), self.pending = self.pending, None
-        try:
-            self.begin(message, descriptors)
-        finally:
-            _close(descriptors)
-
-    def collect(self) -> wire.Message:
-        """What was used, and how it ended: as its pid 1 told, or by the signal that ended that one, too."""
-        told = self.told or {"status": int(signal.SIGKILL), "cpu_seconds": self.cpu_seconds, "peak_memory_bytes": 0}
-        status = told["status"]
-        counted = self.group.usage() if self.group else {}
-        code = os.waitstatus_to_exitcode(status)
-        return {
-            "exit_code": code if code >= 0 else 128 - code,
-            "code_status": status,
-            "ended_by": self.ended_by,
-            "problems": self.problems,
-            "started": self.started > 0,
-            "seconds": time.monotonic() - self.started if self.started else 0.0,
-            "cpu_seconds": max(counted.get("cpu_seconds", 0.0), told["cpu_seconds"]),
-            "peak_memory_bytes": counted.get("memory_peak_bytes") or max(self.peak_memory, told["peak_memory_bytes"]),
-            "processes": self._most_processes(counted.get("pids_peak")),
-            "bytes_read": None,
-            "bytes_written": None,
-            "oom_kills": counted.get("oom_kills", 0),
-            "pids_refused": counted.get("pids_refused", 0),
-            "observations": self.observer.report() if self.observer else [],
-        }
-
-    def close(self) -> None:
-        """Let go of every descriptor."""
-        super().close()
-        if self.pending is not None:
-            _close(self.pending[1])
-            self.pending = None
-        _close([descriptor for descriptor in (self.code_directory, self.workspace) if descriptor >= 0])
-        self.code_directory = self.workspace = -1
 
 
 class PoolStage(Stage):
@@ -312,14 +200,16 @@ class PoolStage(Stage):
         if refused and self._asking:
             _message, descriptors = self._asking.popleft()
             self._hosts[run.name] = socket.socket(fileno=descriptors[0])
-            _close(descriptors[1:])
+            close_all(descriptors[1:])
             self._answer(run)
         self._forget(run.gate)
         if run.init_fd >= 0:
             self._watch(run.init_fd, lambda: self._finish(run))
         else:
             self._finish(run)
-        if self._failed >= _TRIES:
+        if refused:
+            self._give_up(f"a jar of this pool does not hold: {why}")
+        elif self._failed >= _TRIES:
             self._give_up(f"no jar can be made any more: {why}")
         else:
             self._refill()
@@ -333,7 +223,7 @@ class PoolStage(Stage):
     def _tell_fault(self, descriptors: list[int], why: str) -> None:
         with socket.socket(fileno=descriptors[0]) as host, contextlib.suppress(OSError):
             wire.send(host, {"error": "unavailable", "message": why, "hint": "close the Pool, and open another"})
-        _close(descriptors[1:])
+        close_all(descriptors[1:])
 
     # --- runs ---
 
@@ -348,7 +238,9 @@ class PoolStage(Stage):
 
     def _serve_waiting(self) -> None:
         while self._asking and self._ready and not self._zygote_is_gone():
-            self._begin(self._ready.popleft(), *self._asking.popleft())
+            message, descriptors = self._asking.popleft()
+            if not _called_off(descriptors):
+                self._begin(self._ready.popleft(), message, descriptors)
 
     def _do_statistics(self, _message: wire.Message, _descriptors: list[int]) -> None:
         waiting, running = len(self._ready), sum(1 for run in self._runs.values() if run.started)
@@ -372,7 +264,7 @@ class PoolStage(Stage):
         self._hosts[run.name] = host
         self._watch_run(run, host, lambda: self._on_host(run, host))
         if not run.listeners:
-            _close(descriptors[1:])
+            close_all(descriptors[1:])
             return
         run.pending = (message, descriptors[1:])
         try:
@@ -412,7 +304,7 @@ class PoolStage(Stage):
     def _end(self, reason: str) -> None:
         super()._end(reason)
         for _message, descriptors in self._asking:
-            _close(descriptors)
+            close_all(descriptors)
         self._asking.clear()
         if self._zygote is not None:
             self._zygote.close()
@@ -432,23 +324,33 @@ def _entrance(group: RunGroup | None) -> Iterator[list[int]]:
         os.close(opened)
 
 
-def _put(root: int, path: str, content: bytes) -> None:
-    """Write a file that the caller gives the code, in a workspace in which nothing has run yet."""
-    directory, _, name = path.rpartition("/")
-    parent = make_directories(root, directory)
-    try:
-        file = os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o644, dir_fd=parent)
-        try:
-            write_all(file, content)
-        finally:
-            os.close(file)
-    finally:
-        os.close(parent)
+def _called_off(descriptors: list[int]) -> bool:
+    """Whether nobody wants the run any more that has waited for a jar: then it is over."""
+    if not select.select([descriptors[0]], [], [], 0)[0]:
+        return False
+    with socket.socket(fileno=descriptors[0]) as host, contextlib.suppress(OSError):
+        if (received := wire.receive(host)) is not None:
+            wire.send(host, {**_NOTHING, "ended_by": received[0]["kill"]})
+    close_all(descriptors[1:])
+    return True
 
 
-def _close(descriptors: list[int]) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)
+_NOTHING: wire.Message = {
+    "exit_code": 137,
+    "code_status": None,
+    "problems": [],
+    "started": False,
+    "seconds": 0.0,
+    "cpu_seconds": 0.0,
+    "peak_memory_bytes": 0,
+    "processes": None,
+    "bytes_read": None,
+    "bytes_written": None,
+    "oom_kills": 0,
+    "pids_refused": 0,
+    "observations": [],
+}
+"""The end of a run that never began."""
 
 
 def _become_bubblewrap(bwrap: str, inside: list[int], command: list[str], stage: int) -> NoReturn:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 import venv
@@ -91,6 +94,51 @@ print("main")
     assert told(pool.run(code)) == "main\nthread\nat exit\n"
 
 
+def test_what_is_open_at_the_end_is_written(pool: Pool, tmp_path: Path) -> None:
+    """Files, files in files, and finalizers: as the interpreter does at its end."""
+    code = """
+import gzip
+class Thing:
+    def __del__(self): print("finalized")
+thing = Thing()
+plain = open("plain", "w"); plain.write("hello")
+packed = gzip.open("packed", "wb"); packed.write(b"x" * 100)
+open("lost", "w").write("not lost")
+"""
+    result = pool.run(code, artifacts=tmp_path)
+    assert told(result) == "finalized\n"
+    assert (tmp_path / "plain").read_text() == "hello"
+    assert (tmp_path / "lost").read_text() == "not lost"
+    assert gzip.decompress((tmp_path / "packed").read_bytes()) == b"x" * 100
+
+
+def test_hooks_that_fail(pool: Pool) -> None:
+    """Both errors are shown, and the exit code is Python's."""
+    result = pool.run("import sys\nsys.excepthook = lambda *_: 1/0\nraise ValueError('mine')")
+    assert result.exit_code == 1
+    assert "ZeroDivisionError" in result.stderr
+    assert "ValueError: mine" in result.stderr
+    assert pool.run("import sys; sys.stdout.close()").exit_code == 0
+
+
+@pytest.mark.parametrize("name", ["zygote.py", "rehearsal.py", "ü.py"])
+def test_any_name(pool: Pool, name: str) -> None:
+    """Is a name like any other."""
+    result = pool.run("import atexit; atexit.register(print, 'end'); 1/0", name=name)
+    assert (result.exit_code, result.stdout) == (1, "end\n")
+    assert f'File "/run/jar/{name}", line 1' in result.stderr
+
+
+def test_variables_of_python_itself() -> None:
+    """Those of the policy hold, from the interpreter's start; and nothing is compiled into the workspace."""
+    with Pool({"env": {"set": {"PYTHONHASHSEED": "0", "PYTHONOPTIMIZE": "1"}}}, size=1) as pool:
+        result = pool.run("import mod, sys; print(hash('x'), sys.flags.optimize)", files={"mod.py": "x = 1"})
+        assert result.artifacts == ()
+        command = [sys.executable, "-c", "print(hash('x'), 1)"]
+        outside = subprocess.run(command, env={"PYTHONHASHSEED": "0"}, capture_output=True, text=True, check=True)
+        assert told(result) == outside.stdout
+
+
 def test_programs_and_processes(pool: Pool) -> None:
     """`subprocess`, and multiprocessing by fork and by spawn, which reads the file again."""
     code = """
@@ -147,6 +195,70 @@ def test_limits_hold() -> None:
         full = pool.run("f = open('big', 'wb')\nfor _ in range(100): f.write(bytes(1 << 20))")
         assert "No space left" in full.stderr
         assert told(pool.run("open('big', 'wb').write(bytes(6 << 20))")) == "", "the next one has all of it"
+
+
+def test_processes_are_counted_as_in_any_jar() -> None:
+    """So many, and no more; with a group the kernel counts, and so does the result."""
+    code = """
+import os, time
+made = 0
+try:
+    while made < 50:
+        if os.fork() == 0: time.sleep(60); os._exit(0)
+        made += 1
+except OSError:
+    pass
+print(made + 1)
+"""
+    with Pool({"proc": {"pids": 8}}, size=1) as pool:
+        result = pool.run(code)
+        if "cgroup" in result.enforcement.clause("proc.pids").by:
+            assert told(result) == "8\n"
+            assert result.usage.processes == 8
+
+
+HOLDS = """
+import socket, time
+kept = []
+try:
+    while True:
+        one, other = socket.socketpair()
+        kept.append((one, other))
+        for _ in range(3): socket.send_fds(one, [b"x"], [0] * 200)
+except OSError:
+    print("full", flush=True)
+    time.sleep(2)
+"""
+
+
+def test_a_run_that_takes_what_all_share() -> None:
+    """Descriptors under way are counted for the user: others wait for it to end, and the pool lives on."""
+    with Pool({"proc": {"timeout_ms": "20s"}}, size=2) as pool:
+        with pool.stream(HOLDS) as events:
+            next(events)
+            assert told(pool.run("print(1)")) == "1\n"
+            told(pool.run("print(1)"))
+        for _ in range(4):
+            told(pool.run("print(1)"))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import os; os.kill(1, 2)",
+        "import ctypes, signal; ctypes.CDLL(None).sigqueue(1, signal.SIGRTMIN, ctypes.c_void_p(0x800000))",
+        "import os, signal\nfor n in set(range(1, 32)) - {9, 19}: os.kill(1, n)",
+    ],
+)
+def test_signals_to_the_first_process(pool: Pool, code: str) -> None:
+    """Neither end it nor make it tell nonsense: the run has a result."""
+    assert pool.run(code).outcome in (Outcome.OK, Outcome.FAILED)
+
+
+def test_more_runs_than_there_may_be_jars() -> None:
+    """They wait, and all are run."""
+    with Pool(size=1) as pool:
+        assert [told(result) for result in pool.map(["print(1)"] * 100, concurrency=90)] == ["1\n"] * 100
 
 
 def test_a_kill_from_another_thread(pool: Pool) -> None:
@@ -216,6 +328,38 @@ def test_nothing_of_a_run_is_found_by_the_next(pool: Pool) -> None:
             assert json.loads(told(pool.run(FINDS))) == ["/tmp/home"]
 
 
+def test_terminals_flags_and_groups_are_the_runs_own(pool: Pool) -> None:
+    """A terminal of one run is not there for another, nor what it did to its input; and no group is named."""
+    opens = "import os, time; os.openpty(); print(os.listdir('/dev/pts'), flush=True); time.sleep(60)"
+    with pool.stream(opens) as events:
+        assert b"'0'" in next(events).data  # type: ignore[union-attr]
+        assert told(pool.run("import os; print(os.listdir('/dev/pts'))")) == "['ptmx']\n"
+    flags = (
+        "import fcntl; f = fcntl.fcntl(0, fcntl.F_GETFL); print(f & 0o6000); fcntl.fcntl(0, fcntl.F_SETFL, f | 0o6000)"
+    )
+    assert [told(pool.run(flags)) for _ in range(2)] == ["0\n", "0\n"]
+    groups = told(pool.run("print(open('/proc/self/cgroup').read())")).split()
+    assert not [line for line in groups if "belljar" in line]
+
+
+def test_openssl_is_not_the_same_twice(environment: str) -> None:
+    """Though it was used before the copies were made; neither in a run nor in a process that a run starts."""
+    code = """
+import os, ssl
+print(ssl.RAND_bytes(16).hex(), flush=True)
+for _ in range(3):
+    if os.fork() == 0:
+        print(ssl.RAND_bytes(16).hex(), flush=True)
+        os._exit(0)
+    os.wait()
+import multiprocessing
+print(multiprocessing.current_process().authkey.hex())
+"""
+    with Pool({"python": {"venv": environment}}, preload=["usesssl", "multiprocessing"]) as pool:
+        said = [word for _ in range(3) for word in told(pool.run(code)).split()]
+    assert len(set(said)) == 15, said
+
+
 def test_what_is_random_differs() -> None:
     """Though all are copies of one process."""
     code = "import random, tempfile; print(random.random(), tempfile.mktemp(), random.Random().random())"
@@ -257,6 +401,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> str:
         "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
     )
     (packages / "leaves.py").write_text("raise SystemExit('not today')\n")
+    (packages / "holds.py").write_text("held = open('/etc/passwd')\n")
+    (packages / "usesssl.py").write_text("import ssl; ssl.create_default_context(); ssl.RAND_bytes(4)\n")
     return str(path)
 
 
@@ -266,6 +412,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> str:
         ("no_such_module", "ModuleNotFoundError"),
         ("threaded", "threaded can't be preloaded: it starts 1 threads"),
         ("leaves", "leaves can't be preloaded: SystemExit: not today"),
+        ("holds", "holds can't be preloaded: it holds a file or a socket open"),
     ],
 )
 def test_what_can_not_be_preloaded(environment: str, module: str, why: str) -> None:
@@ -382,6 +529,17 @@ def test_a_policy_that_shares(tmp_path: Path) -> None:
     mount = {"source": str(tmp_path), "path": "/data", "rw": True}
     with pytest.raises(PolicyError, match="share nothing"):
         Pool({"fs": {"mounts": [mount]}})
+
+
+def test_a_policy_with_a_mount_in_a_mount(tmp_path: Path) -> None:
+    with pytest.raises(PolicyError, match="can't lie in another mount"):
+        Pool({"fs": {"mounts": [{"path": "/workspace/data", "source": str(tmp_path)}]}})
+
+
+def test_a_read_only_directory_of_the_hosts(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("the host's")
+    with Pool({"fs": {"mounts": [{"path": "/data", "source": str(tmp_path)}]}}, size=1) as pool:
+        assert told(pool.run("print(open('/data/file').read())")) == "the host's\n"
 
 
 def test_a_policy_that_publishes_a_port() -> None:

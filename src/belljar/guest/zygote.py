@@ -19,6 +19,7 @@ import ctypes
 import fcntl
 import gc
 import importlib
+import io
 import json
 import os
 import random
@@ -39,7 +40,8 @@ PLACE = "/run/jar"
 _STAGING = "/tmp"
 """Where a jar's own tmpfs is put together, before its /tmp covers it."""
 
-_NAMESPACES = 0x7E020000  # mount, cgroup, uts, ipc, user, pid, net
+_NAMESPACES = 0x7C020000  # mount, uts, ipc, user, pid, net
+_NEW_CGROUP_NAMESPACE = 0x02000000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_REC, _MS_PRIVATE = 2, 4, 8, 0x1000, 0x4000, 1 << 18
 _ATTR_READ_ONLY = 1
 _AT_FDCWD = -100
@@ -53,12 +55,15 @@ _CAPABILITIES_V3 = 0x20080522
 _MOST_WORDS = 200 << 10
 _LAST_CAPABILITY = 63
 """Of this kernel: `main` looks."""
+_INTERRUPTED = 130
 _LEAVING = signal.SIGRTMIN
 _HEARD = frozenset({signal.SIGCHLD, _LEAVING})
 
 _libc = ctypes.PyDLL(None, use_errno=True)  # keeps the interpreter's lock: a clone's child has it from its start
 _libc.syscall.restype = ctypes.c_long
 _machine = os.uname().machine
+_ZYGOTE_PID = os.getpid()
+_RESERVED_PIDS = 300
 _IDS = os.getuid(), os.getgid()
 """The zygote's. A process in a new user namespace is nobody until it has a table."""
 
@@ -133,6 +138,7 @@ def main() -> None:
 
 def _preload(names: list[str]) -> str:
     """Import what the pool was told to; why that can't be, in words, if it can't."""
+    opened = len(os.listdir("/proc/self/fd"))
     for name in names:
         try:
             importlib.import_module(name)
@@ -141,11 +147,13 @@ def _preload(names: list[str]) -> str:
         threads = len(os.listdir("/proc/self/task"))
         if threads > 1:
             return f"{name} can't be preloaded: it starts {threads - 1} threads, which a copy would not have"
+        if len(os.listdir("/proc/self/fd")) != opened:
+            return f"{name} can't be preloaded: it holds a file or a socket open, which all copies would share"
     return ""
 
 
 def _clone() -> int:
-    """As `os.fork`, into new namespaces of every kind: in them the child is pid 1."""
+    """As `os.fork`, into new namespaces: in them the child is pid 1."""
     ctypes.pythonapi.PyOS_BeforeFork()
     number = ctypes.c_long(_NR_CLONE[_machine])
     pid: int = _libc.syscall(number, ctypes.c_ulong(_NAMESPACES | signal.SIGCHLD), 0, 0, 0, 0)
@@ -174,26 +182,28 @@ def _be_init(settings: dict[str, Any], filters: list[bytes], stage: socket.socke
     for group in groups:
         os.write(group, b"0")
         os.close(group)
+    _check(_libc.unshare(_NEW_CGROUP_NAMESPACE), "unshare")  # now: its root is the group that we are in
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # pid 1 is safe from a signal unless it has a handler
     _libc.prctl(_PR_SET_NAME, b"init", 0, 0, 0)
     _map_user()
     code, workspace = _furnish(settings)
     _bring_loopback_up()
-    for which, limit in settings["rlimits"]:
-        resource.setrlimit(which, (limit, limit))
     _drop_capabilities()
     _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     listener = _filter(filters[0], listening=True)
     socket.send_fds(stage, [b"made"], [listener, code, workspace])
     for descriptor in (listener, code, workspace):
         os.close(descriptor)
+    for which, limit in settings["rlimits"]:  # after sending: the one for open files also counts those under way
+        resource.setrlimit(which, (limit, limit))
     _filter(filters[1])
     signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
     _rehearse_end()
     pid = os.fork()
     if pid == 0:
         _be_code(settings, stage)
-    _tell_end(pid, stage)
+    _tell_end(pid, stage, believes=settings["counted"])
     os._exit(0)
 
 
@@ -202,16 +212,16 @@ def _rehearse_end() -> None:
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with here, there:
         os.kill(os.getpid(), _LEAVING)
-        _tell_end(os.getpid(), here)
+        _tell_end(os.getpid(), here, believes=True)
 
 
-def _tell_end(pid: int, stage: socket.socket) -> None:
+def _tell_end(pid: int, stage: socket.socket, *, believes: bool) -> None:
     """Wait for the code, end what it left, and tell.
 
     Python that runs to its end says so in a signal, just before it exits: a process takes longer to die than to run. It
     is the code that could send it earlier, as it could exit earlier; either way it is ended now.
     """
-    status, usage = _await_end(pid)
+    status, usage = _await_end(pid, believes=believes)
     with contextlib.suppress(ProcessLookupError):
         os.kill(-1, signal.SIGKILL)
     end = {"status": status, "cpu_seconds": 0.0, "peak_memory_bytes": 0}
@@ -224,12 +234,12 @@ def _tell_end(pid: int, stage: socket.socket) -> None:
         stage.send(json.dumps(end).encode())
 
 
-def _await_end(pid: int) -> tuple[int, resource.struct_rusage | None]:
-    """The code's wait status, and what it used; None for that if it has only said that it exits."""
+def _await_end(pid: int, *, believes: bool) -> tuple[int, resource.struct_rusage | None]:
+    """The code's wait status, and what it used; None for that if it has only said that it exits, and is believed."""
     while True:
         heard = signal.sigwaitinfo(_HEARD)
-        if heard.si_signo == _LEAVING and heard.si_pid == pid:
-            return heard.si_status << 8, None
+        if heard.si_signo == _LEAVING and heard.si_pid == pid and believes:
+            return (heard.si_status & 0xFF) << 8, None
         with contextlib.suppress(ChildProcessError):
             while True:  # orphans come to us, too
                 ended, status, usage = os.wait4(-1, os.WNOHANG)
@@ -262,6 +272,8 @@ def _furnish(settings: dict[str, Any]) -> tuple[int, int]:
         os.mkdir(f"{_STAGING}/{index}", 0o755)
         _bind(f"{_STAGING}/{index}", path)
     _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+    _mount("devpts", "/dev/pts", "devpts", _MS_NOSUID | _MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620,max=64")
+    _leave_pids_out()
     _bind(f"{_STAGING}/shm", "/dev/shm")
     _bind(f"{_STAGING}/code", PLACE, read_only=True)
     _bind(f"{_STAGING}/tmp", _STAGING)
@@ -274,6 +286,22 @@ def _furnish(settings: dict[str, Any]) -> tuple[int, int]:
     os.close(empty)
     os.chdir(settings["workdir"])
     return code, os.open(".", os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _leave_pids_out() -> None:
+    """No process of the jar is to have the zygote's number.
+
+    OpenSSL takes a process with the same number for the same process, and would give both the same random numbers.
+    Below 300 the kernel gives no number out twice.
+    """
+    with contextlib.suppress(OSError), open("/proc/sys/kernel/ns_last_pid", "w") as file:
+        file.write(str(_RESERVED_PIDS))
+        return
+    while (pid := os.fork()) <= _ZYGOTE_PID:
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+    os.waitpid(pid, 0)
 
 
 def _bring_loopback_up() -> None:
@@ -325,7 +353,7 @@ def _be_code(settings: dict[str, Any], stage: socket.socket) -> NoReturn:
         stage.close()
         for wanted, descriptor in enumerate(descriptors):
             os.dup2(descriptor, wanted)
-        os.closerange(3, 256)
+        os.closerange(3, 1 << 20)
         _libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
         code = _python(json.loads(words), settings["env"])
         if settings["counted"]:  # else what it used is known only when it has ended
@@ -337,10 +365,10 @@ def _be_code(settings: dict[str, Any], stage: socket.socket) -> NoReturn:
 def _rehearse() -> None:
     """Go through what a run does once, for nothing: what is touched here for the first time is copied now, not then."""
     kept = sys.argv[:], sys.orig_argv[:], sys.path[:], sys.excepthook, sys.modules["__main__"]
-    path = f"/tmp/{_REHEARSED}"
+    path = "/tmp/rehearsal.py"
     with open(path, "w") as file:
         file.write(_REHEARSAL)
-    _python(json.loads(json.dumps({"argv": [path, "x"]})), {"PYTHONPATH": "/tmp"})
+    _python(json.loads(json.dumps({"argv": [path, "x"]})), {"PYTHONPATH": "/tmp"}, rehearses=True)
     os.unlink(path)
     sys.argv[:], sys.orig_argv[:], sys.path[:] = kept[:3]
     sys.excepthook, sys.modules["__main__"] = kept[3:]
@@ -348,7 +376,6 @@ def _rehearse() -> None:
     gc.collect(0)
 
 
-_REHEARSED = "rehearsal.py"
 _REHEARSAL = """
 import sys
 class Thing:
@@ -370,12 +397,16 @@ def _reseed() -> None:
     random.seed()
     if (mtrand := sys.modules.get("numpy.random.mtrand")) is not None:
         mtrand._rand.seed()  # noqa: SLF001 - what `numpy.random.seed` calls
+    if (openssl := sys.modules.get("_ssl")) is not None:
+        openssl.RAND_add(os.urandom(32), 32.0)
+    if (process := sys.modules.get("multiprocessing.process")) is not None:
+        process.current_process().authkey = os.urandom(32)
     if (tempfile := sys.modules.get("tempfile")) is not None:
         tempfile.__dict__["_name_sequence"] = None  # made anew when next asked for
 
 
-def _python(request: dict[str, Any], env: dict[str, str]) -> int:
-    """What `python FILE ARGUMENTS…` would have set up, in a Python that is up already."""
+def _python(request: dict[str, Any], env: dict[str, str], *, rehearses: bool = False) -> int:
+    """What `python FILE ARGUMENTS…` would do, in a Python that is up already: to its exit code."""
     path, *arguments = request["argv"]
     sys.argv[:] = [path, *arguments]
     sys.orig_argv[:] = [sys.executable, path, *arguments]
@@ -389,45 +420,72 @@ def _python(request: dict[str, Any], env: dict[str, str]) -> int:
     with open(path, "rb") as file:
         source = file.read()
     try:
-        return _run_code(compile(source, path, "exec", dont_inherit=True), module.__dict__)
-    except SyntaxError as error:
-        sys.excepthook(type(error), error, None)
+        code = compile(source, path, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:  # a NUL in it is a ValueError
+        _show(error)
         return 1
-    except ValueError as error:  # a NUL in it
-        sys.excepthook(type(error), error, None)
-        return 1
+    status = _run_code(code, module.__dict__)
+    if rehearses:
+        return status
+    for step in (threading._shutdown, atexit._run_exitfuncs):  # type: ignore[attr-defined]  # noqa: SLF001
+        _carefully(step)
+    _let_go(module.__dict__)
+    out = sys.stdout
+    if out is not None and not out.closed and not _carefully(out.flush):
+        status = 120
+    if sys.stderr is not None and not sys.stderr.closed:
+        _carefully(sys.stderr.flush)
+    if status == _INTERRUPTED:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    return status
 
 
 def _run_code(code: Any, space: dict[str, Any]) -> int:
     """Run it as the interpreter runs a script, to its exit code."""
-    status = 0
     try:
         exec(code, space)  # noqa: S102 - that is the point
     except SystemExit as leaving:
-        status = _exit_code(leaving)
-    except KeyboardInterrupt:
-        sys.excepthook(*sys.exc_info())
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGINT)
-    except BaseException:  # noqa: BLE001
-        sys.excepthook(*sys.exc_info())
-        status = 1
-    if space.get("__file__", "").endswith(_REHEARSED):
-        return status
-    for step in (threading._shutdown, atexit._run_exitfuncs):  # type: ignore[attr-defined]  # noqa: SLF001
-        _carefully(step)
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None and not _carefully(stream.flush) and stream is sys.stdout:
-            status = 120
-    return status
+        return _exit_code(leaving)
+    except KeyboardInterrupt as error:
+        _show(error)
+        return _INTERRUPTED
+    except BaseException as error:  # noqa: BLE001
+        _show(error)
+        return 1
+    return 0
+
+
+def _let_go(space: dict[str, Any]) -> None:
+    """What the interpreter does at its end, as far as someone may wait for it: run finalizers, write open files."""
+    names = [name for name in space if not (name.startswith("__") and name.endswith("__"))]
+    for name in sorted(names, key=lambda name: not name.startswith("_")):
+        space[name] = None
+    _carefully(gc.collect)
+    for thing in gc.get_objects():
+        if issubclass(type(thing), io.IOBase) and thing not in (sys.stdout, sys.stderr):
+            with contextlib.suppress(BaseException):
+                if not thing.closed and thing.writable():
+                    thing.flush()
+
+
+def _show(error: BaseException) -> None:
+    """By the program's own hook; if that one fails, both errors are shown."""
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+    except BaseException as other:  # noqa: BLE001 - the program's own
+        with contextlib.suppress(BaseException):
+            print("Error in sys.excepthook:", file=sys.stderr)
+            _without_us(type(other), other, other.__traceback__)
+            print("\nOriginal exception was:", file=sys.stderr)
+            _without_us(type(error), error, error.__traceback__)
 
 
 def _carefully(step: Callable[[], object]) -> bool:
     try:
         step()
-    except BaseException:  # noqa: BLE001 - the program's own
-        with contextlib.suppress(BaseException):
-            sys.excepthook(*sys.exc_info())
+    except BaseException as error:  # noqa: BLE001 - the program's own
+        _show(error)
         return False
     return True
 
@@ -443,7 +501,7 @@ def _exit_code(leaving: SystemExit) -> int:
 
 def _without_us(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Show an uncaught error as Python does, without the frames in which belljar started the code."""
-    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+    while trace is not None and trace.tb_frame.f_globals is globals():
         trace = trace.tb_next
     sys.__excepthook__(kind, error.with_traceback(trace), trace)
 

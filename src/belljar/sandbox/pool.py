@@ -35,6 +35,7 @@ PolicyLike = Policy | str | os.PathLike[str] | Mapping[str, Any] | None
 
 _MOST_ARTIFACTS = 1000
 _MOST_TIMES = 1000
+_MOST_WORDS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,6 @@ class Pool:
         self._plan, self._jars = cast("BubblewrapBackend", backend).open_pool(
             self.policy, size=size, preload=preload, trust=trust
         )
-        self._nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._report = EnforcementReport((*self._plan.report.clauses, *self._jars.shortfalls), self._plan.report.unseen)
         self._refused = self._report.refused_by(self.policy)
 
@@ -177,8 +177,14 @@ class Pool:
         artifacts: str | os.PathLike[str] | None = None,
     ) -> Stream:
         """Run code, and yield its output as it is produced; the last event is `Finished`. Leaving it ends the run."""
-        if isinstance(args, str) or not all(isinstance(word, str) and has_bytes(word) for word in args):
-            raise UsageError("arguments are a list of words")
+        if isinstance(args, str) or not all(
+            isinstance(word, str) and has_bytes(word) and "\0" not in word for word in args
+        ):
+            raise UsageError("arguments are a list of words", hint="each of them text, without NUL characters")
+        if sum(map(len, args)) > _MOST_WORDS:
+            raise UsageError(
+                f"the arguments are longer than {_MOST_WORDS} characters", hint="pass them in a file: files="
+            )
         handle = Handle()
         content = {path: _bytes(text) for path, text in (files or {}).items()}
         for path in content:
@@ -196,15 +202,18 @@ class Pool:
     def _events(self, handle: Handle, run_id: str, work: _Work, stdin: Input) -> Iterator[Output | Finished]:
         started = time.monotonic()
         with self._network.of_run(run_id, handle.kill) if self._network else contextlib.nullcontext() as network:
-            with opened_input(stdin) as descriptor:
+            with opened_input(stdin) as given:
+                descriptor = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) if given is None else given
                 process = self._jars.start(
                     work.code,
                     name=work.name,
                     arguments=work.arguments,
                     files={**self._planted, **work.files},
-                    stdin=self._nothing if descriptor is None else descriptor,
+                    stdin=descriptor,
                     timeout_seconds=self.policy.proc.timeout_seconds,
                 )
+                if given is None:
+                    os.close(descriptor)
             with self._lock:
                 self._running.add(handle)
             try:
@@ -229,11 +238,11 @@ class Pool:
                     fallback_from=(),
                     traffic=network.traffic if network else None,
                 )
+                self._count(result)
                 if work.artifacts is not None and result.artifacts:
                     from belljar.sandbox.artifacts import save
 
                     save(process.workspace, [artifact.path for artifact in result.artifacts], work.artifacts)
-                self._count(result)
                 yield Finished(result)
             finally:
                 handle.ended()
@@ -297,10 +306,6 @@ class Pool:
     def close(self) -> None:
         """End every run, and let go of every jar."""
         self._jars.close()
-        with self._lock:
-            if self._nothing >= 0:
-                os.close(self._nothing)
-                self._nothing = -1
 
 
 def _next(pending: dict[Future[RunResult], Stream], *, ordered: bool) -> RunResult:

@@ -16,6 +16,10 @@ from belljar.errors import PolicyError
 from belljar.limits.values import Limits
 from belljar.policy.models import Policy
 
+_MORE_THAN_WAIT = 64
+"""How many more jars there may be than are kept waiting; other runs wait for one."""
+_HELPERS = 1
+"""Processes of ours in a run's group: the jar's pid 1."""
 _ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 """What numerical libraries ask for when they are imported: threads would not survive a fork."""
 
@@ -30,7 +34,7 @@ def compile_pool(policy: Policy, request: RunRequest, host: Host, *, size: int, 
     _refuse_shared(policy)
     runtime = host.runtime("python") or find_runtime("python", policy)
     stage = stage_plan(policy, request, host)
-    limits = {name: plan.limits[name] for name in Limits._fields}
+    limits = {name: plan.limits[name] for name in Limits._fields} | {"helper_pids": _HELPERS}
     jar = {
         **{name: plan.stage[name] for name in ("bwrap", "expect", "memory_group", "gateway_ports", "publishes")},
         "arguments": [],
@@ -48,13 +52,14 @@ def compile_pool(policy: Policy, request: RunRequest, host: Host, *, size: int, 
         "late": [path for _index, path in stage.runtimes if stage.is_late(path)],
         "covered": [(path, "/dev/null" if cover.endswith("/null") else None) for path, cover in COVERED.items()],
     }
-    outer = {name: value for name, value in plan.env.items() if not name.startswith("PYTHON")}
+    outer = {name: value for name, value in plan.env.items() if name != "PYTHONPATH"}
     pool = {
         "size": size,
+        "most": size + _MORE_THAN_WAIT,
         "jar": jar,
         "settings": settings,
         "program": _program(),
-        "command": [runtime.path, "-I", "-u", f"{layout.JAR_CODE}/zygote.py"],
+        "command": [runtime.path, "-u", f"{layout.JAR_CODE}/zygote.py"],
         "arguments": arguments_of(policy, stage, covered={}, env={**outer, **_ONE_THREAD}),
     }
     staged = {**plan.stage["plan"], "pool": pool}
@@ -68,6 +73,13 @@ def _refuse_shared(policy: Policy) -> None:
             f"a pool's runs share nothing, so {shared[0]} can't be a directory of the host's that they write to",
             hint="leave the workspace out, or mount it read-only: fs.mounts: [{host: …, path: …}]",
         )
+    fresh = [mount.path for mount in policy.fs.mounts if mount.source is None]
+    for mount in policy.fs.mounts:
+        if any(mount.path.startswith(f"{path.rstrip('/')}/") for path in fresh):
+            raise PolicyError(
+                f"in a pool {mount.path} can't lie in another mount that every run has anew",
+                hint="mount it elsewhere: beneath /data, or /mnt",
+            )
     if policy.net.publish:
         raise PolicyError(
             "a pool's runs can't publish a port: there may be many at once, and there is one port",

@@ -51,6 +51,8 @@ class PoolRun(Run):
             word, ancillary, _flags, _address = self.gate.recvmsg(4096, space, socket.MSG_CMSG_CLOEXEC)
         except ConnectionResetError:
             word, ancillary = b"", []
+        if word == b"made" and not any(kind == socket.SCM_RIGHTS and len(data) == 12 for _, kind, data in ancillary):
+            return "there is no room for its descriptors"
         for _level, kind, data in ancillary:
             if kind == socket.SCM_RIGHTS:
                 listener, self.code_directory, self.workspace = struct.unpack("3i", data[:12])

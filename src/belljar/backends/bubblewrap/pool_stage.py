@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import select
 import socket
+import time
 from collections import deque
 from collections.abc import Iterator
 from typing import NoReturn
@@ -20,7 +22,7 @@ from belljar.backends.bubblewrap.lifeline import die_with
 from belljar.backends.bubblewrap.orphans import end_orphans
 from belljar.backends.bubblewrap.pool_run import PoolRun, close_all
 from belljar.backends.bubblewrap.running import JarSpec, Run, default_signals, memory_file, place
-from belljar.backends.bubblewrap.stage import Stage
+from belljar.backends.bubblewrap.stage import LAUNCHER_DIED, Stage
 from belljar.backends.seccomp import filters
 from belljar.errors import SandboxUnavailableError
 from belljar.limits import rlimits
@@ -29,8 +31,12 @@ from belljar.limits.groups import RunGroup
 _ZYGOTE = "zygote"
 _ZYGOTE_SECONDS = 60.0
 _MADE_AT_ONCE = 3
-_TRIES = 5
-"""So many jars in a row that come to nothing, and the pool gives up."""
+_PAUSE_SECONDS = 0.2
+"""After a jar that came to nothing."""
+_FAILING_SECONDS = 20.0
+"""When nothing but failures came for so long, the pool gives up."""
+_DESCRIPTORS = 32
+"""More than the stage needs for one jar."""
 
 
 class PoolStage(Stage):
@@ -47,15 +53,36 @@ class PoolStage(Stage):
         self._spec = JarSpec.of(self._pool["jar"])
         self._ready: deque[PoolRun] = deque()
         self._making = 0
-        self._failed = 0
+        self._failing_since = self._pause_until = 0.0
         self._why = ""
         self._asking: deque[tuple[wire.Message, list[int]]] = deque()
         self._zygote: socket.socket | None = None
         self._zygote_fd = -1
         self._zygote_pid = 0
         self._zygotes = 0
+        self._most = min(self._pool["most"], _room_for_descriptors() // _DESCRIPTORS)
+        if self._most <= self._pool["size"]:
+            raise SandboxUnavailableError(
+                f"{self._pool['size']} jars can't wait at once: this process may have too few files open",
+                hint=f"ulimit -n {(self._pool['size'] + 8) * _DESCRIPTORS}, or a smaller size",
+            )
         self._start_zygote()
         self._refill()
+
+    # --- time ---
+
+    def _patience(self) -> float | None:
+        patience = super()._patience()
+        if not self._pause_until:
+            return patience
+        pause = max(0.0, self._pause_until - time.monotonic())
+        return pause if patience is None else min(patience, pause)
+
+    def _on_time(self) -> None:
+        super()._on_time()
+        if self._pause_until and time.monotonic() >= self._pause_until:
+            self._pause_until = 0.0
+            self._refill()
 
     # --- the zygote ---
 
@@ -143,14 +170,24 @@ class PoolStage(Stage):
     # --- jars ---
 
     def _refill(self) -> None:
-        wanted = self._pool["size"] + len(self._asking) - len(self._ready)
-        while self._zygote is not None and not self._why and self._making < min(_MADE_AT_ONCE, wanted):
+        wanted = min(self._pool["size"] + len(self._asking) - len(self._ready), _MADE_AT_ONCE)
+        while self._zygote is not None and not self._why and not self._pause_until and self._making < wanted:
+            if len(self._runs) >= self._most:  # the others wait until one has ended
+                return
             try:
                 self._make_one()
             except (BrokenPipeError, ConnectionResetError):  # the zygote has died: that is heard of by itself
                 return
             except (OSError, SandboxUnavailableError) as error:
-                self._give_up(f"a jar could not be made: {error}")
+                self._failed(f"a jar could not be made: {error}")
+
+    def _failed(self, why: str) -> None:
+        """Try again in a moment: a run may hold what is missing, and it ends. But not for ever."""
+        now = time.monotonic()
+        self._failing_since = self._failing_since or now
+        self._pause_until = now + _PAUSE_SECONDS
+        if now - self._failing_since > _FAILING_SECONDS:
+            self._give_up(why)
 
     def _make_one(self) -> None:
         assert self._zygote is not None
@@ -178,7 +215,7 @@ class PoolStage(Stage):
             self._watch_run(run, observer, lambda: None if observer.on_readable() else self._forget(observer))
         elif word == "ready":
             self._making -= 1
-            self._failed = 0
+            self._failing_since = 0.0
             self._watch(run.init_fd, lambda: self._finish(run))
             self._ready.append(run)
             self._serve_waiting()
@@ -194,11 +231,10 @@ class PoolStage(Stage):
     def _miscarried(self, run: PoolRun, why: str) -> None:
         """A jar that does not hold, or was never one."""
         self._making -= 1
-        self._failed += not self._zygote_is_gone()
         refused = bool(run.problems)
         run.kill("canary" if refused else "gate")
         if refused and self._asking:
-            _message, descriptors = self._asking.popleft()
+            _message, descriptors = self._next_asking()
             self._hosts[run.name] = socket.socket(fileno=descriptors[0])
             close_all(descriptors[1:])
             self._answer(run)
@@ -209,15 +245,13 @@ class PoolStage(Stage):
             self._finish(run)
         if refused:
             self._give_up(f"a jar of this pool does not hold: {why}")
-        elif self._failed >= _TRIES:
-            self._give_up(f"no jar can be made any more: {why}")
-        else:
-            self._refill()
+        elif not self._zygote_is_gone():
+            self._failed(f"no jar can be made any more: {why}")
 
     def _give_up(self, why: str) -> None:
         self._why = why
         while self._asking:
-            _message, descriptors = self._asking.popleft()
+            _message, descriptors = self._next_asking()
             self._tell_fault(descriptors, why)
 
     def _tell_fault(self, descriptors: list[int], why: str) -> None:
@@ -228,18 +262,36 @@ class PoolStage(Stage):
     # --- runs ---
 
     def _do_run(self, message: wire.Message, descriptors: list[int]) -> None:
-        if self._why:
+        if self._why and not self._ready:
             self._tell_fault(descriptors, self._why)
         else:
-            self._asking.append((message, descriptors))
+            self._ask_for_one(message, descriptors)
             self._serve_waiting()
             if self._asking or len(self._ready) < self._pool["size"] // 2:
                 self._refill()
 
+    def _ask_for_one(self, message: wire.Message, descriptors: list[int], *, first: bool = False) -> None:
+        """Put a run among those that wait for a jar; if nobody wants it any more meanwhile, it is over."""
+        entry = (message, descriptors)
+        self._asking.insert(0 if first else len(self._asking), entry)
+        self._watch(descriptors[0], lambda: self._call_off(entry))
+
+    def _call_off(self, entry: tuple[wire.Message, list[int]]) -> None:
+        self._asking.remove(entry)
+        self._forget(entry[1][0])
+        _call_off(entry[1])
+
+    def _next_asking(self) -> tuple[wire.Message, list[int]]:
+        message, descriptors = self._asking.popleft()
+        self._forget(descriptors[0])
+        return message, descriptors
+
     def _serve_waiting(self) -> None:
         while self._asking and self._ready and not self._zygote_is_gone():
-            message, descriptors = self._asking.popleft()
-            if not _called_off(descriptors):
+            message, descriptors = self._next_asking()
+            if select.select([descriptors[0]], [], [], 0)[0]:
+                _call_off(descriptors)
+            else:
                 self._begin(self._ready.popleft(), message, descriptors)
 
     def _do_statistics(self, _message: wire.Message, _descriptors: list[int]) -> None:
@@ -254,7 +306,7 @@ class PoolStage(Stage):
         except (BrokenPipeError, ConnectionResetError):
             run.started = 0.0
             run.kill("unused")
-            self._asking.appendleft((message, descriptors))
+            self._ask_for_one(message, descriptors, first=True)
             return
         except OSError as error:
             run.started = 0.0
@@ -280,6 +332,9 @@ class PoolStage(Stage):
             return
         run.answered = True
         self._forget(host)
+        if run.ended_by == LAUNCHER_DIED:  # then the end of the file says it: the run has no result
+            host.close()
+            return
         with host, contextlib.suppress(OSError):
             wire.send(host, run.collect(), (run.workspace,) if run.workspace >= 0 else ())
 
@@ -303,9 +358,9 @@ class PoolStage(Stage):
 
     def _end(self, reason: str) -> None:
         super()._end(reason)
-        for _message, descriptors in self._asking:
-            close_all(descriptors)
-        self._asking.clear()
+        while self._asking:
+            _message, descriptors = self._next_asking()
+            self._tell_fault(descriptors, "the pool was closed before the run had begun")
         if self._zygote is not None:
             self._zygote.close()
             self._zygote = None
@@ -324,15 +379,19 @@ def _entrance(group: RunGroup | None) -> Iterator[list[int]]:
         os.close(opened)
 
 
-def _called_off(descriptors: list[int]) -> bool:
-    """Whether nobody wants the run any more that has waited for a jar: then it is over."""
-    if not select.select([descriptors[0]], [], [], 0)[0]:
-        return False
+def _call_off(descriptors: list[int]) -> None:
+    """A run that never began: its caller has ended it, or is gone."""
     with socket.socket(fileno=descriptors[0]) as host, contextlib.suppress(OSError):
         if (received := wire.receive(host)) is not None:
             wire.send(host, {**_NOTHING, "ended_by": received[0]["kill"]})
     close_all(descriptors[1:])
-    return True
+
+
+def _room_for_descriptors() -> int:
+    """How many this process may have, once it has asked for as many as it is allowed."""
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard if hard != resource.RLIM_INFINITY else 1 << 20
 
 
 _NOTHING: wire.Message = {

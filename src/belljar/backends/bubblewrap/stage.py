@@ -38,7 +38,8 @@ from belljar.limits.groups import JarGroup, RunGroup
 _SAMPLE_SECONDS = 0.01
 _SERVE_SECONDS = 60.0
 """How long a finished jar waits for its listeners to be served."""
-_LAUNCHER_DIED = "launcher"
+LAUNCHER_DIED = "launcher"
+"""Why a jar was ended whose launcher is gone."""
 _BENEATH = kernel.RESOLVE_BENEATH | kernel.RESOLVE_NO_SYMLINKS | kernel.RESOLVE_NO_MAGICLINKS
 
 
@@ -209,7 +210,7 @@ class Stage:
         self._forget(self._launcher_fd)
         if self._control.fileno() >= 0:
             _answer(self._control, {"error": "unavailable", **wire.LAUNCHER_DIED})
-        self._end(_LAUNCHER_DIED)
+        self._end(LAUNCHER_DIED)
 
     def _end(self, reason: str) -> None:
         """Ask for nothing more, and end every jar; the loop goes on until each is gone."""
@@ -481,7 +482,7 @@ class Stage:
                 self._forget(watched)
         end = run.collect()
         if host:
-            if run.ended_by != _LAUNCHER_DIED:  # then the end of the file says it: the run has no result
+            if run.ended_by != LAUNCHER_DIED:  # then the end of the file says it: the run has no result
                 _answer(host, end)
             host.close()
         run.close()

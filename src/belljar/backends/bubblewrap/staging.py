@@ -46,13 +46,15 @@ def build(plan: StagePlan, kernel_uid: int, *, launcher: int) -> Staged:
     for index, view in sorted(enumerate(plan.views), key=lambda entry: len(entry[1].jar_path)):
         make_view(index, view, plan, staged)
     kernel.restrict(layout.ROOT, CLOSED, recursive=False)
-    _limit_what_is_counted()
+    _limit_what_is_counted(plan.pool["most"] if plan.pool else 0)
     return staged
 
 
-def _limit_what_is_counted() -> None:
+def _limit_what_is_counted(more_namespaces: int) -> None:
     """What the kernel counts per user, all runs of this Sandbox together may use only so much of."""
-    for name, value in _NAMESPACE_LIMITS.items():
+    limits = dict(_NAMESPACE_LIMITS)
+    limits["max_user_namespaces"] += more_namespaces
+    for name, value in limits.items():
         if os.path.exists(f"/proc/sys/user/{name}"):
             _write(f"/proc/sys/user/{name}", str(value))
 

@@ -143,7 +143,7 @@ _CONDITIONAL = """
 CONDITIONAL = frozenset(_CONDITIONAL.split())
 
 # What a zygote may do beyond: make jars, with namespaces, mounts and filters of their own.
-ZYGOTE = frozenset({"clone", "mount", "mount_setattr", "seccomp"})
+ZYGOTE = frozenset({"clone", "mount", "mount_setattr", "seccomp", "unshare"})
 
 # What the supervisor is told of when a policy asks for file denials: calls that name a path.
 _FILE_CALLS = """

@@ -40,7 +40,7 @@ class _Socket:
 class End:
     """A `Channel` whose peer is a function; written to at once, and never full."""
 
-    tls = False
+    tls = full = False
 
     def __init__(self, peer: Callable[[bytes], None]) -> None:
         self._peer = peer

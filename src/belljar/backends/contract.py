@@ -229,6 +229,9 @@ class Jar(Protocol):
     def launch(self, plan: LaunchPlan, request: RunRequest, *, stdin: int | None, prepare: bool = False) -> Process:
         """Start a run. `stdin` is a descriptor to read from, or None. `prepare` hints that another run will follow."""
 
+    def prepare(self, plan: LaunchPlan, request: RunRequest) -> None:
+        """Have a jar wait for a run like this, as far as there is something to prepare. What fails, the run tells."""
+
     def read(self, mount: int, path: str, limit: int) -> bytes:
         """At most `limit` bytes of a regular file in the mount, through no link. Raises OSError as `open` would."""
 

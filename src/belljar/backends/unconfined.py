@@ -150,6 +150,9 @@ class UnconfinedJar(OpenedFiles):
                 return self._root(mount)
         return self._directory
 
+    def prepare(self, plan: LaunchPlan, request: RunRequest) -> None:
+        """There is nothing to prepare."""
+
     def launch(
         self,
         plan: LaunchPlan,

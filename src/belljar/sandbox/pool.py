@@ -1,39 +1,34 @@
-"""`Pool`: Python code in fresh jars that have been waiting for it."""
+"""`Pool`: code in fresh jars that have been waiting for it."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Self, cast
 
 from belljar.audit.state import state_directory
-from belljar.backends.contract import EnforcementReport, Entry, LaunchPlan
-from belljar.backends.hostile_files import open_beneath, walk
+from belljar.backends.runtimes import language_named
 from belljar.errors import PolicyError, UsageError
 from belljar.policy.models import Policy
 from belljar.policy.records import dataclass
 from belljar.sandbox.detect import open_best
 from belljar.sandbox.events import Finished, Output
 from belljar.sandbox.files import has_bytes
-from belljar.sandbox.inputs import Input, opened_input
-from belljar.sandbox.result import Artifact, RunResult
-from belljar.sandbox.running import Watch, make_result, new_run_id, refused_result
-from belljar.sandbox.sandbox import last, network_of, resolved
+from belljar.sandbox.inputs import Input
+from belljar.sandbox.result import RunResult
+from belljar.sandbox.sandbox import PolicyLike, last, resolved
 from belljar.sandbox.stream import Handle, Stream
+from belljar.sandbox.work import Work
 
 if TYPE_CHECKING:
     from belljar.backends.bubblewrap.backend import BubblewrapBackend
     from belljar.egress.events import Event
-    from belljar.sandbox.network import Network
+    from belljar.sandbox.clones import Clones
+    from belljar.sandbox.stock import Stock
 
-PolicyLike = Policy | str | os.PathLike[str] | Mapping[str, Any] | None
-
-_MOST_ARTIFACTS = 1000
 _MOST_TIMES = 1000
 _MOST_WORDS = 20_000
 
@@ -62,34 +57,25 @@ class PoolStatistics:
         )
 
 
-class _Work(NamedTuple):
-    """One run."""
-
-    code: bytes
-    name: str
-    arguments: tuple[str, ...]
-    files: Mapping[str, bytes]
-    artifacts: str | None
-
-
 class Pool:
-    """Runs Python code, each time in a jar that nobody has used and nobody will use again.
+    """Runs code, each time in a jar that nobody has used and nobody will use again.
 
-    An interpreter is up before the code comes, with `preload` imported: a run starts in about a millisecond. Runs share
-    nothing, no workspace either; files go in with `files=` and come out with `artifacts=`. For other languages, and for
-    a workspace of the host's, there is `Sandbox`.
+    Python on bubblewrap is up before the code comes, with `preload` imported: a run starts in about a millisecond. For
+    other languages, and on other backends, whole Sandboxes wait. Runs share nothing, no workspace either; files go in
+    with `files=` and come out with `artifacts=`.
 
     Args:
         policy: As for `Sandbox`.
-        size: How many jars are kept waiting.
-        preload: Modules that are imported once, for all runs. They must start no threads.
+        size: How many jars are kept waiting, for each language.
+        preload: Modules of Python's that are imported once, for all runs. They must start no threads.
+        backend: Which backend to use, instead of the policy's.
         overrides: `key=value`, as `--set` takes them.
         timeout: Instead of the policy's, as `30s`.
         on_egress: Called with each decision of the egress proxy, as it is made, from a thread of belljar's.
 
     Raises:
         PolicyError: the policy can't be read, or asks for what runs of a pool can't have.
-        PrerequisiteError: bubblewrap does not work on this host.
+        PrerequisiteError: no backend that the policy allows works on this host.
         SandboxUnavailableError: a module can't be preloaded.
     """
 
@@ -99,39 +85,35 @@ class Pool:
         *,
         size: int = 4,
         preload: Sequence[str] = (),
+        backend: str | None = None,
         overrides: Sequence[str] = (),
         timeout: str | None = None,
         on_egress: Callable[[Event], None] | None = None,
     ) -> None:
         if not 1 <= size <= 2000:
             raise UsageError(f"size is {size}: a pool keeps 1 to 2000 jars waiting")
-        self.policy = _resolved(policy, overrides, timeout)
+        self.policy = resolved(
+            policy, backend=backend, workspace=None, live=False, overrides=overrides, timeout=timeout
+        )
+        _refuse_shared(self.policy)
         self._lock = threading.Lock()
         self._running: set[Handle] = set()
         self._times: deque[float] = deque(maxlen=_MOST_TIMES)
         self._outcomes: dict[str, int] = {}
-        backend, _fallback = open_best(self.policy, state=state_directory())
-        if backend.name != "bubblewrap":
-            raise PolicyError(
-                f"a pool needs bubblewrap, and the policy's backend is {backend.name}",
-                hint="use a Sandbox, or backend: auto",
-            )
-        self._network = network_of(self.policy, on_egress)
-        self._planted = _in_workspace(self.policy, self._network)
-        trust = None
-        if self._network:
-            self._network.prepare()
-            trust = self._network.trust
-        self._plan, self._jars = cast("BubblewrapBackend", backend).open_pool(
-            self.policy, size=size, preload=preload, trust=trust
-        )
-        self._report = EnforcementReport((*self._plan.report.clauses, *self._jars.shortfalls), self._plan.report.unseen)
-        self._refused = self._report.refused_by(self.policy)
+        self._size, self._on_egress = size, on_egress
+        self._closed = False
+        self._stock: Stock | None = None
+        self._clones: Clones | None = None
+        chosen, _fallback = open_best(self.policy, state=state_directory())
+        self.backend_name = chosen.name
+        if chosen.name == "bubblewrap":
+            from belljar.sandbox.clones import Clones
 
-    @property
-    def plan(self) -> LaunchPlan:
-        """What each run's jar is made of, and how far each clause of the policy holds."""
-        return self._plan
+            self._clones = Clones(cast("BubblewrapBackend", chosen), self.policy, size, preload, on_egress)
+        elif preload:
+            raise UsageError(f"preload is for bubblewrap, and the policy's backend is {chosen.name}")
+        else:
+            self._other("python")
 
     def __enter__(self) -> Self:
         return self
@@ -145,6 +127,7 @@ class Pool:
         self,
         code: str | bytes,
         *,
+        language: str = "python",
         name: str = "",
         args: Sequence[str] = (),
         files: Mapping[str, str | bytes] | None = None,
@@ -155,6 +138,7 @@ class Pool:
 
         Args:
             code: The program.
+            language: `python`, `javascript` or `bash`.
             name: What its file is called, for tracebacks.
             args: Its arguments.
             files: What it finds in its workspace: content by path.
@@ -164,12 +148,15 @@ class Pool:
         Raises:
             SandboxUnavailableError: the jar broke. What the code itself does wrong is in the result.
         """
-        return last(self.stream(code, name=name, args=args, files=files, stdin=stdin, artifacts=artifacts))
+        return last(
+            self.stream(code, language=language, name=name, args=args, files=files, stdin=stdin, artifacts=artifacts)
+        )
 
     def stream(
         self,
         code: str | bytes,
         *,
+        language: str = "python",
         name: str = "",
         args: Sequence[str] = (),
         files: Mapping[str, str | bytes] | None = None,
@@ -177,78 +164,42 @@ class Pool:
         artifacts: str | os.PathLike[str] | None = None,
     ) -> Stream:
         """Run code, and yield its output as it is produced; the last event is `Finished`. Leaving it ends the run."""
-        if isinstance(args, str) or not all(
-            isinstance(word, str) and has_bytes(word) and "\0" not in word for word in args
-        ):
-            raise UsageError("arguments are a list of words", hint="each of them text, without NUL characters")
-        if sum(map(len, args)) > _MOST_WORDS:
-            raise UsageError(
-                f"the arguments are longer than {_MOST_WORDS} characters", hint="pass them in a file: files="
-            )
-        handle = Handle()
+        _check_words(args)
         content = {path: _bytes(text) for path, text in (files or {}).items()}
         for path in content:
             if not {"", ".", ".."}.isdisjoint(path.split("/")) or "\0" in path or not has_bytes(path):
                 raise UsageError(f"{path!r} is no path in the workspace", hint="give a relative one: data/input.csv")
-        run_id = new_run_id()
-        if self._refused:
-            result = refused_result(self.policy, self._plan, run_id, self._report, self._refused)
-            return Stream(handle, iter((Finished(result),)))
-        work = _Work(
-            _bytes(code), _usable(name), tuple(args), content, None if artifacts is None else os.fspath(artifacts)
-        )
-        return Stream(handle, self._events(handle, run_id, work, stdin))
+        into = None if artifacts is None else os.fspath(artifacts)
+        work = Work(_bytes(code), language_named(language), name, tuple(args), content, stdin, into)
+        handle = Handle()
+        return Stream(handle, self._events(handle, work))
 
-    def _events(self, handle: Handle, run_id: str, work: _Work, stdin: Input) -> Iterator[Output | Finished]:
-        started = time.monotonic()
-        with self._network.of_run(run_id, handle.kill) if self._network else contextlib.nullcontext() as network:
-            with opened_input(stdin) as given:
-                descriptor = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) if given is None else given
-                process = self._jars.start(
-                    work.code,
-                    name=work.name,
-                    arguments=work.arguments,
-                    files={**self._planted, **work.files},
-                    stdin=descriptor,
-                    timeout_seconds=self.policy.proc.timeout_seconds,
-                )
-                if given is None:
-                    os.close(descriptor)
+    def _events(self, handle: Handle, work: Work) -> Iterator[Output | Finished]:
+        clones = self._clones if work.language == "python" else None
+        events = clones.events(handle, work) if clones else self._other(work.language).events(handle, work)
+        with self._lock:
+            self._running.add(handle)
+        try:
+            for event in events:
+                if isinstance(event, Finished):
+                    self._count(event.result)
+                yield event
+        finally:
+            events.close()
             with self._lock:
-                self._running.add(handle)
-            try:
-                handle.started(process)
-                if network:
-                    network.serve(process)
-                watch = Watch(process, self.policy.proc.output_bytes)
-                yield from watch.events()
-                end = process.end()
-                if network:
-                    network.close()
-                    end = network.judged(end)
-                result = make_result(
-                    self.policy,
-                    self._plan,
-                    watch,
-                    end,
-                    run_id=run_id,
-                    report=self._report,
-                    started=started,
-                    artifacts=_made(process.workspace, {**self._planted, **work.files}),
-                    fallback_from=(),
-                    traffic=network.traffic if network else None,
-                )
-                self._count(result)
-                if work.artifacts is not None and result.artifacts:
-                    from belljar.sandbox.artifacts import save
+                self._running.discard(handle)
 
-                    save(process.workspace, [artifact.path for artifact in result.artifacts], work.artifacts)
-                yield Finished(result)
-            finally:
-                handle.ended()
-                with self._lock:
-                    self._running.discard(handle)
-                process.close()
+    def _other(self, language: str) -> Stock:
+        """The Sandboxes that wait for a language that is not cloned."""
+        with self._lock:
+            if self._closed:
+                raise UsageError("this Pool is closed")
+            if self._stock is None:
+                from belljar.sandbox.stock import Stock
+
+                self._stock = Stock(self.policy, self._size, self._on_egress)
+            self._stock.ask_for(language)
+            return self._stock
 
     def map(
         self, codes: Iterable[str | bytes], *, concurrency: int | None = None, ordered: bool = True
@@ -289,7 +240,12 @@ class Pool:
 
     def statistics(self) -> PoolStatistics:
         """What it has done so far, and what it has ready."""
-        seen = self._jars.statistics()
+        seen = {"waiting": 0, "running": 0, "queued": 0, "zygotes": 0}
+        if self._clones:
+            seen = self._clones.statistics()
+        if self._stock:
+            seen["waiting"] += self._stock.waiting
+            seen["running"] += self._stock.running
         with self._lock:
             times, outcomes = sorted(self._times), dict(self._outcomes)
         return PoolStatistics(
@@ -305,7 +261,13 @@ class Pool:
 
     def close(self) -> None:
         """End every run, and let go of every jar."""
-        self._jars.close()
+        with self._lock:
+            self._closed = True
+        self.kill("abandoned")
+        if self._clones:
+            self._clones.close()
+        if self._stock:
+            self._stock.close()
 
 
 def _next(pending: dict[Future[RunResult], Stream], *, ordered: bool) -> RunResult:
@@ -315,49 +277,31 @@ def _next(pending: dict[Future[RunResult], Stream], *, ordered: bool) -> RunResu
     return result
 
 
-def _resolved(policy: PolicyLike, overrides: Sequence[str], timeout: str | None) -> Policy:
-    return resolved(policy, backend=None, workspace=None, live=False, overrides=overrides, timeout=timeout)
+def _refuse_shared(policy: Policy) -> None:
+    shared = [mount.path for mount in policy.fs.mounts if mount.source is not None and mount.rw]
+    if shared:
+        raise PolicyError(
+            f"a pool's runs share nothing, so {shared[0]} can't be a directory of the host's that they write to",
+            hint="leave the workspace out, or mount it read-only",
+        )
+    if policy.net.publish:
+        raise PolicyError(
+            "a pool's runs can't publish a port: there may be many at once, and there is one port",
+            hint="use a Sandbox for a server",
+        )
 
 
-def _in_workspace(policy: Policy, network: Network | None) -> dict[str, bytes]:
-    """The canary tokens, as files that every run is given."""
-    planted = dict(network.planted) if network else {}
-    top = f"{policy.fs.workdir.rstrip('/')}/"
-    for path in planted:
-        if not path.startswith(top):
-            raise PolicyError(
-                f"net.canary_files: {path} is not in the workspace of a pool's runs", hint=f"put it beneath {top}"
-            )
-    return {path[len(top) :]: content for path, content in planted.items()}
+def _check_words(args: Sequence[str]) -> None:
+    if isinstance(args, str) or not all(isinstance(word, str) and has_bytes(word) for word in args):
+        raise UsageError("arguments are a list of words", hint="write str(…) around what is not text")
+    if any("\0" in word for word in args):
+        raise UsageError("an argument can't hold a NUL character")
+    if sum(map(len, args)) > _MOST_WORDS:
+        raise UsageError(f"the arguments are longer than {_MOST_WORDS} characters", hint="pass them in a file: files=")
 
 
 def _bytes(text: str | bytes) -> bytes:
     return text.encode() if isinstance(text, str) else text
-
-
-def _usable(name: str) -> str:
-    name = os.path.basename(name)
-    usable = name.isprintable() and len(os.fsencode(name)) < 200 and name not in ("", ".", "..")
-    return name if usable else "main.py"
-
-
-def _made(workspace: int, given: Mapping[str, bytes]) -> tuple[Artifact, ...]:
-    """The files that the run made, or that it was given and changed."""
-    if workspace < 0:
-        return ()
-    made = [
-        Artifact(entry.path, entry.size)
-        for entry in walk(workspace, own=True)
-        if entry.kind == "file" and not _is_as_given(workspace, entry, given.get(entry.path))
-    ]
-    return tuple(sorted(made, key=lambda artifact: artifact.path)[:_MOST_ARTIFACTS])
-
-
-def _is_as_given(workspace: int, entry: Entry, content: bytes | None) -> bool:
-    if content is None or len(content) != entry.size:
-        return False
-    with os.fdopen(open_beneath(workspace, entry.path, os.O_RDONLY, own=True), "rb") as file:
-        return file.read(len(content) + 1) == content
 
 
 __all__ = ["Pool", "PoolStatistics"]

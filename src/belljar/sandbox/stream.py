@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from typing import Self
+from typing import Protocol, Self
 
-from belljar.backends.contract import Process
 from belljar.sandbox.events import Finished, Output
 
 Event = Output | Finished
+
+
+class Killable(Protocol):
+    """A run that can be ended."""
+
+    def kill(self, reason: str) -> None:
+        """End it."""
 
 
 class Handle:
     """What can be done to a run from outside, before it has started, while it runs, and after it has ended."""
 
     def __init__(self) -> None:
-        self._process: Process | None = None
+        self._process: Killable | None = None
         self._killed = ""
 
-    def started(self, process: Process) -> None:
+    def started(self, process: Killable) -> None:
         """The run's process exists now; a kill that came earlier takes effect."""
         self._process = process
         if self._killed:

@@ -125,27 +125,16 @@ class BubblewrapJar(OpenedFiles):
         self, plan: LaunchPlan, request: RunRequest, *, stdin: int | None, prepare: bool = False
     ) -> BubblewrapProcess:
         """Start a run, in the jar that waits for it or in a new one. `prepare` has the next one wait."""
-        limits = dict(plan.limits)
         message = {
             "do": "run",
-            "timeout_seconds": limits.pop("timeout_seconds"),
+            "timeout_seconds": plan.limits["timeout_seconds"],
             "command": list(plan.argv),
             "env": dict(plan.env),
             "code_name": plan.stage["code_name"],
             "absent_at_first": plan.stage["absent_at_first"],
             "stdin": stdin is not None,
             "prepare": prepare,
-            "jar": {
-                "bwrap": plan.stage["bwrap"],
-                "arguments": plan.stage["arguments"],
-                "limits": {name: value for name, value in limits.items() if name != "output_bytes"},
-                "expect": plan.stage["expect"],
-                "memory_group": plan.stage["memory_group"],
-                "observe_files": request.explain_denials,
-                "observe_network": plan.stage["gateway_ports"] is None,  # else the proxy sees it all
-                "gateway_ports": plan.stage["gateway_ports"],
-                "publishes": plan.stage["publishes"],
-            },
+            "jar": _jar(plan, request),
         }
         ours, theirs = wire.pair()
         passed = [theirs.fileno(), *([] if stdin is None else [stdin])]
@@ -162,6 +151,11 @@ class BubblewrapJar(OpenedFiles):
         if plan.stage["gateway_ports"] or plan.stage["publishes"]:
             process.await_listeners()
         return process
+
+    def prepare(self, plan: LaunchPlan, request: RunRequest) -> None:
+        """Have a jar wait for a run like this."""
+        with self._lock, contextlib.suppress(OSError):  # a stage that has died is told of by the run
+            wire.send(self._control, {"do": "prepare", "jar": _jar(plan, request)})
 
     def _process(self, events: socket.socket) -> BubblewrapProcess:
         """The stage answers with the run's output and errors, as soon as there are processes to write them."""
@@ -249,6 +243,22 @@ class BubblewrapJar(OpenedFiles):
         """End the stage, and with it every run and mount."""
         self._control.close()
         LAUNCHER.bury_if_dead()
+
+
+def _jar(plan: LaunchPlan, request: RunRequest) -> wire.Message:
+    """What a jar is made of; jars of which this is equal can stand for each other."""
+    ours = ("timeout_seconds", "output_bytes")
+    return {
+        "bwrap": plan.stage["bwrap"],
+        "arguments": plan.stage["arguments"],
+        "limits": {name: value for name, value in plan.limits.items() if name not in ours},
+        "expect": plan.stage["expect"],
+        "memory_group": plan.stage["memory_group"],
+        "observe_files": request.explain_denials,
+        "observe_network": plan.stage["gateway_ports"] is None,  # else the proxy sees it all
+        "gateway_ports": plan.stage["gateway_ports"],
+        "publishes": plan.stage["publishes"],
+    }
 
 
 class BubblewrapProcess:

@@ -31,7 +31,7 @@ def compile_pool(policy: Policy, request: RunRequest, host: Host, *, size: int, 
         PolicyError: it asks for what runs of a pool can't have.
     """
     plan = compile_plan(policy, request, host)
-    _refuse_shared(policy)
+    _refuse_nested(policy)
     runtime = host.runtime("python") or find_runtime("python", policy)
     stage = stage_plan(policy, request, host)
     limits = {name: plan.limits[name] for name in Limits._fields} | {"helper_pids": _HELPERS}
@@ -66,13 +66,7 @@ def compile_pool(policy: Policy, request: RunRequest, host: Host, *, size: int, 
     return replace(plan, argv=(), stage={**plan.stage, "plan": staged})
 
 
-def _refuse_shared(policy: Policy) -> None:
-    shared = [mount.path for mount in policy.fs.mounts if mount.source is not None and mount.rw]
-    if shared:
-        raise PolicyError(
-            f"a pool's runs share nothing, so {shared[0]} can't be a directory of the host's that they write to",
-            hint="leave the workspace out, or mount it read-only: fs.mounts: [{host: …, path: …}]",
-        )
+def _refuse_nested(policy: Policy) -> None:
     fresh = [mount.path for mount in policy.fs.mounts if mount.source is None]
     for mount in policy.fs.mounts:
         if any(mount.path.startswith(f"{path.rstrip('/')}/") for path in fresh):
@@ -80,11 +74,6 @@ def _refuse_shared(policy: Policy) -> None:
                 f"in a pool {mount.path} can't lie in another mount that every run has anew",
                 hint="mount it elsewhere: beneath /data, or /mnt",
             )
-    if policy.net.publish:
-        raise PolicyError(
-            "a pool's runs can't publish a port: there may be many at once, and there is one port",
-            hint="use a Sandbox for a server",
-        )
 
 
 def _program() -> str:

@@ -295,6 +295,10 @@ class Stage:
             if code >= 0:
                 os.close(code)
 
+    def _do_prepare(self, message: wire.Message, _descriptors: list[int]) -> None:
+        """Have a jar wait for the first run."""
+        self._prepare(JarSpec.of(message["jar"]))
+
     def _refuse(self, host: socket.socket, message: wire.Message) -> None:
         """Tell the host why there is no run, and end the jar that was meant for it."""
         for name, other in list(self._hosts.items()):

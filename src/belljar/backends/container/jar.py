@@ -204,6 +204,10 @@ class ContainerJar:
         finally:
             self._starting = False
 
+    def prepare(self, plan: LaunchPlan, request: RunRequest) -> None:  # noqa: ARG002 - one is like another
+        """Have a container wait for the next run."""
+        self._prepare_next()
+
     def _go(
         self, spare: Waiting | None, plan: LaunchPlan, request: RunRequest, stdin: int | None, *, prepare: bool
     ) -> ContainerProcess | RefusedProcess:

@@ -1,0 +1,22 @@
+"""One run of a pool, as its caller asked for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from belljar.sandbox.inputs import Input
+
+
+class Work(NamedTuple):
+    """What to run, with what, and where its files go."""
+
+    code: bytes
+    language: str
+    name: str
+    arguments: tuple[str, ...]
+    files: Mapping[str, bytes]
+    """What it finds in its workspace: content by path."""
+    stdin: Input
+    artifacts: str | None
+    """A directory into which the files are copied that it made."""

@@ -255,6 +255,15 @@ def test_signals_to_the_first_process(pool: Pool, code: str) -> None:
     assert pool.run(code).outcome in (Outcome.OK, Outcome.FAILED)
 
 
+def test_many_jars_wait() -> None:
+    """So many that their descriptors have numbers beyond a thousand."""
+    with Pool(size=70) as pool:
+        deadline = time.monotonic() + 60
+        while pool.statistics().waiting < 70 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert [told(result) for result in pool.map(["print(1)"] * 80, concurrency=8)] == ["1\n"] * 80
+
+
 def test_more_runs_than_there_may_be_jars() -> None:
     """They wait, and all are run."""
     with Pool(size=1) as pool:

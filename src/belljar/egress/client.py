@@ -336,10 +336,11 @@ def _await_exit(pid: int) -> None:
     except ProcessLookupError:
         return
     with contextlib.closing(os.fdopen(descriptor)):
-        ended, _, _ = select.select([descriptor], [], [], _END_SECONDS)
-        if not ended:
+        poller = select.poll()  # `select` knows only the first 1024 descriptors
+        poller.register(descriptor, select.POLLIN)
+        if not poller.poll(1000 * _END_SECONDS):
             signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-            select.select([descriptor], [], [], _END_SECONDS)
+            poller.poll(1000 * _END_SECONDS)
     with contextlib.suppress(ChildProcessError):  # somebody else waits for every child of this process
         os.waitpid(pid, os.WNOHANG)
 

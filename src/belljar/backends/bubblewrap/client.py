@@ -140,7 +140,9 @@ def _await_exit(pid: int) -> bool:
     except ProcessLookupError:
         return False
     with contextlib.closing(os.fdopen(descriptor)):
-        select.select([descriptor], [], [], _END_SECONDS)
+        poller = select.poll()  # `select` knows only the first 1024 descriptors
+        poller.register(descriptor, select.POLLIN)
+        poller.poll(1000 * _END_SECONDS)
     try:
         waited, status = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:  # somebody else waits for every child of this process

@@ -145,7 +145,7 @@ class PoolStage(Stage):
 
     def _zygote_is_gone(self) -> bool:
         """Whether it has died, which may not have been heard of yet. It says nothing once it is up, but its end."""
-        return self._zygote is None or bool(select.select([self._zygote.fileno(), self._zygote_fd], [], [], 0)[0])
+        return self._zygote is None or _is_readable(self._zygote.fileno(), self._zygote_fd)
 
     def _on_zygote_end(self) -> None:
         """With it went every jar that was cloned from it. Those that run are lost; who waits gets another."""
@@ -289,7 +289,7 @@ class PoolStage(Stage):
     def _serve_waiting(self) -> None:
         while self._asking and self._ready and not self._zygote_is_gone():
             message, descriptors = self._next_asking()
-            if select.select([descriptors[0]], [], [], 0)[0]:
+            if _is_readable(descriptors[0]):
                 _call_off(descriptors)
             else:
                 self._begin(self._ready.popleft(), message, descriptors)
@@ -377,6 +377,14 @@ def _entrance(group: RunGroup | None) -> Iterator[list[int]]:
         yield [opened]
     finally:
         os.close(opened)
+
+
+def _is_readable(*descriptors: int) -> bool:
+    """Whether there is something to read from one of them, or its end. (`select` knows only the first 1024.)"""
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _call_off(descriptors: list[int]) -> None:

@@ -373,7 +373,8 @@ def _rehearse() -> None:
     sys.argv[:], sys.orig_argv[:], sys.path[:] = kept[:3]
     sys.excepthook, sys.modules["__main__"] = kept[3:]
     sys.path_importer_cache.clear()
-    gc.collect(0)
+    _let_go({"nothing": []})
+    _carefully(sys.stdout.flush)
 
 
 _REHEARSAL = """

@@ -130,6 +130,12 @@ class RunGroupV1:
             self._tasks = [os.open("tasks", flags, dir_fd=directory) for directory in _distinct(self.directories)]
         return self._tasks
 
+    def entered(self) -> None:
+        """Whoever enters has its own descriptors: close ours."""
+        for descriptor in self._tasks:
+            os.close(descriptor)
+        self._tasks = []
+
     def cgroup_fd(self) -> int | None:
         """None: only v2 has one directory for all controllers."""
         return None
@@ -191,9 +197,7 @@ class RunGroupV1:
             self._oom_event = None
         for parent in dict.fromkeys(self._parents[controller] for controller in self.directories):
             groupfs.remove_directory(parent, self.name, deadline=deadline)
-        for descriptor in self._tasks:
-            os.close(descriptor)
-        self._tasks = []
+        self.entered()
         _close_all(self.directories)
 
     def _members(self) -> set[int]:

@@ -133,6 +133,9 @@ class RunGroupV2:
         """None: on v2 the child is born in the group."""
         return []
 
+    def entered(self) -> None:
+        """There was nothing open for it."""
+
     def cgroup_fd(self) -> int | None:
         """The group's directory, for `fork_into`."""
         return self._directory

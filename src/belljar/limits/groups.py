@@ -34,6 +34,9 @@ class RunGroup(Protocol):
     def enter_fds(self) -> list[int]:
         """v1: descriptors to each of which the single-threaded child itself writes `0`. v2: none."""
 
+    def entered(self) -> None:
+        """Whoever enters has descriptors of its own: those of `enter_fds` are closed."""
+
     def cgroup_fd(self) -> int | None:
         """v2: the directory for `fork_into`. v1: None."""
 

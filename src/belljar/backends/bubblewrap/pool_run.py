@@ -60,7 +60,11 @@ class PoolRun(Run):
         if word == b"ready":
             pids = [struct.unpack("3i", data)[0] for _level, kind, data in ancillary if kind == socket.SCM_CREDENTIALS]
             try:
-                return "ready" if self.examine(pids[0]) else "; ".join(self.problems)
+                holds = self.examine(pids[0])
+                if self.io_fd >= 0:  # what was read and written is not told, and there may be many jars
+                    os.close(self.io_fd)
+                    self.io_fd = -1
+                return "ready" if holds else "; ".join(self.problems)
             except OSError as error:  # it died while we looked
                 return f"the jar could not be looked into: {error}"
         if word[:1] == b"{":

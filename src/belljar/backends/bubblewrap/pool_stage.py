@@ -35,8 +35,10 @@ _PAUSE_SECONDS = 0.2
 """After a jar that came to nothing."""
 _FAILING_SECONDS = 20.0
 """When nothing but failures came for so long, the pool gives up."""
-_DESCRIPTORS = 32
+_DESCRIPTORS = 18
 """More than the stage needs for one jar."""
+_LISTENERS = 12
+"""And for its gateway, beside two for each port."""
 
 
 class PoolStage(Stage):
@@ -60,11 +62,13 @@ class PoolStage(Stage):
         self._zygote_fd = -1
         self._zygote_pid = 0
         self._zygotes = 0
-        self._most = min(self._pool["most"], _room_for_descriptors() // _DESCRIPTORS)
+        ports = self._spec.gateway_ports
+        each = _DESCRIPTORS + (0 if ports is None else 2 * len(ports) + _LISTENERS)
+        self._most = min(self._pool["most"], _room_for_descriptors() // each)
         if self._most <= self._pool["size"]:
             raise SandboxUnavailableError(
                 f"{self._pool['size']} jars can't wait at once: this process may have too few files open",
-                hint=f"ulimit -n {(self._pool['size'] + 8) * _DESCRIPTORS}, or a smaller size",
+                hint=f"ulimit -n {(self._pool['size'] + 8) * each}, or a smaller size",
             )
         self._start_zygote()
         self._refill()
@@ -369,8 +373,12 @@ class PoolStage(Stage):
 @contextlib.contextmanager
 def _entrance(group: RunGroup | None) -> Iterator[list[int]]:
     """Descriptors to which the jar's first process writes to be in the group."""
-    if group is None or (directory := group.cgroup_fd()) is None:
-        yield group.enter_fds() if group else []
+    if group is None:
+        yield []
+        return
+    if (directory := group.cgroup_fd()) is None:
+        yield group.enter_fds()
+        group.entered()
         return
     opened = os.open("cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=directory)
     try:

@@ -61,7 +61,7 @@ class End:
         self.reading = False
 
     def write(self, data: bytes) -> None:
-        if not (self.closed or self.finished):
+        if data and not (self.closed or self.finished):
             self.sent += len(data)
             self._peer(data)
 

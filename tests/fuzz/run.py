@@ -43,7 +43,7 @@ def load(*, instrumented: bool) -> Any:
         return importlib.import_module("fuzz_targets")
 
 
-def by_atheris(name: str, seconds: int, kept: Path) -> None:
+def by_atheris(name: str, seconds: int, kept: Path, seed_number: int) -> None:
     """Does not return: libFuzzer ends the process, with a code other than 0 when something was found."""
     import atheris
 
@@ -53,18 +53,24 @@ def by_atheris(name: str, seconds: int, kept: Path) -> None:
     words = kept.parent / "tokens"
     lines = ['"' + "".join(f"\\x{byte:02x}" for byte in token) + '"\n' for token in targets.TOKENS]
     words.write_text("".join(lines))
-    options = {"max_total_time": seconds, "timeout": ONE_INPUT_SECONDS, "max_len": LONGEST, "rss_limit_mb": 2048}
+    options = {
+        "max_total_time": seconds,
+        "seed": seed_number,
+        "timeout": ONE_INPUT_SECONDS,
+        "max_len": LONGEST,
+        "rss_limit_mb": 2048,
+    }
     arguments = [f"-{key}={value}" for key, value in options.items()]
     arguments += [f"-dict={words}", f"-artifact_prefix={kept.parent}/{name}-", "-verbosity=0", "-print_final_stats=1"]
     atheris.Setup([sys.argv[0], *arguments, str(kept)], getattr(targets, name))
     atheris.Fuzz()
 
 
-def by_chance(name: str, seconds: int, kept: Path) -> None:
+def by_chance(name: str, seconds: int, kept: Path, seed_number: int) -> None:
     """Mutate the seeds at random, and see."""
     targets = load(instrumented=False)
     target: Callable[[bytes], None] = getattr(targets, name)
-    chance, count = random.Random(), 0
+    chance, count = random.Random(seed_number or None), 0
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         data = mutated(chance, chance.choice(targets.SEEDS[name]), targets.SEEDS[name], targets.TOKENS)
@@ -101,10 +107,10 @@ def mutated(chance: random.Random, data: bytes, seeds: list[bytes], tokens: tupl
     return bytes(out[:LONGEST])
 
 
-def fuzz_one(name: str, seconds: int, into: Path) -> None:
+def fuzz_one(name: str, seconds: int, into: Path, seed_number: int) -> None:
     kept = into / name
     kept.mkdir(parents=True, exist_ok=True)
-    (by_atheris if has_atheris() else by_chance)(name, seconds, kept)
+    (by_atheris if has_atheris() else by_chance)(name, seconds, kept, seed_number)
 
 
 def one_after_the_other(names: list[str], seconds: int) -> int:
@@ -135,10 +141,11 @@ def main() -> int:
     parser.add_argument(
         "--kept", metavar="DIRECTORY", type=Path, default=KEPT, help="with --here: instead of .cache/fuzz"
     )
+    parser.add_argument("--seed", type=int, default=0, help="with --here: the same inputs each time (default: others)")
     parser.add_argument("--replay", metavar="FILE", type=Path, help="run one input")
     options = parser.parse_args()
     if options.here:
-        fuzz_one(options.target[0], options.seconds, options.kept)
+        fuzz_one(options.target[0], options.seconds, options.kept, options.seed)
         return 0
     targets = load(instrumented=False)
     unknown = set(options.target) - set(targets.TARGETS)

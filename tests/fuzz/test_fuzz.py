@@ -61,6 +61,8 @@ def _fails(target: Callable[[bytes], None], seed: bytes) -> bool:
 
 @pytest.mark.slow
 def test_mutations(tmp_path: Path) -> None:
-    command = [sys.executable, str(Path(__file__).with_name("run.py")), "--here", "--seconds", str(SECONDS)]
-    done = subprocess.run([*command, "--kept", str(tmp_path), EVERYTHING], capture_output=True, text=True, check=False)
+    """The same inputs for every commit, as far as the time goes; `make fuzz` tries others."""
+    program = str(Path(__file__).with_name("run.py"))
+    command = [sys.executable, program, "--here", "--seed", "1", "--seconds", str(SECONDS), "--kept", str(tmp_path)]
+    done = subprocess.run([*command, EVERYTHING], capture_output=True, text=True, check=False)
     assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]

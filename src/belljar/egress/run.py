@@ -314,18 +314,16 @@ class Run:
         self.closed = True
         self._sweeping.cancel()
         self._stop_accepting()
-        watched = [*self._others, *(sock for sock, _skipped in self._packet_sockets)]
-        for sock in watched:
+        for sock, _accepted in self._listening:
+            sock.close()
+        for sock in self._others:
             self._loop.remove_reader(sock)
-        # In a thread: the kernel waits for all its processors before it lets go of some of them.
-        self._loop.run_in_executor(None, _close_all, [*(sock for sock, _accepted in self._listening), *watched])
+            sock.close()
+        for sock, _skipped in self._packet_sockets:  # the kernel waits for all its processors before it lets one go
+            self._loop.remove_reader(sock)
+            self._loop.run_in_executor(None, sock.close)
         for connection in list(self._connections):
             connection.close()
         if self._untold:
             detail = f"{self._untold} more refusals of other names and ports"
             self.tell("proxy", "", 0, Verdict(allowed=False, reason="limit", detail=detail))
-
-
-def _close_all(sockets: list[socket.socket]) -> None:
-    for sock in sockets:
-        sock.close()

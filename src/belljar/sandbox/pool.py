@@ -90,8 +90,10 @@ class Pool:
         timeout: str | None = None,
         on_egress: Callable[[Event], None] | None = None,
     ) -> None:
-        if not 1 <= size <= 2000:
-            raise UsageError(f"size is {size}: a pool keeps 1 to 2000 jars waiting")
+        if isinstance(preload, str):
+            raise UsageError("preload is a list of modules, not one name", hint=f"preload=[{preload!r}]")
+        if not isinstance(size, int) or not 1 <= size <= 2000:
+            raise UsageError(f"size is {size!r}: a pool keeps 1 to 2000 jars waiting")
         self.policy = resolved(
             policy, backend=backend, workspace=None, live=False, overrides=overrides, timeout=timeout
         )
@@ -301,6 +303,8 @@ def _check_words(args: Sequence[str]) -> None:
 
 
 def _bytes(text: str | bytes) -> bytes:
+    if not isinstance(text, str | bytes):
+        raise UsageError(f"code and files are text or bytes, and this is {type(text).__name__}")
     return text.encode() if isinstance(text, str) else text
 
 

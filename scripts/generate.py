@@ -138,6 +138,8 @@ def _cell(key: str, value: Any) -> str:
         return show_size(size(value) or 0)
     if KEYS[key].kind is Kind.TIME:
         return show_time(milliseconds(value) or 0)
+    if KEYS[key].kind is Kind.SECONDS:
+        return show_time(milliseconds(value * 1000) or 0)
     if key == "fs.mounts":
         return ", ".join(f"{mount['path']} ({'writable' if mount['rw'] else 'read-only'}, empty)" for mount in value)
     if isinstance(value, list):
@@ -252,7 +254,7 @@ def _range(key: Any) -> str:
     low, high = f"{key.minimum:g}", f"{key.maximum:.15g}"
     if key.kind is Kind.SIZE:
         low, high = show_size(int(key.minimum)), show_size(int(key.maximum))
-    elif key.kind is Kind.TIME:
+    elif key.kind in (Kind.TIME, Kind.SECONDS):
         low, high = show_time(int(key.minimum)), show_time(int(key.maximum))
     return f"{key.kind}, {low} to {high}" if key.maximum else str(key.kind)
 

@@ -28,6 +28,7 @@ from belljar.backends.contract import (
 )
 from belljar.backends.hostile_files import OpenedFiles
 from belljar.backends.runtimes import find_runtime
+from belljar.backends.session_clauses import session_clauses
 from belljar.errors import UsageError
 from belljar.policy.keys import CLAUSES
 from belljar.policy.models import ContainerPolicy, Mount, Policy
@@ -112,6 +113,7 @@ def _report(policy: Policy) -> EnforcementReport:
     return EnforcementReport(
         tuple(Clause(key, Status.UNSUPPORTED, "nothing", _NOTHING) for key in lost)
         + tuple(Clause(key, Status.ENFORCED, by) for key, by in held.items())
+        + session_clauses()
     )
 
 

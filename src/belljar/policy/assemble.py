@@ -17,6 +17,7 @@ from belljar.policy.models import (
     Policy,
     ProcPolicy,
     PythonPolicy,
+    SessionPolicy,
 )
 from belljar.policy.problems import Problems, place
 
@@ -73,6 +74,12 @@ def _policy(values: Layer, digest: str, *, dangerous: bool) -> Policy:
             redact_pii=one("logging.redact_pii", True),  # noqa: FBT003
         ),
         container=_container(values),
+        session=SessionPolicy(
+            idle_seconds=one("session.idle_s", SessionPolicy().idle_seconds),
+            max_age_seconds=one("session.max_age_s", SessionPolicy().max_age_seconds),
+            max_sessions=one("session.max_sessions", SessionPolicy().max_sessions),
+            keep_seconds=one("session.keep_s", SessionPolicy().keep_seconds),
+        ),
         credentials=MappingProxyType({name: item.value for name, item in one("credentials", {}).items()}),
         backend=one("backend", "auto"),
         fallback=many("fallback"),

@@ -270,7 +270,7 @@ def _shown(key: str, value: Any) -> str:
         return "no limit"
     if KEYS[key].kind is Kind.SIZE:
         return units.show_size(value)
-    if KEYS[key].kind is Kind.TIME:
+    if KEYS[key].kind in (Kind.TIME, Kind.SECONDS):
         return units.show_time(round(value * 1000))
     return f"{value:g}" if isinstance(value, float) else ", ".join(value) if isinstance(value, tuple) else found(value)
 

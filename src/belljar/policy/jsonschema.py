@@ -72,6 +72,9 @@ def _form(key: Key) -> dict[str, Any]:
             return {"anyOf": [in_mb, {"type": "string", "pattern": SIZE_PATTERN}]}
         case Kind.TIME:
             return {"anyOf": [{"type": "number", **number}, {"type": "string", "pattern": TIME_PATTERN}]}
+        case Kind.SECONDS:
+            in_seconds = {"type": "number", "minimum": key.minimum / 1000, "maximum": key.maximum / 1000}
+            return {"anyOf": [in_seconds, {"type": "string", "pattern": TIME_PATTERN}]}
         case Kind.BOOLEAN:
             return {"type": "boolean"}
         case Kind.JAR_PATH:

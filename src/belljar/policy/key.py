@@ -20,6 +20,7 @@ class Kind(StrEnum):
     NUMBER = "number"
     SIZE = "size"
     TIME = "time"
+    SECONDS = "time in seconds"
     BOOLEAN = "boolean"
     JAR_PATH = "path in the jar"
     MOUNT_PATH = "path in the jar that is free"

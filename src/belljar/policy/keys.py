@@ -1,13 +1,15 @@
 """Every key of a policy file, once: its kind, range, meaning and example.
 
 The validator, the ceiling, the JSON Schema, the reference page and the file that `belljar init` writes all come from
-this table; the keys of the network are in `net_keys`. A key that is in neither does not exist.
+this table; the keys of the network are in `net_keys`, those of sessions in `session_keys`. A key
+that is in none of them does not exist.
 """
 
 from __future__ import annotations
 
 from belljar.policy.key import Bound, Key, Kind
 from belljar.policy.net_keys import CREDENTIAL_KEYS, METHODS, NET_KEYS
+from belljar.policy.session_keys import SESSION_KEYS
 from belljar.policy.units import MB
 
 BACKENDS = ("auto", "bubblewrap", "landlock", "seatbelt", "docker", "podman", "gvisor", "unconfined")
@@ -264,6 +266,7 @@ _TABLE = (
         Bound.ORDER,
         choices=("never", "missing"),
     ),
+    *SESSION_KEYS,
     *CREDENTIAL_KEYS,
 )
 

@@ -58,6 +58,12 @@ def to_mapping(policy: Policy) -> dict[str, Any]:
             "ports": list(policy.container.ports),
             "pull": policy.container.pull,
         },
+        "session": {
+            "idle_s": _number(policy.session.idle_seconds),
+            "max_age_s": _number(policy.session.max_age_seconds),
+            "max_sessions": policy.session.max_sessions,
+            "keep_s": _number(policy.session.keep_seconds),
+        },
         "credentials": {name: _credential(item) for name, item in policy.credentials.items()},
     }
 

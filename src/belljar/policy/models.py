@@ -173,6 +173,16 @@ class LoggingPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionPolicy:
+    """How long a session may live, and how many there may be."""
+
+    idle_seconds: float = 1800.0
+    max_age_seconds: float = 28_800.0
+    max_sessions: int = 32
+    keep_seconds: float = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
 class ContainerPolicy:
     """What a container engine is asked for; another backend has no use for it, and its report says so."""
 
@@ -203,6 +213,7 @@ class Policy:
     python: PythonPolicy
     logging: LoggingPolicy
     container: ContainerPolicy = ContainerPolicy()
+    session: SessionPolicy = SessionPolicy()
     credentials: Mapping[str, Credential] = field(default_factory=_nothing)
     backend: str = "auto"
     fallback: tuple[str, ...] = ()

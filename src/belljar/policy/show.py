@@ -181,6 +181,7 @@ def _measure(policy: Policy, key: str) -> float:
     section, _, name = key.partition(".")
     names = {"size_mb": "size_bytes", "mem_mb": "mem_bytes", "timeout_ms": "timeout_seconds"}
     names |= {"file_size_mb": "file_size_bytes", "output_mb": "output_bytes", "budget_mb": "budget_bytes"}
+    names |= {"idle_s": "idle_seconds", "max_age_s": "max_age_seconds", "keep_s": "keep_seconds"}
     value = getattr(getattr(policy, section), names.get(name, name))
     return math.inf if value is None else float(value)
 

@@ -103,6 +103,16 @@ def time(key: Key, node: Node) -> float:
     return value / 1000
 
 
+def seconds(key: Key, node: Node) -> float:
+    """Seconds, and seconds is what a plain number means."""
+    plain = not isinstance(node.value, bool) and isinstance(node.value, int | float)
+    value = units.milliseconds(node.value * 1000 if plain else node.value)
+    if value is None or not _within(value, key):
+        low, high = units.show_time(int(key.minimum)), units.show_time(int(key.maximum))
+        raise InvalidError(f"wanted a time from {low} to {high}, in seconds or like '30m', found {node.described}")
+    return value / 1000
+
+
 def boolean(_key: Key, node: Node) -> bool:
     """`true` or `false`; YAML 1.1's other words are told apart in the error."""
     if not isinstance(node.value, bool):
@@ -216,6 +226,7 @@ SCALARS: dict[Kind, Callable[[Key, Node], Any]] = {
     Kind.NUMBER: number,
     Kind.SIZE: size,
     Kind.TIME: time,
+    Kind.SECONDS: seconds,
     Kind.BOOLEAN: boolean,
     Kind.JAR_PATH: jar_path,
     Kind.MOUNT_PATH: mount_path,

@@ -15,13 +15,16 @@ if TYPE_CHECKING:
     from belljar.policy.models import Policy
     from belljar.sandbox.aio import AsyncSandbox
     from belljar.sandbox.aio_pool import AsyncPool
+    from belljar.sandbox.aio_session import AsyncSession
     from belljar.sandbox.pool import Pool
     from belljar.sandbox.result import RunResult
     from belljar.sandbox.sandbox import Sandbox, run
+    from belljar.sandbox.session import Session
 
 __all__ = [
     "AsyncPool",
     "AsyncSandbox",
+    "AsyncSession",
     "BelljarError",
     "Policy",
     "PolicyError",
@@ -30,12 +33,14 @@ __all__ = [
     "RunResult",
     "Sandbox",
     "SandboxUnavailableError",
+    "Session",
     "run",
 ]
 
 _HOMES = {
     "AsyncPool": "belljar.sandbox.aio_pool",
     "AsyncSandbox": "belljar.sandbox.aio",
+    "AsyncSession": "belljar.sandbox.aio_session",
     "BelljarError": "belljar.errors",
     "Policy": "belljar.policy.models",
     "PolicyError": "belljar.errors",
@@ -44,6 +49,7 @@ _HOMES = {
     "RunResult": "belljar.sandbox.result",
     "Sandbox": "belljar.sandbox.sandbox",
     "SandboxUnavailableError": "belljar.errors",
+    "Session": "belljar.sandbox.session",
     "run": "belljar.sandbox.sandbox",
 }
 

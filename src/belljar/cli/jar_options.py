@@ -65,13 +65,14 @@ def make_sandbox(parsed: Parsed) -> Sandbox:
         backend=parsed.text("--backend"),
         workspace=parsed.text("--workspace"),
         live=parsed.flag("--live"),
-        overrides=[*parsed.texts("--set"), *_published(parsed)],
+        overrides=[*parsed.texts("--set"), *published(parsed)],
         timeout=parsed.text("--timeout"),
         one_shot=True,
     )
 
 
-def _published(parsed: Parsed) -> list[str]:
+def published(parsed: Parsed) -> list[str]:
+    """The ports that were asked for, as an override of the policy. Raises UsageError."""
     ports = parsed.texts("--publish")
     if wrong := [port for port in ports if not port.replace(":", "", 1).isdigit()]:
         raise UsageError(f"--publish {wrong[0]}: wanted a port", hint="--publish 8000, or --publish 18000:8000")

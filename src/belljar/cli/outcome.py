@@ -22,13 +22,16 @@ _WORDS = {
 
 def exit_code(result: RunResult) -> int:
     """What belljar exits with after this run."""
-    if result.outcome in _CODES:
-        return _CODES[result.outcome]
-    if result.exit_code is not None:
-        return result.exit_code & 0xFF
+    if result.outcome in _CODES or result.exit_code is not None or not result.signal:
+        return step_exit_code(result.outcome, 125 if result.exit_code is None else result.exit_code)
     import signal
 
-    return 128 + signal.Signals[result.signal] if result.signal else 125
+    return 128 + signal.Signals[result.signal]
+
+
+def step_exit_code(outcome: Outcome, code: int) -> int:
+    """The same, for what ended by no signal."""
+    return _CODES.get(outcome, code & 0xFF)
 
 
 def report(result: RunResult, *, quiet: bool, explained: bool) -> str:

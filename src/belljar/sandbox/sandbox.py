@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from belljar.audit.state import state_directory
-from belljar.backends.contract import EnforcementReport, Jar, LaunchPlan, RunRequest
+from belljar.backends.contract import ChangedTree, EnforcementReport, Entry, Jar, LaunchPlan, Process, RunRequest
 from belljar.backends.runtimes import language_named
 from belljar.errors import BelljarError, UsageError
 from belljar.policy.models import Policy
@@ -25,11 +25,11 @@ from belljar.sandbox.stream import Handle, Stream
 if TYPE_CHECKING:
     from belljar.egress.events import Event
     from belljar.sandbox.changes import Changes
-    from belljar.sandbox.network import Network
+    from belljar.sandbox.network import Network, RunNetwork
 
 PolicyLike = Policy | str | os.PathLike[str] | Mapping[str, Any] | None
 
-_MAX_ARTIFACTS = 1000
+MAX_ARTIFACTS = 1000
 _CLOCK_TICK_NS = 5_000_000
 """File times are those of the last clock tick, up to 4 ms before the moment they stand for."""
 
@@ -196,12 +196,50 @@ class Sandbox:
         self, handle: Handle, plan: LaunchPlan, request: RunRequest, run_id: str, stdin: Input
     ) -> Iterator[Output | Finished]:
         started = time.monotonic()
-        jar = self._open(plan)
-        report = EnforcementReport((*plan.report.clauses, *jar.shortfalls), plan.report.unseen)
+        report = self.report(plan)
         if refused := report.refused_by(self.policy):
             yield Finished(refused_result(self.policy, plan, run_id, report, refused))
             return
         since_ns = max(time.time_ns() - _CLOCK_TICK_NS, self._last_end_ns)
+        with self.launched(handle, plan, request, run_id, stdin) as (process, network):
+            watch = Watch(process, self.policy.proc.output_bytes)
+            yield from watch.events()
+            end = process.end()
+            if network:
+                network.close()
+                end = network.judged(end)
+            artifacts = self._artifacts(since_ns)
+            self._last_end_ns = time.time_ns()
+            yield Finished(
+                make_result(
+                    self.policy,
+                    plan,
+                    watch,
+                    end,
+                    run_id=run_id,
+                    report=report,
+                    started=started,
+                    artifacts=artifacts,
+                    fallback_from=self.fallback_from,
+                    traffic=network.traffic if network else None,
+                )
+            )
+
+    def compiled(self, code: bytes, name: str, policy: Policy) -> tuple[RunRequest, LaunchPlan]:
+        """The plan of a run in this jar under limits of its own. For belljar itself, as `launched`."""
+        request = self._request(code, None, "python", name, (), explain_denials=False)
+        return request, self._backend.compile(policy, request)
+
+    def report(self, plan: LaunchPlan) -> EnforcementReport:
+        """That of the plan, and what was found out on the real directories."""
+        return EnforcementReport((*plan.report.clauses, *self._open(plan).shortfalls), plan.report.unseen)
+
+    @contextlib.contextmanager
+    def launched(
+        self, handle: Handle, plan: LaunchPlan, request: RunRequest, run_id: str, stdin: Input
+    ) -> Iterator[tuple[Process, RunNetwork | None]]:
+        """A run in progress, with its network. For belljar itself: `stream` is what everyone else wants."""
+        jar = self._open(plan)
         with self._network.of_run(run_id, handle.kill) if self._network else contextlib.nullcontext() as network:
             with opened_input(stdin) as descriptor:
                 process = jar.launch(plan, request, stdin=descriptor, prepare=not self._one_shot)
@@ -211,28 +249,7 @@ class Sandbox:
                 handle.started(process)
                 if network:
                     network.serve(process)
-                watch = Watch(process, self.policy.proc.output_bytes)
-                yield from watch.events()
-                end = process.end()
-                if network:
-                    network.close()
-                    end = network.judged(end)
-                artifacts = self._artifacts(jar, since_ns)
-                self._last_end_ns = time.time_ns()
-                yield Finished(
-                    make_result(
-                        self.policy,
-                        plan,
-                        watch,
-                        end,
-                        run_id=run_id,
-                        report=report,
-                        started=started,
-                        artifacts=artifacts,
-                        fallback_from=self.fallback_from,
-                        traffic=network.traffic if network else None,
-                    )
-                )
+                yield process, network
             finally:
                 handle.ended()
                 with self._lock:
@@ -276,17 +293,42 @@ class Sandbox:
 
     def save_artifacts(self, result: RunResult, directory: str | os.PathLike[str]) -> list[str]:
         """Copy the files that the run made or changed into a directory of the host's. The paths that were written."""
+        return self.save_files([artifact.path for artifact in result.artifacts], os.fspath(directory))
+
+    def save_files(self, paths: Sequence[str], directory: str) -> list[str]:
+        """Copy files of the workspace into a directory of the host's. The paths that were written."""
         from belljar.sandbox.artifacts import save
 
         index = self._workspace_index()
-        if index is None or not result.artifacts:
+        if index is None or not paths:
             return []
-        paths = [artifact.path for artifact in result.artifacts]
         changed = self._open().changes(index, only=paths)
         try:
-            return save(changed.descriptor, paths, os.fspath(directory))
+            return save(changed.descriptor, paths, directory)
         finally:
             os.close(changed.descriptor)
+
+    @property
+    def keeps_files(self) -> bool:
+        """Whether what the code writes in its workspace is the jar's own, and gone with it."""
+        return self._workspace_index() is not None
+
+    @property
+    def workspace_base(self) -> str | None:
+        """The host's directory of which the jar holds the changes, if there is one."""
+        index = self._workspace_index()
+        return None if index is None else self.policy.fs.mounts[index].source
+
+    def workspace_tree(self) -> tuple[ChangedTree, str | None]:
+        """What the jar holds of its workspace, to be closed by the caller; and `workspace_base`.
+
+        Raises:
+            UsageError: the workspace is a directory of the host's, shown live.
+        """
+        index = self._workspace_index()
+        if index is None:
+            raise UsageError("the workspace is the host's own directory: there is nothing that the jar keeps")
+        return self._open().changes(index), self.workspace_base
 
     def _workspace_index(self) -> int | None:
         """The mount that the code works in, if what it writes there is the jar's own."""
@@ -295,23 +337,26 @@ class Sandbox:
                 return index
         return None
 
-    def _artifacts(self, jar: Jar, since_ns: int) -> tuple[Artifact, ...]:
+    def _artifacts(self, since_ns: int) -> tuple[Artifact, ...]:
+        """The files that runs made or changed since then; the first thousand."""
+        made = [Artifact(entry.path, entry.size) for entry in self.made_files() if entry.changed_ns >= since_ns]
+        return tuple(sorted(made, key=lambda artifact: artifact.path)[:MAX_ARTIFACTS])
+
+    def made_files(self) -> list[Entry]:
+        """The files of the workspace that runs made or changed, and that the host did not write itself."""
         index = self._workspace_index()
         if index is None:
-            return ()
+            return []
         try:
-            made = [
-                Artifact(entry.path, entry.size)
-                for entry in jar.changed(index)
-                if entry.kind == "file"
-                and entry.changed_ns >= since_ns
-                and self._written.get((index, entry.path)) != entry.changed_ns
+            return [
+                entry
+                for entry in self._open().changed(index)
+                if entry.kind == "file" and self._written.get((index, entry.path)) != entry.changed_ns
             ]
         except (BelljarError, OSError):
             if self._closed:  # by another thread, meanwhile: the workspace is gone, the result is not
-                return ()
+                return []
             raise
-        return tuple(sorted(made, key=lambda artifact: artifact.path)[:_MAX_ARTIFACTS])
 
     # --- the jar ---
 

@@ -1,0 +1,257 @@
+"""A session's run, seen from outside: the keeper in its jar, what it says sorted by interpreter, and its end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+
+from belljar.backends.contract import Process
+from belljar.errors import BelljarError, SandboxUnavailableError
+from belljar.sandbox import session_wire as wire
+from belljar.sandbox.network import RunNetwork
+from belljar.sandbox.result import RunResult
+from belljar.sandbox.running import Watch, make_result, new_run_id, refused_result
+from belljar.sandbox.sandbox import Sandbox
+from belljar.sandbox.session_program import program
+from belljar.sandbox.stream import Handle
+
+_PIECE = 1 << 16
+_TICK_SECONDS = 0.001
+_FAULT_BYTES = 1 << 14
+"""How much of what the keeper itself says about a fault is kept."""
+
+Frame = tuple[bytes, bytes]
+"""Kind and payload."""
+
+
+class Inbox:
+    """What one interpreter said and nobody has taken yet. Bounded: what the code prints beyond its limit is dropped."""
+
+    def __init__(self, changed: threading.Condition, limit: int) -> None:
+        self._changed = changed
+        self._limit = limit
+        self._frames: deque[Frame] = deque()
+        self._taken = 0
+        self.over = False
+        """Whether more was said than may be."""
+
+    def put(self, kind: bytes, payload: bytes) -> None:
+        """Called with the lock held."""
+        if kind in (wire.STDOUT, wire.STDERR, wire.SHOWN):
+            room = self._limit - self._taken
+            if len(payload) > room:
+                self.over = True
+                payload = b"" if kind == wire.SHOWN else payload[: max(0, room)]
+                if not payload:
+                    self._changed.notify_all()
+                    return
+            self._taken += len(payload)
+        self._frames.append((kind, payload))
+        self._changed.notify_all()
+
+    def take(self) -> Frame | None:
+        """The next frame, if there is one. Called with the lock held."""
+        return self._frames.popleft() if self._frames else None
+
+    def renew(self) -> None:
+        """A step begins: what was printed since the last one counts as its own."""
+        self._taken = sum(len(payload) for _kind, payload in self._frames)
+        self.over = False
+
+
+class Live:
+    """The run of a session. A thread of its own listens, so that an end or idleness is noticed at once.
+
+    Raises:
+        SandboxUnavailableError: the jar could not be made.
+    """
+
+    def __init__(self, sandbox: Sandbox, *, lifetime: float, idle: float, on_end: Callable[[Live, str], None]) -> None:
+        self._sandbox = sandbox
+        self._policy = sandbox.policy
+        self._idle = idle
+        self._on_end = on_end
+        self.run_id = new_run_id()
+        self._handle = Handle()
+        self._stack = ExitStack()
+        self.changed = threading.Condition()
+        self._inboxes: dict[int, Inbox] = {}
+        self.busy = 0
+        """Steps in progress. While there is none, the time since `used` counts."""
+        self.used = time.monotonic()
+        self.result: RunResult | None = None
+        """How it ended, once it has."""
+        self.fault: BelljarError | None = None
+        self.ended = False
+        self.gone: dict[int, int | None] = {}
+        """The interpreters that have ended, with the status of each, if anyone knows it."""
+        self.why = ""
+        """Why belljar itself ended it, if it did."""
+        self._orders = -1
+        self._launch(lifetime)
+
+    def _launch(self, lifetime: float) -> None:
+        policy = replace(self._policy, proc=replace(self._policy.proc, timeout_seconds=lifetime))
+        request, plan = self._sandbox.compiled(program(), "session.py", policy)
+        started = time.monotonic()
+        report = self._sandbox.report(plan)
+        if refused := report.refused_by(self._policy):
+            self.result = refused_result(self._policy, plan, self.run_id, report, refused)
+            raise SandboxUnavailableError(self.result.reason)
+        reader, self._orders = os.pipe2(os.O_CLOEXEC)
+        self._stack.callback(self._hang_up)
+        os.set_blocking(self._orders, False)
+        try:
+            launched = self._sandbox.launched(self._handle, plan, request, self.run_id, reader)
+            self._process, self._network = self._stack.enter_context(launched)
+        except BaseException:
+            self._stack.close()
+            raise
+        finally:
+            os.close(reader)
+
+        def finish(watch: Watch) -> RunResult:
+            end = self._process.end()
+            if self._network:
+                self._network.close()
+                end = self._network.judged(end)
+            return make_result(
+                self._policy,
+                plan,
+                watch,
+                end,
+                run_id=self.run_id,
+                report=report,
+                started=started,
+                artifacts=(),
+                fallback_from=self._sandbox.fallback_from,
+                traffic=self._network.traffic if self._network else None,
+            )
+
+        # A daemon: a program that forgets to close a session must be able to end.
+        self._thread = threading.Thread(target=self._listen, args=(finish,), name="belljar-session", daemon=True)
+        self._thread.start()
+
+    def _hang_up(self) -> None:
+        with self.changed:
+            if self._orders >= 0:
+                os.close(self._orders)
+                self._orders = -1
+
+    @property
+    def process(self) -> Process:
+        """The run."""
+        return self._process
+
+    @property
+    def network(self) -> RunNetwork | None:
+        """Its network."""
+        return self._network
+
+    def inbox(self, number: int) -> Inbox:
+        """That of an interpreter."""
+        with self.changed:
+            return self._inboxes.setdefault(number, Inbox(self.changed, self._policy.proc.output_bytes))
+
+    # --- orders ---
+
+    def send(self, kind: bytes, number: int, payload: bytes, deadline: float) -> bool:
+        """Give the keeper an order. False if it takes none: then it has ended, or is not what it was."""
+        rest = memoryview(wire.encode(kind, number, payload))
+        while rest:
+            with self.changed:
+                if self.ended or self._orders < 0:
+                    return False
+                try:
+                    rest = rest[os.write(self._orders, rest[: 1 << 20]) :]
+                except BlockingIOError:
+                    pass
+                except OSError:
+                    return False
+                else:
+                    continue
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_TICK_SECONDS)  # a pipe that is full, because the keeper is busy with the rest of this order
+        return True
+
+    def kill(self, why: str) -> None:
+        """End it; `why` is told to whoever is in a step."""
+        with self.changed:
+            self.why = self.why or why
+        self._handle.kill("killed")
+
+    def join(self) -> None:
+        """Wait until it has ended, and nothing of it is left."""
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    # --- the thread ---
+
+    def _listen(self, finish: Callable[[Watch], RunResult]) -> None:
+        watch = Watch(self._process, _FAULT_BYTES)
+        try:
+            self._read(watch)
+            result, fault = finish(watch), None
+        except BelljarError as error:
+            result, fault = None, error
+        finally:
+            with contextlib.suppress(OSError):
+                self._stack.close()
+        with self.changed:
+            self.result, self.fault, self.ended = result, fault, True
+            self.changed.notify_all()
+        self._on_end(self, self.why)
+
+    def _read(self, watch: Watch) -> None:
+        frames = wire.Frames(self._policy.proc.output_bytes * 2 + (1 << 20))
+        poll = select.poll()
+        for descriptor in (self._process.stdout, self._process.stderr, self._process.fileno()):
+            poll.register(descriptor, select.POLLIN)
+        over = False
+        while True:
+            ready = poll.poll(0 if over else self._patience_ms())
+            if over and not ready:
+                return
+            for descriptor, _event in ready:
+                if descriptor == self._process.fileno():
+                    over = True  # every process is gone: what is in the pipes is all there is
+                    poll.unregister(descriptor)
+                elif not (data := os.read(descriptor, _PIECE)):
+                    poll.unregister(descriptor)
+                elif descriptor == self._process.stderr:
+                    watch.captured["stderr"] = (watch.captured["stderr"] + data)[-_FAULT_BYTES:]
+                else:
+                    self._sort(frames, data)
+            self._evict_if_idle()
+
+    def _sort(self, frames: wire.Frames, data: bytes) -> None:
+        try:
+            with self.changed:
+                for kind, number, payload in frames.feed(data):
+                    if kind == wire.GONE:
+                        self.gone[number] = wire.gone(payload)
+                        self.changed.notify_all()
+                    elif inbox := self._inboxes.get(number):
+                        inbox.put(kind, payload)
+        except wire.BrokenError:
+            self.kill("broken")
+
+    def _patience_ms(self) -> float | None:
+        with self.changed:
+            if self.busy or self.why:
+                return None if self.why else 1000
+            return max(0.0, self.used + self._idle - time.monotonic()) * 1000 + 1
+
+    def _evict_if_idle(self) -> None:
+        with self.changed:
+            idle = not self.busy and not self.why and time.monotonic() - self.used >= self._idle
+        if idle:
+            self.kill("idle")

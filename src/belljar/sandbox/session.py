@@ -1,0 +1,262 @@
+"""`Session`: a jar that lives for many steps, with an interpreter whose variables stay."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+from belljar.errors import UsageError
+from belljar.policy.models import Policy
+from belljar.sandbox.events import Output
+from belljar.sandbox.files import Files, has_bytes
+from belljar.sandbox.result import RunResult
+from belljar.sandbox.running import new_run_id
+from belljar.sandbox.session_home import Home
+from belljar.sandbox.snapshots import Snapshot
+from belljar.sandbox.step import Shown, StepFinished, StepResult
+from belljar.sandbox.step_watch import StepWatch
+
+if TYPE_CHECKING:
+    from belljar.egress.events import Event
+    from belljar.sandbox.changes import Changes
+    from belljar.sandbox.sandbox import PolicyLike
+
+StepEvent = Output | Shown | StepFinished
+_PATIENCE_SECONDS = 10.0
+"""How long a fork, or the end of an interpreter, may take."""
+
+
+class Session:
+    """A jar with a Python interpreter that keeps its variables from one step to the next.
+
+    Args:
+        policy: As for `Sandbox`. `proc.timeout_ms` and `proc.output_mb` are for each step; `session` says how long it
+            may be idle, how old it may get, and how many there may be.
+        backend: As for `Sandbox`; so are `workspace`, `live` and `overrides`.
+        timeout: How long a step may take, instead of the policy's.
+        restart: Start a new interpreter, without variables, for the next step after one has crashed.
+        files: A snapshot whose files it begins with.
+        on_egress: Called with each decision of the egress proxy, as it is made, from a thread of belljar's.
+
+    Raises:
+        PolicyError: the policy can't be read, or asks for more than the managed one allows.
+        PrerequisiteError: no backend that the policy allows works on this host.
+        SandboxUnavailableError: there are as many sessions as there may be.
+    """
+
+    def __init__(
+        self,
+        policy: PolicyLike = None,
+        *,
+        backend: str | None = None,
+        workspace: str | os.PathLike[str] | None = None,
+        live: bool = False,
+        overrides: Sequence[str] = (),
+        timeout: str | None = None,
+        restart: bool = False,
+        files: Snapshot | str | None = None,
+        on_egress: Callable[[Event], None] | None = None,
+    ) -> None:
+        options = {
+            "backend": backend,
+            "workspace": workspace,
+            "live": live,
+            "overrides": overrides,
+            "timeout": timeout,
+        }
+        self._begin(Home(new_run_id(), policy, options, files=files, on_egress=on_egress), restart=restart)
+
+    def _begin(self, home: Home, *, restart: bool, number: int = 0, parent: str = "") -> None:
+        self._home = home
+        self._restart = restart
+        self._number = number
+        self.id = home.id if not number else f"{home.id}.{number}"
+        """Its name, for `Session.resume` and for people."""
+        self.shares_jar_with = parent
+        """For a fork of an interpreter's state: the session in whose jar it lives. Their files and limits are one."""
+        self._turn = threading.Lock()
+        self._steps = 0
+        self._closed = False
+        self._current: StepWatch | None = None
+
+    @classmethod
+    def resume(cls, session_id: str, policy: PolicyLike = None, **options: Any) -> Session:
+        """A new session with the files of one that was ended for being idle or old. Its variables are gone.
+
+        Raises:
+            UsageError: nothing of it is kept.
+        """
+        from belljar.sandbox.open_sessions import kept_path, sweep
+
+        sweep()
+        return cls(policy, files=kept_path(_plain(session_id)), **options)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        fork = f", a fork in the jar of {self.shares_jar_with}: files and limits are shared" if self._number else ""
+        return f"<Session {self.id}: {self.state}{fork}>"
+
+    @property
+    def policy(self) -> Policy:
+        """The resolved policy."""
+        return self._home.policy
+
+    @property
+    def backend_name(self) -> str:
+        """The backend in use."""
+        return self._home.sandbox.backend_name
+
+    @property
+    def state(self) -> str:
+        """`new`, `running`, `idle`, `crashed`, `evicted` or `closed`."""
+        if self._closed:
+            return "closed"
+        return "running" if self._current is not None else self._home.state(self._number)
+
+    # --- steps ---
+
+    def run(self, code: str, *, stdin: str | None = None, timeout: float | None = None) -> StepResult:
+        """Run code in the interpreter and wait for its end.
+
+        Args:
+            code: Python. Its variables stay for the next step; the value of its last expression comes back.
+            stdin: What `input()` reads; nothing without.
+            timeout: Seconds, instead of the policy's time for a step; never more than that.
+
+        Raises:
+            SandboxUnavailableError: the jar broke. What the code itself does wrong is in the result.
+            UsageError: the session is closed, or its interpreter has ended and `restart` was not asked for.
+        """
+        for event in self.stream(code, stdin=stdin, timeout=timeout):
+            if isinstance(event, StepFinished):
+                return event.result
+        raise AssertionError("a step ends with StepFinished")
+
+    def stream(self, code: str, *, stdin: str | None = None, timeout: float | None = None) -> Iterator[StepEvent]:
+        """Run code, and yield what it prints and shows as it comes; the last event is `StepFinished`.
+
+        Leaving the loop early interrupts the step.
+        """
+        if not isinstance(code, str) or not has_bytes(code):
+            raise UsageError("code is text", hint="decode it first; a lone surrogate can't be in it")
+        if stdin is not None and not (isinstance(stdin, str) and has_bytes(stdin)):
+            raise UsageError("stdin is text")
+        if timeout is not None and timeout <= 0:
+            raise UsageError(f"timeout is {timeout}: wanted seconds, more than 0")
+        return self._events(code, stdin, timeout)
+
+    def _events(self, code: str, stdin: str | None, timeout: float | None) -> Iterator[StepEvent]:
+        with self._turn:
+            if self._closed:
+                raise UsageError("this session is closed")
+            live = self._home.enter(self._number, restart=self._restart)
+            self._steps += 1
+            seconds = self.policy.proc.timeout_seconds if timeout is None else timeout
+            seconds = min(seconds, self.policy.proc.timeout_seconds)
+            watch = self._current = StepWatch(self._home, live, self.id, number=self._number, seconds=seconds)
+            try:
+                yield from watch.events(code, stdin)
+            finally:
+                self._current = None
+                watch.leave()
+                self._home.leave(live)
+
+    def interrupt(self) -> bool:
+        """Interrupt the step that is running, as Ctrl-C would, from any thread. False if none is.
+
+        The interpreter and its variables stay, if the code lets itself be interrupted.
+        """
+        watch = self._current
+        return watch is not None and watch.interrupt()
+
+    def restart(self) -> None:
+        """End the interpreter and all its processes; the next step has a new one, without variables. Files stay."""
+        if self._number:
+            raise UsageError("a fork can't be started again", hint="fork the session that it came from once more")
+        self._home.restart()
+
+    # --- commands and files ---
+
+    def exec(self, argv: Sequence[str], **options: Any) -> RunResult:
+        """Run a command beside the interpreter, in a process tree of its own, on the same files."""
+        try:
+            return self._home.sandbox.exec(argv, **options)
+        finally:
+            self._home.new_files()  # those are its artifacts, not the next step's
+
+    @property
+    def files(self) -> Files:
+        """The files of the workspace."""
+        return self._home.sandbox.files
+
+    def changes(self) -> Changes:
+        """What the steps so far changed in the copy-on-write workspace."""
+        return self._home.sandbox.changes()
+
+    def save_results(self, result: StepResult, directory: str | os.PathLike[str]) -> list[str]:
+        """Write what a step showed, and the files that it made, into a directory. The paths that were written."""
+        from belljar.sandbox.step_files import save
+
+        return save(self._home.sandbox, result, os.fspath(directory))
+
+    # --- snapshots and forks ---
+
+    def snapshot(self, name: str | None = None) -> Snapshot:
+        """Keep the files of the workspace as they are now, until the snapshot is removed. Variables are not part of it.
+
+        Raises:
+            UsageError: there is a snapshot of that name, or the files are too many or too large.
+        """
+        return self._home.snapshot(name)
+
+    def restore(self, snapshot: Snapshot | str) -> None:
+        """Have the files of a snapshot, and nothing else, in a jar made anew; variables are gone, processes ended."""
+        if self._number:
+            raise UsageError("a fork shares its files with the session that it came from", hint="restore that one")
+        self._home.restore(snapshot)
+
+    def fork(self, *, state: bool = False) -> Session:
+        """Another session that goes on from this one.
+
+        Args:
+            state: False: in a jar of its own, with a copy of the files; its interpreter is new. True: in *this* jar,
+                with a copy of the interpreter, all its variables in it; files, limits and the jar's end are shared.
+                Threads are not copied.
+        """
+        made = object.__new__(Session)
+        if not state:
+            made._begin(self._home.fork(), restart=self._restart)
+            return made
+        with self._turn:
+            if self._closed:
+                raise UsageError("this session is closed")
+            number = self._home.fork_state(self._number, time.monotonic() + _PATIENCE_SECONDS)
+        made._begin(self._home, restart=False, number=number, parent=self.id)
+        return made
+
+    # --- the end ---
+
+    def close(self) -> RunResult | None:
+        """End it and let go of its files. How the interpreter's run went, if there was one."""
+        self._closed = True
+        if self._number:
+            self._home.end_branch(self._number)
+            return None
+        return self._home.close()
+
+
+def _plain(session_id: str) -> str:
+    if not all(letter.isalnum() or letter == "-" for letter in session_id):
+        raise UsageError(f"no session is called {session_id!r}")
+    return session_id
+
+
+__all__ = ["Session"]

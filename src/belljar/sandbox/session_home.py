@@ -1,0 +1,349 @@
+"""What a session and the forks of its interpreter share: the Sandbox, the run in it, and how both end."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from belljar.errors import BelljarError, SandboxUnavailableError, UsageError
+from belljar.sandbox import open_sessions, snapshots
+from belljar.sandbox import session_wire as wire
+from belljar.sandbox.interpreter import Live
+from belljar.sandbox.result import Artifact, Outcome, RunResult
+from belljar.sandbox.running import new_run_id
+from belljar.sandbox.sandbox import MAX_ARTIFACTS, PolicyLike, Sandbox, resolved
+from belljar.sandbox.snapshots import Snapshot
+
+if TYPE_CHECKING:
+    from belljar.egress.events import Event
+
+_EVICTED = {
+    "idle": "it was idle for longer than {0.idle_seconds:g} s (session.idle_s)",
+    "old": "it was older than {0.max_age_seconds:g} s (session.max_age_s)",
+    "room": "another session needed its place (session.max_sessions is {0.max_sessions})",
+}
+"""Why a session is ended that nobody closed."""
+_MOST_FORKS = 63
+_HOMES: weakref.WeakSet[Home] = weakref.WeakSet()
+
+
+class Home:
+    """One jar, its files, and the run that keeps the interpreters."""
+
+    def __init__(
+        self,
+        session_id: str,
+        policy: PolicyLike,
+        options: Mapping[str, Any],
+        *,
+        files: Snapshot | str | None = None,
+        on_egress: Callable[[Event], None] | None = None,
+    ) -> None:
+        self.id = session_id
+        self.policy = resolved(policy, **options)
+        self._on_egress = on_egress
+        self._lock = threading.RLock()
+        self._live: Live | None = None
+        self._evicted = ""
+        self._closed = False
+        self._steps = 0
+        self._forks = 0
+        self._known: dict[str, int] = {}
+        open_sessions.sweep()
+        self._place: open_sessions.Place | None = self._take_place()
+        self.sandbox = self._sandbox()
+        try:
+            if files is not None:
+                self._fill(files)
+        except BaseException:
+            self.close()
+            raise
+        _HOMES.add(self)
+
+    def _take_place(self) -> open_sessions.Place:
+        return open_sessions.Place(self.id, self.policy.session.max_sessions, evict_one)
+
+    def _sandbox(self) -> Sandbox:
+        return Sandbox(self.policy, one_shot=True, on_egress=self._on_egress)
+
+    # --- the interpreter ---
+
+    def enter(self, number: int, *, restart: bool) -> Live:
+        """The run, for a step of an interpreter; `leave` follows.
+
+        Raises:
+            UsageError: the interpreter has ended, and `restart` does not say to start another.
+        """
+        while True:
+            with self._lock:
+                self._check_open()
+                if not (why := self._lost(number)):
+                    return self._entered()
+            if not restart or number:
+                raise UsageError(why, hint="session.restart() starts another; Session(restart=True) does so itself")
+            self.restart()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise UsageError("this session is closed")
+
+    def _entered(self) -> Live:
+        if self._live is None:
+            session = self.policy.session
+            self._live = Live(
+                self.sandbox, lifetime=session.max_age_seconds, idle=session.idle_seconds, on_end=self._on_end
+            )
+            self._live.inbox(0)
+        with self._live.changed:
+            self._live.busy += 1
+        return self._live
+
+    def leave(self, live: Live) -> None:
+        """The step is over."""
+        with live.changed:
+            live.busy -= 1
+            live.used = time.monotonic()
+
+    def _lost(self, number: int) -> str:
+        """Why there is no interpreter any more; empty if there is, or if there was none yet."""
+        if self._evicted:
+            words = _EVICTED[self._evicted].format(self.policy.session)
+            return f"the session was ended: {words}; its files are kept, its variables are not"
+        if self._live is None:
+            return "its session was started again" if number else ""
+        if number in self._live.gone or self._live.ended:
+            return f"the interpreter has ended: {self.ending(number)}"
+        return ""
+
+    def ending(self, number: int) -> str:
+        """How an interpreter ended, in words."""
+        live = self._live
+        if live is not None and live.result is not None and live.result.reason:
+            return live.result.reason
+        status = None if live is None else live.gone.get(number)
+        if status is None:
+            return "nobody knows how"
+        if status < 0:
+            import signal
+
+            names = {one.value: one.name for one in signal.Signals}
+            return f"{names.get(-status, f'signal {-status}')} ended it"
+        return f"it ended itself, with status {status}"
+
+    def state(self, number: int) -> str:
+        """As `Session.state`, as far as it is not about a step."""
+        with self._lock:
+            if self._closed:
+                return "closed"
+            if self._evicted:
+                return "evicted"
+            if self._lost(number):
+                return "crashed"
+            return "new" if self._live is None else "idle"
+
+    def next_step(self) -> int:
+        """The number of the next step, counted over all interpreters."""
+        with self._lock:
+            self._steps += 1
+            return self._steps
+
+    def fork_state(self, number: int, deadline: float) -> int:
+        """Have an interpreter fork; the number of the other. Raises SandboxUnavailableError."""
+        live = self.enter(number, restart=False)
+        try:
+            with self._lock:
+                if self._forks == _MOST_FORKS:
+                    raise UsageError(f"a session has at most {_MOST_FORKS} forks of its state")
+                self._forks += 1
+                made = self._forks
+            inbox = live.inbox(made)
+            if live.send(wire.FORK, number, b"%d" % made, deadline):
+                with live.changed:
+                    while not live.ended and made not in live.gone and time.monotonic() < deadline:
+                        if (frame := inbox.take()) and frame[0] == wire.UP:
+                            return made
+                        live.changed.wait(max(0.0, deadline - time.monotonic()))
+            raise SandboxUnavailableError("the interpreter could not be forked", hint="is there room in proc.pids?")
+        finally:
+            self.leave(live)
+
+    def end_branch(self, number: int) -> None:
+        """End one of the forks."""
+        with self._lock:
+            live = self._live
+        if live is not None and not live.ended:
+            live.send(wire.END, number, b"", time.monotonic() + 1)
+
+    # --- the end ---
+
+    def restart(self) -> None:
+        """End the interpreters. If the session was ended for being idle, take it up again, with its files."""
+        self._end_live("restarted")
+        with self._lock:
+            self._check_open()
+            if self._evicted:
+                self._place = self._take_place()
+                self._evicted = ""
+                self.sandbox = self._sandbox()
+                kept = open_sessions.kept_path(self.id)
+                if os.path.exists(kept):
+                    self._fill(kept)
+                    os.unlink(kept)
+
+    def _end_live(self, why: str) -> RunResult | None:
+        with self._lock:
+            live, self._live = self._live, None
+        if live is None:
+            return None
+        live.kill(why)
+        live.join()  # not with the lock: its thread may want it
+        return live.result
+
+    def _on_end(self, live: Live, why: str) -> None:
+        """In the thread of the run, which has ended."""
+        if why == "" and live.result is not None and live.result.outcome is Outcome.TIMEOUT:
+            why = "old"
+        if why in _EVICTED:
+            with self._lock:
+                if self._live is live and not self._closed:
+                    self._evict(why)
+
+    def _evict(self, why: str) -> None:
+        self._evicted = why
+        self._live = None
+        keep = self.policy.session.keep_seconds
+        try:
+            if keep and self.sandbox.keeps_files:
+                path = open_sessions.kept_path(self.id)
+                self._save(path)
+                open_sessions.keep_until(path, time.time() + keep)
+        except BelljarError:
+            pass  # what can't be kept is gone, as it would be with the jar
+        finally:
+            self.sandbox.close()
+            self._leave_place()
+
+    def evict_if_idle(self) -> bool:
+        """End it, to make room, if nobody uses it."""
+        with self._lock:
+            live = self._live
+            if live is None or live.busy or self._closed:
+                return False
+            live.kill("room")
+        live.join()
+        return True
+
+    @property
+    def used(self) -> float:
+        """When it was used last."""
+        live = self._live
+        return live.used if live is not None else time.monotonic()
+
+    def _leave_place(self) -> None:
+        if self._place is not None:
+            self._place.leave()
+            self._place = None
+
+    def close(self) -> RunResult | None:
+        """End everything."""
+        with self._lock:
+            if self._closed:
+                return None
+            self._closed = True
+        result = self._end_live("closed")
+        if not self._evicted:
+            self.sandbox.close()
+        self._leave_place()
+        return result
+
+    # --- files ---
+
+    def new_files(self) -> tuple[Artifact, ...]:
+        """The files that were made or changed since this was asked last; the first thousand."""
+        with self._lock:
+            files = {entry.path: entry for entry in self.sandbox.made_files()} if not self._evicted else {}
+            made = [entry for entry in files.values() if self._known.get(entry.path) != entry.changed_ns]
+            self._known = {path: entry.changed_ns for path, entry in files.items()}
+        return tuple(
+            Artifact(entry.path, entry.size) for entry in sorted(made, key=lambda one: one.path)[:MAX_ARTIFACTS]
+        )
+
+    def snapshot(self, name: str | None) -> Snapshot:
+        """Keep the files as they are."""
+        with self._lock:
+            path = snapshots.path_of(name or new_run_id())
+            if os.path.exists(path):
+                raise UsageError(f"there is a snapshot called {name} already", hint="remove it, or use another name")
+            return self._save(path)
+
+    def _save(self, path: str) -> Snapshot:
+        tree, base = self.sandbox.workspace_tree()
+        try:
+            return snapshots.take(tree, base=base, most_bytes=self.policy.fs.size_bytes, path=path)
+        finally:
+            os.close(tree.descriptor)
+
+    def restore(self, snapshot: Snapshot | str) -> None:
+        """A new jar, with those files."""
+        path = _path(snapshot)
+        snapshots.opened(path)  # or say so before anything is lost
+        self.restart()
+        with self._lock:
+            self.sandbox.close()
+            self.sandbox = self._sandbox()
+            self._fill(path)
+
+    def fork(self) -> Home:
+        """Another, with a copy of the files."""
+        session_id = new_run_id()
+        path = f"{open_sessions.kept_path(session_id)}.fork"
+        with self._lock:
+            self._save(path)
+        try:
+            return Home(session_id, self.policy, _NO_OPTIONS, files=path, on_egress=self._on_egress)
+        finally:
+            os.unlink(path)
+
+    def _fill(self, snapshot: Snapshot | str) -> None:
+        """Put the files of a snapshot into a jar that is new, by a run inside of it."""
+        path = _path(snapshot)
+        held, wanted = snapshots.opened(path).base, self.sandbox.workspace_base
+        if held != wanted:
+            raise UsageError(
+                f"the snapshot holds {_words(held)}, and this session wants {_words(wanted)}",
+                hint="give both the same workspace",
+            )
+        with snapshots.source(path) as file:
+            done = self.sandbox.run(
+                snapshots.RESTORE, name="restore.py", args=[self.policy.fs.workdir], stdin=file.fileno()
+            )
+        self.new_files()
+        if not done.ok:
+            raise SandboxUnavailableError(
+                f"the files could not be restored: {done.reason or done.stderr.strip().rpartition(chr(10))[2]}"
+            )
+
+
+_NO_OPTIONS: Mapping[str, Any] = {"backend": None, "workspace": None, "live": False, "overrides": (), "timeout": None}
+
+
+def evict_one() -> bool:
+    """End the session of this process that was idle for longest. False if all are busy."""
+    return any(home.evict_if_idle() for home in sorted(_HOMES, key=lambda home: home.used))
+
+
+def _path(snapshot: Snapshot | str) -> str:
+    if isinstance(snapshot, Snapshot):
+        return snapshot.path
+    return snapshot if os.sep in snapshot else snapshots.path_of(snapshot)
+
+
+def _words(base: str | None) -> str:
+    return "all its files" if base is None else f"changes of {base}"
+
+
+__all__ = ["Home"]

@@ -1,0 +1,165 @@
+"""What a session's keeper says, taken apart. All of it is the guest's word: bounded, and checked for its form. Pure."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from belljar.guest.session import END, FRAME, GONE, INTERRUPT, STDERR, STDOUT
+from belljar.guest.steps import DONE, FORK, SHOWN, STEP, UP
+from belljar.policy.records import dataclass
+from belljar.sandbox.step import Rich, Shown, StepError
+
+__all__ = [
+    "DONE",
+    "END",
+    "FORK",
+    "GONE",
+    "INTERRUPT",
+    "SHOWN",
+    "STDERR",
+    "STDOUT",
+    "STEP",
+    "UP",
+    "BrokenError",
+    "Frames",
+]
+
+_MOST_FORMS = 20
+_LONGEST_KIND = 100
+_SUFFIXES = {
+    "image/png": "png",
+    "image/jpeg": "jpg",
+    "image/svg+xml": "svg",
+    "text/html": "html",
+    "text/markdown": "md",
+    "text/latex": "tex",
+    "application/json": "json",
+    "application/pdf": "pdf",
+}
+
+
+class BrokenError(Exception):
+    """What came is no frame: the keeper is not what it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The end of a step, as the interpreter tells it."""
+
+    step: int
+    value: str | None
+    forms: tuple[Rich, ...]
+    error: StepError | None
+    exit_code: int | None
+    interrupted: bool
+
+
+class Frames:
+    """Cuts a stream of bytes into frames."""
+
+    def __init__(self, longest: int) -> None:
+        self._longest = longest
+        self._held = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[tuple[bytes, int, bytes]]:
+        """Each frame that is whole now: kind, interpreter, payload. Raises BrokenError."""
+        self._held += data
+        while len(self._held) >= FRAME.size:
+            kind, number, length = FRAME.unpack_from(self._held)
+            if kind not in (STDOUT, STDERR, SHOWN, DONE, GONE, UP) or length > self._longest:
+                raise BrokenError
+            if len(self._held) < FRAME.size + length:
+                return
+            payload = bytes(self._held[FRAME.size : FRAME.size + length])
+            del self._held[: FRAME.size + length]
+            yield kind, number, payload
+
+
+def encode(kind: bytes, number: int, payload: bytes) -> bytes:
+    """A frame for the keeper."""
+    return FRAME.pack(kind, number, len(payload)) + payload
+
+
+def done(payload: bytes, count: int) -> Done:
+    """The end of a step; `count` things were shown before. Raises BrokenError."""
+    told = _mapping(payload)
+    error, status = told.get("error"), told.get("exit")
+    return Done(
+        step=_whole(told.get("step")),
+        value=_text(told.get("value")),
+        forms=_forms(told.get("bundle"), count),
+        error=None if error is None else _error(error),
+        exit_code=None if status is None else _whole(status) & 0xFF,
+        interrupted=told.get("interrupted") is True,
+    )
+
+
+def shown(payload: bytes, count: int) -> Shown:
+    """Something that was shown, the `count`th. Raises BrokenError."""
+    told = _mapping(payload)
+    return Shown(_text(told.get("text")) or "", _forms(told.get("bundle"), count))
+
+
+def gone(payload: bytes) -> int | None:
+    """The status with which an interpreter ended, negative for a signal, if anyone knows. Raises BrokenError."""
+    status = _mapping(payload).get("status")
+    return None if status is None else _whole(status)
+
+
+def _mapping(payload: bytes) -> dict[str, Any]:
+    try:
+        told = json.loads(payload)
+    except (ValueError, RecursionError) as error:
+        raise BrokenError from error
+    if not isinstance(told, dict):
+        raise BrokenError
+    return told
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) > 1 << 62:
+        raise BrokenError
+    return value
+
+
+def _text(value: object) -> str | None:
+    """Text that can be encoded again; a lone surrogate is shown."""
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise BrokenError
+    return value.encode("utf-8", "backslashreplace").decode()
+
+
+def _error(told: object) -> StepError:
+    if not isinstance(told, dict):
+        raise BrokenError
+    return StepError(*(_text(told.get(name)) or "" for name in ("type", "message", "traceback")))
+
+
+def _forms(told: object, count: int) -> tuple[Rich, ...]:
+    if told is None:
+        return ()
+    if not isinstance(told, dict) or len(told) > _MOST_FORMS:
+        raise BrokenError
+    return tuple(_form(str(mime)[:_LONGEST_KIND], form, count) for mime, form in told.items())
+
+
+def _form(mime: str, form: object, count: int) -> Rich:
+    text = _text(form)
+    if text is None:
+        raise BrokenError
+    mime = mime if mime.isascii() and mime.isprintable() else "application/octet-stream"
+    kind = "figure" if mime.startswith("image/") else "result"
+    name = f"{kind}-{count}.{_SUFFIXES.get(mime, 'bin')}"
+    plain = Rich(mime, text.encode(), name)
+    if plain.is_text:
+        return plain
+    try:
+        return Rich(mime, base64.b64decode(text, validate=False), name)
+    except (binascii.Error, ValueError) as error:
+        raise BrokenError from error

@@ -1,0 +1,221 @@
+"""One step of a session, from outside: its order, its output as it comes, its limits, and its result."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from belljar.sandbox import session_wire as wire
+from belljar.sandbox.events import Output
+from belljar.sandbox.interpreter import Frame, Live
+from belljar.sandbox.result import Denial, Outcome
+from belljar.sandbox.step import Rich, Shown, StepFinished, StepResult
+
+if TYPE_CHECKING:
+    from belljar.sandbox.session_home import Home
+
+GRACE_SECONDS = 2.0
+"""How long code that was interrupted may take to end before its jar is killed."""
+_LAST_WORDS_SECONDS = 1.0
+"""How long to wait, after an interpreter is gone, to hear why from the jar itself."""
+
+
+class StepWatch:
+    """One step."""
+
+    def __init__(self, home: Home, live: Live, session_id: str, *, number: int, seconds: float) -> None:
+        self._home = home
+        self._live = live
+        self._session_id = session_id
+        self._number = number
+        self._step = home.next_step()
+        self._seconds = seconds
+        self._inbox = live.inbox(number)
+        self._captured = {"stdout": bytearray(), "stderr": bytearray()}
+        self._results: list[Rich] = []
+        self._shown = 0
+        self._done: wire.Done | None = None
+        self._lost = False
+        self._stopped_by = ""
+        """`timeout`, `output`, `interrupt` or `abandoned`, if it was stopped."""
+        self._kill_at = 0.0
+        self._sent = False
+
+    # --- running ---
+
+    def events(self, code: str, stdin: str | None) -> Iterator[Output | Shown | StepFinished]:
+        """Have it run; what it prints and shows as it comes, and its result."""
+        started = time.monotonic()
+        traffic = self._live.network.traffic if self._live.network else None
+        before = (len(traffic.records), _counted(traffic.denials)) if traffic else (0, {})
+        deadline = started + self._seconds
+        self._order(code, stdin, deadline)
+        while self._done is None and not self._lost:
+            frame = self._next(deadline)
+            if frame is not None and (event := self._take(*frame)) is not None:
+                yield event
+        if self._lost:
+            self._wait_for_last_words()
+        egress = traffic.records[before[0] :] if traffic else ()
+        denials = _newer(traffic.denials, before[1]) if traffic else ()
+        yield StepFinished(self._result(started, egress, denials))
+
+    def _order(self, code: str, stdin: str | None, deadline: float) -> None:
+        with self._live.changed:
+            self._inbox.renew()
+        order = {"step": self._step, "code": code, **({} if stdin is None else {"stdin": stdin})}
+        self._sent = True
+        if not self._live.send(wire.STEP, self._number, json.dumps(order).encode(), deadline):
+            self._live.kill("broken")
+
+    def _next(self, deadline: float) -> Frame | None:
+        """The next frame; None if something else happened, which has been dealt with."""
+        live = self._live
+        with live.changed:
+            if frame := self._inbox.take():
+                return frame
+            if live.ended or self._number in live.gone:
+                self._lost = True
+                return None
+            now = time.monotonic()
+            if self._inbox.over and not self._stopped_by:
+                self._stop("output")
+            elif now >= deadline and not self._stopped_by:
+                self._stop("timeout")
+            elif self._kill_at and now >= self._kill_at:
+                live.kill(self._stopped_by)
+                self._kill_at = 0.0
+            until = self._kill_at or (deadline if not self._stopped_by else now + 1)
+            live.changed.wait(max(0.001, until - now))
+            return None
+
+    def _stop(self, why: str) -> None:
+        self._stopped_by = why
+        self._kill_at = time.monotonic() + GRACE_SECONDS
+        self._interrupt()
+
+    def _interrupt(self) -> bool:
+        return self._live.send(wire.INTERRUPT, self._number, b"%d" % self._step, time.monotonic() + 0.1)
+
+    def interrupt(self) -> bool:
+        """As Ctrl-C: from any thread."""
+        if self._done is not None or self._lost:
+            return False
+        self._stopped_by = self._stopped_by or "interrupt"
+        return self._interrupt()
+
+    def leave(self) -> None:
+        """Nobody wants to know more: if it still runs, it is stopped."""
+        if self._done is not None or self._lost or not self._sent:
+            return
+        self._stop("abandoned")
+        while self._done is None and not self._lost:
+            if frame := self._next(float("inf")):
+                self._take(*frame)
+
+    def _take(self, kind: bytes, payload: bytes) -> Output | Shown | None:
+        try:
+            return self._understood(kind, payload)
+        except wire.BrokenError:
+            self._live.kill("broken")
+            return None
+
+    def _understood(self, kind: bytes, payload: bytes) -> Output | Shown | None:
+        if kind == wire.STDOUT:
+            self._captured["stdout"] += payload
+            return Output("stdout", payload)
+        if kind == wire.STDERR:
+            self._captured["stderr"] += payload
+            return Output("stderr", payload)
+        if kind == wire.SHOWN:
+            self._shown += 1
+            shown = wire.shown(payload, self._shown)
+            self._results += shown.forms
+            return shown
+        if kind == wire.DONE:
+            done = wire.done(payload, self._shown + 1)
+            if done.step == self._step:
+                self._done = done
+                self._results += done.forms
+        return None
+
+    def _wait_for_last_words(self) -> None:
+        """The jar itself knows more than the keeper: that memory ran out, for example."""
+        live = self._live
+        until = time.monotonic() + _LAST_WORDS_SECONDS
+        with live.changed:
+            while not live.ended and (left := until - time.monotonic()) > 0:
+                live.changed.wait(left)
+        if live.fault is not None:
+            raise live.fault
+
+    # --- the result ---
+
+    def _result(self, started: float, egress: tuple[object, ...], denials: tuple[Denial, ...]) -> StepResult:
+        outcome, reason = self._outcome()
+        done = self._done
+        return StepResult(
+            session_id=self._session_id,
+            step=self._step,
+            outcome=outcome,
+            value=done.value if done else None,
+            results=tuple(self._results),
+            stdout=self._captured["stdout"].decode(errors="replace"),
+            stderr=self._captured["stderr"].decode(errors="replace"),
+            error=done.error if done else None,
+            exit_code=done.exit_code if done else None,
+            truncated=self._inbox.over,
+            interrupted=self._stopped_by == "interrupt" or (done is not None and done.interrupted),
+            state_lost=self._lost,
+            duration=time.monotonic() - started,
+            artifacts=self._home.new_files(),
+            denials=denials,
+            egress=egress,  # type: ignore[arg-type]
+            reason=reason,
+        )
+
+    def _outcome(self) -> tuple[Outcome, str]:
+        proc = self._home.policy.proc
+        lost = "; its variables are lost" if self._lost else ""
+        if self._stopped_by == "timeout":
+            return Outcome.TIMEOUT, f"the step took longer than {self._seconds:g} s (proc.timeout_ms){lost}"
+        if self._stopped_by == "output":
+            from belljar.policy.units import show_size
+
+            return Outcome.KILLED, f"it wrote more than {show_size(proc.output_bytes)} (proc.output_mb){lost}"
+        if self._lost:
+            result = self._live.result
+            if result is not None and result.outcome not in (Outcome.OK, Outcome.FAILED):
+                return result.outcome, f"{self._why() or result.reason}{lost}"
+            return Outcome.FAILED, f"the interpreter ended: {self._home.ending(self._number)}{lost}"
+        assert self._done is not None
+        if self._stopped_by and self._done.interrupted:
+            return Outcome.KILLED, "it was interrupted"
+        if self._done.error is not None or self._done.exit_code:
+            return Outcome.FAILED, ""
+        return Outcome.OK, ""
+
+    def _why(self) -> str:
+        """In words, if belljar itself ended the jar."""
+        words = {
+            "broken": "what came from the jar makes no sense: the code took the keeper's place",
+            "restarted": "the session was started again",
+            "closed": "the session was closed",
+        }
+        return words.get(self._live.why, "")
+
+
+def _counted(denials: tuple[Denial, ...]) -> dict[Denial, int]:
+    from dataclasses import replace
+
+    return {replace(denial, count=0): denial.count for denial in denials}
+
+
+def _newer(denials: tuple[Denial, ...], before: dict[Denial, int]) -> tuple[Denial, ...]:
+    """What was refused since, with how often."""
+    from dataclasses import replace
+
+    newer = [(denial, denial.count - before.get(replace(denial, count=0), 0)) for denial in denials]
+    return tuple(replace(denial, count=count) for denial, count in newer if count > 0)

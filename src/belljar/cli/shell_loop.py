@@ -62,24 +62,35 @@ class Shell:
 
     def run(self) -> int:
         """Read and run, until the end of input."""
-        if self._at_terminal:
-            self._prepare_terminal()
-        for statement in self._statements():
+        if not self._at_terminal:
+            return self._run_script()
+        self._prepare_terminal()
+        while True:
             try:
-                code = self._obey(statement)
-            except UsageError as error:
-                code = 2
-                self._say(f"belljar: {error}", RED)
+                while (statement := self._read()) is not None:
+                    self._try(statement)
             except EOFError:
                 return 0
-            except KeyboardInterrupt:
-                if not self._at_terminal:
-                    raise
-                code = 0
-                self._say("\nKeyboardInterrupt")
-            if code and not self._at_terminal:
-                return code
+            except KeyboardInterrupt:  # at the prompt, or anywhere: only Ctrl-D leaves
+                sys.stderr.write("\nKeyboardInterrupt\n")
+            else:
+                return 0
+
+    def _run_script(self) -> int:
+        try:
+            for statement in whole_statements(sys.stdin.read(_LONGEST_STATEMENT)):
+                if code := self._try(statement):
+                    return code
+        except EOFError:
+            pass
         return 0
+
+    def _try(self, statement: str) -> int:
+        try:
+            return self._obey(statement)
+        except UsageError as error:
+            self._say(f"belljar: {error}", RED)
+            return 2
 
     def _prepare_terminal(self) -> None:
         with contextlib.suppress(ImportError):
@@ -95,28 +106,18 @@ class Shell:
 
     # --- reading ---
 
-    def _statements(self) -> Iterator[str]:
-        if not self._at_terminal:
-            yield from whole_statements(sys.stdin.read(_LONGEST_STATEMENT))
-            return
-        held: list[str] = []
+    def _read(self) -> str | None:
+        """A whole statement; None at the end of input."""
+        held = ""
         while True:
             try:
-                line = input("... " if held else ">>> ")
+                held += input("... " if held else ">>> ")
             except EOFError:
                 sys.stderr.write("\n")
-                return
-            except KeyboardInterrupt:
-                sys.stderr.write("\nKeyboardInterrupt\n")
-                held.clear()
-                continue
-            held.append(line)
-            text = "\n".join(held)
-            if text.strip() and is_whole(text):
-                held.clear()
-                yield text
-            elif not text.strip():
-                held.clear()
+                return None
+            if held.strip() and is_whole(held):
+                return held
+            held = f"{held}\n" if held.strip() else ""
 
     # --- doing ---
 
@@ -244,7 +245,7 @@ def is_whole(text: str) -> bool:
     if text.lstrip().startswith(("%", "!")):
         return True
     try:
-        return _COMPILE(text, symbol="exec") is not None
+        return _COMPILE(text, symbol="single") is not None
     except (SyntaxError, OverflowError, ValueError, RecursionError):
         return True
 

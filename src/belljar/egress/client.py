@@ -54,6 +54,10 @@ class Served:
         """Whether the proxy still serves it. When the proxy has died, the run has no network any more."""
         return self._proxy.serves(self._run_id)
 
+    def tell(self) -> None:
+        """Every event of what was decided until now was delivered before this returns."""
+        self._proxy.tell_run(self._run_id)
+
     def close(self) -> None:
         """Stop its listeners and connections. Every event of the run was delivered before this returns."""
         self._proxy.close_run(self._run_id)
@@ -64,6 +68,7 @@ class _Run:
         self.on_event = on_event
         self.answered = threading.Event()
         self.ended = threading.Event()
+        self.told = threading.Event()
         self.failure = ""
 
 
@@ -193,6 +198,17 @@ class ProxyClient:
             run = self._runs.get(run_id)
             return run is not None and not run.ended.is_set()
 
+    def tell_run(self, run_id: str) -> None:
+        """Have every event of a run delivered that was decided until now. Nothing happens when it has ended."""
+        with self._lock:
+            run = self._runs.get(run_id)
+            if run is None or run.ended.is_set():
+                return
+            run.told.clear()
+            with contextlib.suppress(SandboxUnavailableError):
+                self._send({"op": "tell", "run": run_id})
+        run.told.wait(_ANSWER_SECONDS)
+
     def close_run(self, run_id: str) -> None:
         """End a run at the proxy. Nothing happens when it has ended."""
         with self._lock:
@@ -246,6 +262,9 @@ class ProxyClient:
         elif kind == "fault":
             for run_id in list(self._runs):
                 self._deliver(_proxy_event(run_id, f"a fault of the egress proxy: {message['message']}"))
+        elif kind == "told":
+            if run := self._runs.get(message["run"]):
+                run.told.set()
         elif run := self._runs.get(message["run"]):
             run.failure = message.get("message", "")
             run.answered.set()
@@ -272,6 +291,7 @@ class ProxyClient:
                 self._deliver(_proxy_event(run_id, "the egress proxy has died, and every connection with it"))
             run.answered.set()
             run.ended.set()
+            run.told.set()
 
 
 def _proxy_event(run_id: str, detail: str) -> Event:

@@ -111,6 +111,10 @@ class Control:
             held.append((role, port, socket.socket(fileno=descriptor)))
         if message["op"] == "serve":
             self._serve(message, self._listeners.pop(run_id))
+        elif message["op"] == "tell":
+            self._listeners.pop(run_id)
+            self._flush()
+            self._send({"op": "told", "run": run_id})
         elif message["op"] == "close":
             self._listeners.pop(run_id)
             self._proxy.close(run_id, partial(self._closed, run_id))

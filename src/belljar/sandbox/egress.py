@@ -165,6 +165,11 @@ class Traffic:
         wanted = change(verdict, host=event.host, port=event.port or 443, method=event.method, path=event.path)
         return wanted or f"no policy allows it: {words(event.reason, event.detail)}"
 
+    def tell(self) -> None:
+        """Have everything that was decided until now in the records."""
+        if self.served is not None:
+            self.served.tell()
+
     def close(self) -> None:
         """The run is over: no connection of its is left, and every decision has been told."""
         if self.served is not None:

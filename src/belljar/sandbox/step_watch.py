@@ -58,6 +58,8 @@ class StepWatch:
                 yield event
         if self._lost:
             self._wait_for_last_words()
+        if traffic:
+            traffic.tell()
         egress = traffic.records[before[0] :] if traffic else ()
         denials = _newer(traffic.denials, before[1]) if traffic else ()
         yield StepFinished(self._result(started, egress, denials))

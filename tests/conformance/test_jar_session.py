@@ -1,0 +1,423 @@
+"""Sessions: the same on every backend, because a session is one long run of an ordinary jar."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from belljar import SandboxUnavailableError, Session
+from belljar.errors import UsageError
+from belljar.sandbox.events import Output
+from belljar.sandbox.result import Artifact, Outcome
+from belljar.sandbox.step import Shown, StepFinished
+
+OpenSession = Callable[..., Session]
+
+
+@pytest.fixture
+def open_session(backend: str) -> Iterator[OpenSession]:
+    """Opens sessions on the backend under test, and closes each of them."""
+    with ExitStack() as stack:
+
+        def open_one(policy: Any = None, **options: Any) -> Session:
+            options.setdefault("backend", backend)
+            return stack.enter_context(Session(policy, **options))
+
+        yield open_one
+
+
+@pytest.fixture
+def session(open_session: OpenSession) -> Session:
+    """One with the default policy."""
+    return open_session()
+
+
+class TestVariables:
+    """What stays."""
+
+    def test_they_stay_and_values_come_back(self, session: Session) -> None:
+        """From one step to the next: variables, functions, imports, classes that can be pickled."""
+        assert session.run("import json\nx = 20").value is None
+        assert session.run("def double(n):\n    return 2 * n\ndouble(x) + 2").value == "42"
+        assert session.run("class C: pass\nimport pickle; type(pickle.loads(pickle.dumps(C()))) is C").value == "True"
+        assert session.run("_").value == "True"
+        assert session.run("json.dumps([x]);").value is None, "a semicolon means: do not show"
+
+    def test_a_coroutine_is_awaited(self, session: Session) -> None:
+        """As in a notebook: at the top level, in one event loop."""
+        assert session.run("import asyncio\nawait asyncio.sleep(0, 'a')").value == "'a'"
+        assert session.run("task = asyncio.ensure_future(asyncio.sleep(0, 'b')); await asyncio.sleep(0.01)").ok
+        assert session.run("await task").value == "'b'"
+
+    def test_a_fork_of_state_goes_on_from_the_same_variables(self, session: Session) -> None:
+        """In the same jar, and says so: files are one, variables are not."""
+        session.run("x = [1]; open('shared', 'w').write('before')")
+        fork = session.fork(state=True)
+        assert fork.shares_jar_with == session.id
+        assert "fork" in repr(fork)
+        assert fork.run("x.append(2); open('shared', 'w').write('by the fork'); x").value == "[1, 2]"
+        assert session.run("x").value == "[1]"
+        assert session.run("open('shared').read()").value == "'by the fork'"
+        again = fork.fork(state=True)
+        assert again.run("x.append(3); x").value == "[1, 2, 3]"
+        assert fork.run("import os; os._exit(3)").state_lost
+        assert (fork.state, session.run("x").value, again.run("x").value) == ("crashed", "[1]", "[1, 2, 3]")
+        again.close()
+
+
+class TestOutput:
+    """What comes back."""
+
+    def test_streams(self, session: Session) -> None:
+        """Output arrives as it is printed, in order with what is shown; the result has it once more."""
+        seen = list(session.stream("import sys\nprint('a')\ndisplay({'k': 1})\nprint('b', file=sys.stderr)\n7"))
+        kinds = [type(event) for event in seen]
+        assert kinds.index(Output) < kinds.index(Shown) < kinds.index(StepFinished)
+        assert isinstance(seen[-1], StepFinished)
+        result = seen[-1].result
+        assert (result.stdout, result.stderr, result.value, result.outcome) == ("a\n", "b\n", "7", Outcome.OK)
+        assert [(rich.mime, rich.text) for rich in result.results] == [("application/json", '{"k": 1}')]
+
+    def test_output_arrives_while_the_step_runs(self, session: Session) -> None:
+        """Before its end: here the step waits for a file that the reader of its output makes."""
+        code = "import os, time\nprint('ready')\nwhile not os.path.exists('go'): time.sleep(0.01)"
+        for event in session.stream(code):
+            if isinstance(event, Output):
+                session.files.write("go", "")
+            elif isinstance(event, StepFinished):
+                assert event.result.ok
+
+    def test_processes_print_into_the_same_step(self, session: Session) -> None:
+        """A child's output is the step's."""
+        assert session.run("import subprocess; subprocess.run(['echo', 'from a child'])").stdout == "from a child\n"
+
+    def test_rich_forms(self, session: Session) -> None:
+        """A value that can show itself does, in every form it has."""
+        code = """
+class Table:
+    def _repr_html_(self): return "<table>"
+    def _repr_png_(self): return b"\\x89PNG"
+    def _repr_json_(self): return {"rows": 2}
+    def _repr_latex_(self): raise ValueError
+Table()
+"""
+        forms = {rich.mime: rich.data for rich in session.run(code).results}
+        assert forms == {"text/html": b"<table>", "image/png": b"\x89PNG", "application/json": b'{"rows": 2}'}
+
+    def test_tracebacks_begin_at_the_code(self, session: Session) -> None:
+        """With the lines of the step that each function was written in, and nothing of belljar's."""
+        session.run("def divide(n):\n    return 1 / n")
+        result = session.run("print('before')\ndivide(0)")
+        assert result.outcome is Outcome.FAILED
+        assert result.error is not None
+        assert result.error.type == "ZeroDivisionError"
+        files = [line.split('"')[1] for line in result.error.traceback.splitlines() if '  File "' in line]
+        assert files == ["<step 2>", "<step 1>"]
+        assert "return 1 / n" in result.error.traceback
+        assert "belljar" not in result.error.traceback
+        assert result.stdout == "before\n"
+
+    def test_a_mistake_is_told(self, session: Session) -> None:
+        """Code that is no Python, and an exception whose text can't be had."""
+        wrong = session.run("if")
+        assert wrong.error is not None
+        assert wrong.error.type == "SyntaxError"
+        assert session.run("class E(Exception):\n    def __str__(self): 1/0\nraise E").outcome is Outcome.FAILED
+        assert (
+            session.run("class R:\n    def __repr__(self): 1/0\nR()").value == "<R: its repr raised ZeroDivisionError>"
+        )
+
+    def test_exit_ends_the_step_alone(self, session: Session) -> None:
+        """Not the session."""
+        session.run("x = 1")
+        assert (session.run("import sys; sys.exit(3)").exit_code, session.run("x").value) == (3, "1")
+        assert session.run("sys.exit()").ok
+        assert session.run("sys.exit('why')").stderr == "why\n"
+
+    def test_input(self, session: Session) -> None:
+        """What it is given, and an end of file otherwise."""
+        assert session.run("input() + input()", stdin="a\nb\n").value == "'ab'"
+        error = session.run("input()").error
+        assert error is not None
+        assert error.type == "EOFError"
+
+    def test_artifacts_are_those_of_the_step(self, session: Session, tmp_path: Path) -> None:
+        """Each told once, not again by the next; what the host or a command wrote is not the step's."""
+        assert session.run("open('a', 'w').write('1')").artifacts == (Artifact("a", 1),)
+        session.files.write("host", "x")
+        assert session.exec(["sh", "-c", "echo >command"]).ok
+        result = session.run("open('b', 'w').write('22'); {'shown': 1}")
+        assert result.artifacts == (Artifact("b", 2),)
+        written = session.save_results(result, tmp_path / "out")
+        assert sorted(Path(path).name for path in written) == ["b", "step-2-result-1.json"]
+
+
+class TestLimits:
+    """A step ends when it must; the variables stay if the code lets itself be interrupted."""
+
+    def test_interrupt(self, session: Session) -> None:
+        """From another thread, at once; the next step is not the one that was meant."""
+        session.run("x = 5")
+        for event in session.stream("import time\nprint('running')\ntime.sleep(100)"):
+            if isinstance(event, Output):
+                assert session.interrupt()
+            elif isinstance(event, StepFinished):
+                assert (event.result.outcome, event.result.interrupted) == (Outcome.KILLED, True)
+                assert event.result.error is not None
+                assert event.result.error.type == "KeyboardInterrupt"
+                assert "belljar" not in event.result.error.traceback
+        assert not session.interrupt(), "nothing runs"
+        assert session.run("x").value == "5"
+
+    def test_many_interrupts_hit_no_other_step(self, session: Session) -> None:
+        """One that comes too late, at the end of a step, is for nobody."""
+        session.run("count = 0")
+        stop = threading.Event()
+
+        def disturb() -> None:
+            while not stop.is_set():
+                session.interrupt()
+                time.sleep(0.0005)
+
+        thread = threading.Thread(target=disturb)
+        thread.start()
+        try:
+            results = [session.run("count += 1") for _ in range(40)]
+        finally:
+            stop.set()
+            thread.join()
+        done = sum(result.ok for result in results)
+        assert all(result.ok or result.interrupted for result in results)
+        assert int(session.run("count").value or -1) >= done
+        assert session.run("1").ok
+
+    def test_time(self, open_session: OpenSession) -> None:
+        """A loop is interrupted; what can't be is killed, and the session says that its state is lost."""
+        session = open_session({"proc": {"timeout_ms": "1s"}})
+        session.run("x = 1")
+        result = session.run("while True: pass")
+        assert (result.outcome, result.state_lost) == (Outcome.TIMEOUT, False)
+        assert "proc.timeout_ms" in result.reason
+        assert session.run("x").value == "1"
+        deaf = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass"
+        result = session.run(deaf, timeout=0.5)
+        assert (result.outcome, result.state_lost) == (Outcome.TIMEOUT, True)
+        with pytest.raises(UsageError, match="has ended"):
+            session.run("x")
+        session.restart()
+        assert session.run("'x' in globals()").value == "False"
+
+    def test_output(self, open_session: OpenSession) -> None:
+        """A flood is stopped, and the session goes on."""
+        session = open_session({"proc": {"output_mb": 1}})
+        session.run("x = 1")
+        result = session.run("while True: print('y' * 1000)")
+        assert (result.outcome, result.truncated, result.state_lost) == (Outcome.KILLED, True, False)
+        assert len(result.stdout) <= 1 << 20
+        assert session.run("print(x)").stdout.endswith("1\n")
+
+    def test_shown_things_count_as_output(self, open_session: OpenSession) -> None:
+        """The host keeps no more of them than of what is printed."""
+        session = open_session({"proc": {"output_mb": 1}})
+        result = session.run("for n in range(100): display('z' * 100_000)")
+        assert result.truncated
+        assert session.run("1").value == "1"
+
+    def test_memory(self, open_session: OpenSession, backend: str) -> None:
+        """The jar's limit is the interpreter's."""
+        session = open_session({"proc": {"mem_mb": 150}}, restart=True)
+        result = session.run("x = bytearray(1 << 30)")
+        if result.error is None:
+            assert result.state_lost
+            assert result.outcome in (Outcome.OOM, Outcome.FAILED), backend
+        assert session.run("1").value == "1"
+
+    def test_leaving_early_interrupts(self, session: Session) -> None:
+        """Nobody waits for it any more; the next step does not have to either."""
+        session.run("x = 9")
+        for event in session.stream("print('one', flush=True)\nimport time\ntime.sleep(300)"):
+            assert isinstance(event, Output)
+            break
+        assert session.run("x").value == "9"
+
+
+class TestCrash:
+    """An interpreter that ends is told, and a new one starts clean if asked."""
+
+    CRASHES = (
+        ("import ctypes; ctypes.string_at(0)", "SIGSEGV"),
+        ("import os; os._exit(7)", "status 7"),
+        ("import os; os.abort()", "SIGABRT"),
+        ("import os, signal; os.kill(os.getppid(), signal.SIGKILL)", ""),
+        ("import os; os.closerange(3, 200); os.write(2, b'gone')", ""),
+    )
+
+    @pytest.mark.parametrize(("code", "words"), CRASHES, ids=["segfault", "exit", "abort", "keeper", "closed"])
+    def test_told_and_started_again(self, open_session: OpenSession, code: str, words: str) -> None:
+        """With the reason; files stay, variables do not."""
+        session = open_session(restart=True)
+        session.run("x = 1; open('kept', 'w').write('k')")
+        result = session.run(f"print('last words')\n{code}")
+        assert result.state_lost
+        assert not result.ok
+        assert words in result.reason
+        assert result.stdout == "last words\n" or "getppid" in code, "what the keeper held dies with it"
+        assert session.run("'x' in globals(), open('kept').read()").value == "(False, 'k')"
+
+    def test_a_forged_word_of_the_keepers(self, open_session: OpenSession) -> None:
+        """Code that takes the keeper's place can break its own session, and nothing else."""
+        session = open_session(restart=True)
+        forged = "import os\nfd = os.open(f'/proc/{os.getppid()}/fd/1', os.O_WRONLY)\nos.write(fd, b'nonsense' * 100)"
+        result = session.run(f"{forged}\nimport time; time.sleep(50)", timeout=20)
+        assert not result.ok
+        assert session.run("1").value == "1"
+
+
+class TestSnapshots:
+    """Files that can be had again."""
+
+    MAKE = """
+import os
+os.makedirs('d/e'); open('d/e/f.txt', 'w').write('content'); os.symlink('e/f.txt', 'd/link')
+os.chmod('d/e/f.txt', 0o700); open('bytes', 'wb').write(bytes(range(256))); os.mkdir('closed', 0o000)
+"""
+    LOOK = """
+import os
+sorted((os.path.join(top, name), oct(os.lstat(os.path.join(top, name)).st_mode)) for top, dirs, files in os.walk('.')
+    for name in dirs + files)
+"""
+
+    def test_restore_brings_everything_back(self, session: Session) -> None:
+        """Kinds, modes and content, and nothing that was made since."""
+        session.run(self.MAKE)
+        before = session.run(self.LOOK).value
+        snapshot = session.snapshot()
+        session.run("import shutil; shutil.rmtree('d'); open('bytes', 'w').write('x'); open('new', 'w')")
+        session.restore(snapshot)
+        assert session.run(self.LOOK).value == before
+        assert session.run("open('bytes', 'rb').read() == bytes(range(256)), open('d/link').read()").value == (
+            "(True, 'content')"
+        )
+        snapshot.remove()
+        with pytest.raises(UsageError, match="no snapshot"):
+            session.restore(snapshot)
+
+    def test_fork_of_files(self, session: Session) -> None:
+        """In a jar of its own: neither sees what the other does then."""
+        session.run("x = 1; open('a', 'w').write('1')")
+        with session.fork() as fork:
+            assert fork.shares_jar_with == ""
+            assert fork.run("open('a').read(), 'x' in globals()").value == "('1', False)"
+            fork.run("open('a', 'w').write('2')")
+            assert session.run("open('a').read()").value == "'1'"
+
+    def test_of_a_copy_on_write_workspace(self, open_session: OpenSession, project: Path) -> None:
+        """The changes alone, deletions among them; the host's directory is untouched."""
+        (project / "kept").write_text("kept")
+        (project / "removed").write_text("removed")
+        (project / "replaced").mkdir()
+        (project / "replaced/old").write_text("old")
+        session = open_session(workspace=project)
+        session.run(
+            "import os, shutil; os.unlink('removed'); shutil.rmtree('replaced'); os.mkdir('replaced');"
+            "open('replaced/new', 'w').write('new'); open('kept', 'a').write(' more')"
+        )
+        look = "{p: open(p).read() for p in ('kept', 'removed', 'replaced/old', 'replaced/new') if os.path.exists(p)}"
+        wanted = "{'kept': 'kept more', 'replaced/new': 'new'}"
+        snapshot = session.snapshot("changes")
+        with session.fork() as fork:
+            assert fork.run(f"import os; {look}").value == wanted
+        session.run("open('kept', 'w').write('spoiled')")
+        session.restore("changes")
+        assert session.run(f"import os; {look}").value == wanted
+        assert (project / "kept").read_text() == "kept"
+        with open_session() as other, pytest.raises(UsageError, match="holds changes of"):
+            other.restore(snapshot)
+        snapshot.remove()
+
+    def test_a_huge_hole_is_refused(self, open_session: OpenSession) -> None:
+        """A file that is small in the jar would not be so in the snapshot."""
+        session = open_session({"fs": {"size_mb": 20}, "proc": {"file_size_mb": "4g"}})
+        session.run("import os; os.truncate(os.open('hole', os.O_CREAT | os.O_RDWR), 3 << 30)")
+        with pytest.raises(UsageError, match="holes"):
+            session.snapshot()
+
+
+class TestEviction:
+    """Sessions end by themselves, and their files are kept for a time."""
+
+    def test_idle(self, open_session: OpenSession) -> None:
+        """Its processes are gone; another session has its files."""
+        session = open_session({"session": {"idle_s": 0.5}})
+        session.run("x = 1; open('kept', 'w').write('k')")
+        deadline = time.monotonic() + 60
+        while session.state != "evicted":
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        with pytest.raises(UsageError, match="idle"):
+            session.run("x")
+        with Session.resume(session.id, backend=session.backend_name) as resumed:
+            assert resumed.run("open('kept').read(), 'x' in globals()").value == "('k', False)"
+        session.restart()
+        assert session.run("open('kept').read(), 'x' in globals()").value == "('k', False)"
+
+    def test_not_while_it_works(self, open_session: OpenSession) -> None:
+        """A step that takes longer than a session may be idle is not idleness."""
+        session = open_session({"session": {"idle_s": 0.3}})
+        assert session.run("import time; time.sleep(1); 'done'").value == "'done'"
+
+    def test_age(self, open_session: OpenSession) -> None:
+        """However busy it is."""
+        session = open_session({"session": {"max_age_s": "2s"}})
+        result = session.run("import time\nopen('kept', 'w')\nwhile True: time.sleep(0.1)")
+        assert (result.outcome, result.state_lost) == (Outcome.TIMEOUT, True)
+        deadline = time.monotonic() + 60
+        while session.state != "evicted":
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        with pytest.raises(UsageError, match="max_age_s"):
+            session.run("1")
+
+    def test_one_too_many(self, open_session: OpenSession) -> None:
+        """The one that was idle for longest goes; if none is idle, the new one is refused."""
+        policy = {"session": {"max_sessions": 2}}
+        first, second = open_session(policy), open_session(policy)
+        first.run("1")
+        second.run("1")
+        third = open_session(policy)
+        assert (first.state, second.state) == ("evicted", "idle")
+        third.run("1")
+        stream = (
+            second.stream("import time; print(1); time.sleep(300)"),
+            third.stream("import time; print(1); time.sleep(300)"),
+        )
+        for events in stream:
+            next(events)
+        with pytest.raises(SandboxUnavailableError, match="max_sessions"):
+            open_session(policy)
+        for events in stream:
+            events.close()  # type: ignore[attr-defined]
+
+
+def test_mistakes(session: Session) -> None:
+    """What can't be meant is told at once, and costs nothing."""
+    with pytest.raises(UsageError, match="text"):
+        session.run(b"1")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="surrogate"):
+        session.run("'\ud800'")
+    with pytest.raises(UsageError, match="timeout"):
+        session.run("1", timeout=0)
+    with pytest.raises(UsageError, match="snapshot"):
+        session.snapshot("../x")
+    with pytest.raises(UsageError, match="session"):
+        Session.resume("../x")
+    session.close()
+    with pytest.raises(UsageError, match="closed"):
+        session.run("1")
+    assert session.state == "closed"

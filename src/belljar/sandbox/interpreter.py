@@ -83,8 +83,8 @@ class Live:
         self._stack = ExitStack()
         self.changed = threading.Condition()
         self._inboxes: dict[int, Inbox] = {}
-        self.busy = 0
-        """Steps in progress. While there is none, the time since `used` counts."""
+        self.busy = 1
+        """Steps in progress, the first of which it is made for. While there is none, the time since `used` counts."""
         self.used = time.monotonic()
         self.result: RunResult | None = None
         """How it ended, once it has."""

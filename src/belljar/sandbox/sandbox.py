@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from belljar.audit.state import state_directory
-from belljar.backends.contract import ChangedTree, EnforcementReport, Entry, Jar, LaunchPlan, Process, RunRequest
+from belljar.backends.contract import EnforcementReport, Entry, Jar, LaunchPlan, Process, RunRequest
 from belljar.backends.runtimes import language_named
 from belljar.errors import BelljarError, UsageError
 from belljar.policy.models import Policy
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from belljar.egress.events import Event
     from belljar.sandbox.changes import Changes
     from belljar.sandbox.network import Network, RunNetwork
+    from belljar.sandbox.snapshots import Held
 
 PolicyLike = Policy | str | os.PathLike[str] | Mapping[str, Any] | None
 
@@ -319,16 +320,24 @@ class Sandbox:
         index = self._workspace_index()
         return None if index is None else self.policy.fs.mounts[index].source
 
-    def workspace_tree(self) -> tuple[ChangedTree, str | None]:
-        """What the jar holds of its workspace, to be closed by the caller; and `workspace_base`.
+    def held_files(self) -> Held:
+        """What the jar holds of its workspace, for a snapshot.
 
         Raises:
             UsageError: the workspace is a directory of the host's, shown live.
         """
+        from belljar.sandbox.snapshots import Held
+
         index = self._workspace_index()
         if index is None:
             raise UsageError("the workspace is the host's own directory: there is nothing that the jar keeps")
-        return self._open().changes(index), self.workspace_base
+        deleted: tuple[str, ...] = ()
+        if self.workspace_base is not None:
+            with self.changes() as changes:
+                deleted = tuple(change.path for change in changes if change.kind == "deleted")
+        jar = self._open()
+        modes = {entry.path: entry.mode for entry in jar.changed(index)}
+        return Held(jar.changes(index), self.workspace_base, deleted, modes)
 
     def _workspace_index(self) -> int | None:
         """The mount that the code works in, if what it writes there is the jar's own."""

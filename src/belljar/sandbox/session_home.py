@@ -98,8 +98,9 @@ class Home:
                 self.sandbox, lifetime=session.max_age_seconds, idle=session.idle_seconds, on_end=self._on_end
             )
             self._live.inbox(0)
-        with self._live.changed:
-            self._live.busy += 1
+        else:
+            with self._live.changed:
+                self._live.busy += 1
         return self._live
 
     def leave(self, live: Live) -> None:
@@ -281,11 +282,11 @@ class Home:
             return self._save(path)
 
     def _save(self, path: str) -> Snapshot:
-        tree, base = self.sandbox.workspace_tree()
+        held = self.sandbox.held_files()
         try:
-            return snapshots.take(tree, base=base, most_bytes=self.policy.fs.size_bytes, path=path)
+            return snapshots.take(held, most_bytes=self.policy.fs.size_bytes, path=path)
         finally:
-            os.close(tree.descriptor)
+            os.close(held.tree.descriptor)
 
     def restore(self, snapshot: Snapshot | str) -> None:
         """A new jar, with those files."""

@@ -13,7 +13,7 @@ import os
 import stat
 import tarfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
 from belljar.audit.state import state_directory
@@ -22,7 +22,6 @@ from belljar.backends.hostile_files import MAX_ENTRIES, open_beneath, parts, wal
 from belljar.errors import SandboxUnavailableError, UsageError
 from belljar.policy.records import dataclass
 
-_OPAQUE = "user.overlay.opaque"
 _LONGEST_HEAD = 64 << 20
 FORMAT = 1
 
@@ -38,9 +37,6 @@ def clear(path):
         os.unlink(path)
 for path in head["deleted"]:
     clear(os.path.join(top, path))
-for path in head["emptied"]:
-    for name in os.listdir(os.path.join(top, path)):
-        clear(os.path.join(top, path, name))
 modes = []
 with tarfile.open(fileobj=source, mode="r|") as archive:
     for member in archive:
@@ -85,14 +81,27 @@ class Snapshot:
             os.unlink(self.path)
 
 
-def take(tree: ChangedTree, *, base: str | None, most_bytes: int, path: str) -> Snapshot:
-    """Write what a jar holds of its workspace to a file. The caller closes the tree.
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a jar holds of its workspace. Whoever asked for it closes the tree."""
+
+    tree: ChangedTree
+    base: str | None
+    """The host's directory of which these are the changes, if there is one."""
+    deleted: tuple[str, ...]
+    """What that has, and the workspace has not."""
+    modes: Mapping[str, int]
+    """By path, where the tree's own may be others."""
+
+
+def take(held: Held, *, most_bytes: int, path: str) -> Snapshot:
+    """Write what a jar holds of its workspace to a file.
 
     Raises:
         UsageError: it is larger than `most_bytes`, or has more files than the host looks at.
         SandboxUnavailableError: it could not be written.
     """
-    entries, deleted, emptied = _sorted(tree)
+    entries = _entries(held.tree, held.modes)
     files = sum(entry.kind == "file" for entry in entries)
     size = sum(entry.size for entry in entries if entry.kind == "file")
     if size > most_bytes:
@@ -100,15 +109,15 @@ def take(tree: ChangedTree, *, base: str | None, most_bytes: int, path: str) -> 
             f"the files are {size} bytes, more than the {most_bytes} that fs.size_mb allows",
             hint="files with holes count as if they had none",
         )
-    head = {"format": FORMAT, "created": time.time(), "files": files, "size": size, "base": base}
+    head = {"format": FORMAT, "created": time.time(), "files": files, "size": size, "base": held.base}
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     unfinished = f"{path}.{os.getpid()}"
     try:
         with open(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600), "wb") as file:
-            file.write(json.dumps({**head, "deleted": deleted, "emptied": emptied}).encode() + b"\n")
+            file.write(json.dumps({**head, "deleted": held.deleted}).encode() + b"\n")
             with tarfile.open(fileobj=file, mode="w|", format=tarfile.PAX_FORMAT, encoding="utf-8") as archive:
                 for entry in entries:
-                    _add(archive, tree.descriptor, entry)
+                    _add(archive, held.tree.descriptor, entry)
         os.rename(unfinished, path)
     except OSError as error:
         raise SandboxUnavailableError(f"the snapshot could not be written: {error.strerror}") from error
@@ -118,21 +127,16 @@ def take(tree: ChangedTree, *, base: str | None, most_bytes: int, path: str) -> 
     return opened(path)
 
 
-def _sorted(tree: ChangedTree) -> tuple[list[Entry], list[str], list[str]]:
-    """The entries to keep, the paths that were deleted, and the directories that were emptied or replaced."""
+def _entries(tree: ChangedTree, modes: Mapping[str, int]) -> list[Entry]:
+    """What to keep, directories before what is in them."""
     entries: list[Entry] = []
-    deleted: list[str] = []
-    emptied: list[str] = []
     for count, entry in enumerate(walk(tree.descriptor, own=True), start=1):
         if count == MAX_ENTRIES:
             raise UsageError(f"the workspace has more than {MAX_ENTRIES} files: too many for a snapshot")
         if entry.kind != "other":
-            entries.append(entry)
-        elif tree.layered and _is_whiteout(tree.descriptor, entry.path):
-            deleted.append(entry.path)
-        if entry.kind == "directory" and tree.layered and _is_opaque(tree.descriptor, entry.path):
-            emptied.append(entry.path)
-    return sorted(entries, key=lambda entry: entry.path), deleted, emptied
+            mode = modes.get(entry.path, entry.mode)
+            entries.append(Entry(entry.path, entry.kind, entry.size, mode, entry.changed_ns))
+    return sorted(entries, key=lambda entry: entry.path)
 
 
 @contextlib.contextmanager
@@ -143,22 +147,6 @@ def _parent(root: int, path: str) -> Iterator[tuple[int, str]]:
         yield parent, name
     finally:
         os.close(parent)
-
-
-def _is_whiteout(root: int, path: str) -> bool:
-    with _parent(root, path) as (parent, name):
-        status = os.stat(name, dir_fd=parent, follow_symlinks=False)
-    return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
-
-
-def _is_opaque(root: int, path: str) -> bool:
-    directory = open_beneath(root, path, os.O_RDONLY | os.O_DIRECTORY, own=True)
-    try:
-        return os.getxattr(directory, _OPAQUE) == b"y"
-    except OSError:
-        return False
-    finally:
-        os.close(directory)
 
 
 def _add(archive: tarfile.TarFile, root: int, entry: Entry) -> None:
@@ -215,4 +203,4 @@ def path_of(name: str) -> str:
     return os.path.join(state_directory(), "snapshots", f"{name}.tar")
 
 
-__all__ = ["RESTORE", "Snapshot", "opened", "path_of", "source", "take"]
+__all__ = ["RESTORE", "Held", "Snapshot", "opened", "path_of", "source", "take"]

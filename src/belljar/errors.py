@@ -5,7 +5,9 @@
     ├── UsageError               the caller: an argument that can't be
     ├── PrerequisiteError        the host: something is missing or forbidden here
     ├── SandboxUnavailableError  the run: the jar could not be made or was lost
-    │   └── CanaryError          the jar was made, and is not what the policy says
+    │   ├── CanaryError          the jar was made, and is not what the policy says
+    │   ├── AuditError           the audit log can't be written, so nothing may happen
+    │   └── KillSwitchError      the kill switch is on
     └── InternalError            ours: please report it
 
 A refusal *inside* a jar is not an exception: it is a `Denial` in the result.
@@ -48,6 +50,14 @@ class SandboxUnavailableError(BelljarError):
 
 class CanaryError(SandboxUnavailableError):
     """A canary succeeded: the jar does not hold, so the code was never started."""
+
+
+class AuditError(SandboxUnavailableError):
+    """The audit log can't be written: what it would have recorded does not happen."""
+
+
+class KillSwitchError(SandboxUnavailableError):
+    """The kill switch is on: nothing may run."""
 
 
 class InternalError(BelljarError):

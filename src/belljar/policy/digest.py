@@ -16,7 +16,12 @@ def digest(policy: Policy) -> str:
 
     mapping: dict[str, Any] = to_mapping(policy)
     text = json.dumps(mapping, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return "sha256:" + str(_sha256()(text.encode("ascii")).hexdigest())
+    return "sha256:" + sha256(text.encode("ascii"))
+
+
+def sha256(data: bytes) -> str:
+    """The hexadecimal SHA-256."""
+    return str(_sha256()(data).hexdigest())
 
 
 def _sha256() -> Any:

@@ -1,0 +1,203 @@
+"""The audit log: one file a day, written to by every belljar process of the user, one record after the other.
+
+Whoever writes holds a lock on the *head*, a small file that says where the chain stands: its last number and digest,
+and how long the day's file is. Records go into the file with one `write`, then the head is renewed. A process that is
+killed in between leaves a record that the next one adopts; half a record, on a disk that is full, is taken back. So what
+was acknowledged is there, and what is there is whole.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import threading
+import time
+from typing import Any
+from zlib import crc32
+
+from belljar.audit.chain import START, BrokenRecordError, Link, decode, encode, follow
+from belljar.audit.state import state_directory
+from belljar.errors import AuditError
+from belljar.policy.records import dataclass
+
+_HEAD = struct.Struct("!8sQQ10s64s")
+_MAGIC = b"BJAUDIT1"
+_CRC = struct.Struct("!I")
+_SUFFIX = ".jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Where the log stands: the chain's last link, the day whose file it is in, and that file's length."""
+
+    link: Link
+    day: str
+    size: int
+
+    def encode(self) -> bytes:
+        """As it lies on the disk."""
+        day, digest = self.day.encode(), self.link.digest.encode()
+        packed = _HEAD.pack(_MAGIC, self.link.seq, self.size, day, digest)
+        return packed + _CRC.pack(crc32(packed))
+
+
+def read_head(data: bytes) -> Head | None:
+    """The head, if these bytes are one."""
+    if len(data) != _HEAD.size + _CRC.size or _CRC.unpack(data[_HEAD.size :])[0] != crc32(data[: _HEAD.size]):
+        return None
+    magic, seq, size, day, digest = _HEAD.unpack(data[: _HEAD.size])
+    return Head(Link(seq, digest.decode("ascii")), day.decode("ascii"), size) if magic == _MAGIC else None
+
+
+def directory() -> str:
+    """Where the log is."""
+    return os.path.join(state_directory(), "audit")
+
+
+def day_files(path: str) -> list[str]:
+    """The names of the days' files, the first first."""
+    try:
+        return sorted(name for name in os.listdir(path) if name.endswith(_SUFFIX) and name[:4].isdigit())
+    except FileNotFoundError:
+        return []
+
+
+class AuditLog:
+    """The log in one directory, as one process writes it. Its threads share it."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._pid = 0
+        self._head = -1
+        self._day = ""
+        self._file = -1
+
+    def append(self, *events: dict[str, Any]) -> Link:
+        """Write records, all or none, and return where the chain stands.
+
+        Raises:
+            AuditError: they could not be written. Then what they record must not happen.
+        """
+        with self._lock:
+            try:
+                self._open()
+                fcntl.flock(self._head, fcntl.LOCK_EX)
+                try:
+                    return self._append(events)
+                finally:
+                    fcntl.flock(self._head, fcntl.LOCK_UN)
+            except OSError as error:
+                raise AuditError(
+                    f"the audit log can't be written: {error.strerror}: {error.filename or self.path}",
+                    hint="nothing runs unrecorded: make room on that disk, or set BELLJAR_STATE_DIR to another place",
+                ) from error
+
+    def _append(self, events: tuple[dict[str, Any], ...]) -> Link:
+        now = time.time()
+        head = self._settled()
+        # The clock may go back: a day that has begun goes on, so that files and records are in one order.
+        day = max(head.day, time.strftime("%Y-%m-%d", time.gmtime(now)))
+        size = head.size if day == head.day else 0
+        self._open_day(day)
+        link, lines = head.link, []
+        for event in events:
+            line, link = encode(link, now, event)
+            lines.append(line)
+        data = b"".join(lines)
+        written = 0
+        try:
+            written = os.write(self._file, data)
+            if written != len(data):  # a disk that is full takes what fits
+                written += os.write(self._file, data[written:])
+        finally:
+            if written != len(data):
+                os.ftruncate(self._file, size)
+        self._renew(Head(link, day, size + len(data)))
+        return link
+
+    def _renew(self, head: Head) -> None:
+        os.pwrite(self._head, head.encode(), 0)
+
+    # --- opening ---
+
+    def _open(self) -> None:
+        """In a forked process everything is opened anew: a lock belongs to an open file, and both would have it."""
+        if self._pid == os.getpid() and self._head >= 0:
+            return
+        os.makedirs(self.path, mode=0o700, exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._head = os.open(os.path.join(self.path, "head"), flags, 0o600)
+        self._pid, self._day, self._file = os.getpid(), "", -1
+
+    def _open_day(self, day: str) -> None:
+        if day == self._day:
+            return
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._file = os.open(os.path.join(self.path, day + _SUFFIX), flags, 0o600)
+        self._day = day
+
+    # --- what another process left ---
+
+    def _settled(self) -> Head:
+        """Where the log stands; what a process did not finish, because it was killed, is finished or taken back."""
+        head = read_head(os.pread(self._head, 256, 0)) or self._found()
+        if not head.day:
+            return head
+        self._open_day(head.day)
+        size = os.fstat(self._file).st_size
+        return head if size <= head.size else self._adopted(head, size)
+
+    def _found(self) -> Head:
+        """Without a head, as far as the last file is whole. (`verify` tells of a head that was lost.)"""
+        files = day_files(self.path)
+        if not files:
+            return Head(START, "", 0)
+        day = files[-1].removesuffix(_SUFFIX)
+        with open(os.path.join(self.path, files[-1]), "rb") as file:
+            size, last = 0, START
+            for line in file:
+                try:
+                    record = decode(line)
+                except BrokenRecordError:
+                    break
+                size, last = size + len(line), Link(record["seq"], record["digest"])
+        return Head(last, day, size)
+
+    def _adopted(self, head: Head, size: int) -> Head:
+        extra = os.pread(self._file, size - head.size, head.size)
+        link, whole = head.link, head.size
+        for line in extra.splitlines(keepends=True):
+            try:
+                link = follow(link, decode(line))
+            except BrokenRecordError:
+                break
+            whole += len(line)
+        if whole < size and not extra[whole - head.size :].count(b"\n"):
+            os.ftruncate(self._file, whole)  # half a record, which nobody was told is there
+        else:
+            whole = size  # someone else's lines: they stay, for `verify` to find
+        found = Head(link, head.day, whole)
+        self._renew(found)
+        return found
+
+
+_LOGS: dict[str, AuditLog] = {}
+
+
+def audit_log() -> AuditLog:
+    """The log of this user."""
+    path = directory()
+    log = _LOGS.get(path)
+    if log is None:
+        log = _LOGS[path] = AuditLog(path)
+    return log
+
+
+def record(event: str, **details: Any) -> None:
+    """Write one record. Raises AuditError."""
+    audit_log().append({"event": event, **details})

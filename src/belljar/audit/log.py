@@ -2,8 +2,8 @@
 
 Whoever writes holds a lock on the *head*, a small file that says where the chain stands: its last number and digest,
 and how long the day's file is. Records go into the file with one `write`, then the head is renewed. A process that is
-killed in between leaves a record that the next one adopts; half a record, on a disk that is full, is taken back. So what
-was acknowledged is there, and what is there is whole.
+killed in between leaves a record that the next one adopts; half a record, on a disk that is full, is taken back. So
+what was acknowledged is there, and what is there is whole.
 """
 
 from __future__ import annotations

@@ -1,0 +1,75 @@
+"""The audit log, read: its records in order, those that someone asks for, and new ones as they come."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from belljar.audit.chain import BrokenRecordError, decode
+from belljar.audit.log import day_files
+
+_LONGEST_LINE = 64 << 20
+_TICK_SECONDS = 0.1
+
+
+def lines(path: str, *, since: str = "") -> Iterator[tuple[str, int, bytes]]:
+    """Every line of the log in a directory, with its file and number; `since` is the first day (2026-01-31)."""
+    for name in day_files(path):
+        if name >= since:
+            with open(os.path.join(path, name), "rb") as file:
+                number = 0
+                while line := file.readline(_LONGEST_LINE):
+                    number += 1
+                    yield name, number, line
+
+
+def records(path: str, *, since: str = "") -> Iterator[dict[str, Any]]:
+    """Every record that is whole. What is not, `verify` names."""
+    for _name, _number, line in lines(path, since=since):
+        try:
+            yield decode(line)
+        except BrokenRecordError:
+            continue
+
+
+def matches(record: Mapping[str, Any], wanted: Mapping[str, str]) -> bool:
+    """Whether every member that is wanted is as it is wanted: `event=denied`, `run=…`, `details.host=…`."""
+    return all(_text(_member(record, name)) == value for name, value in wanted.items())
+
+
+def _member(record: Any, name: str) -> Any:
+    for part in name.split("."):
+        if not isinstance(record, Mapping):
+            return None
+        record = record.get(part)
+    return record
+
+
+def _text(value: Any) -> str | None:
+    if value is None or isinstance(value, Mapping | list):
+        return None
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def follow_log(path: str) -> Iterator[dict[str, Any]]:
+    """Records that are written from now on, as they come. It has no end."""
+    files = day_files(path)
+    name = files[-1] if files else ""
+    offset = os.path.getsize(os.path.join(path, name)) if name else 0
+    while True:
+        for day in [one for one in day_files(path) if one >= name]:
+            if day != name:
+                name, offset = day, 0
+            with open(os.path.join(path, day), "rb") as file:
+                file.seek(offset)
+                for line in file:
+                    if not line.endswith(b"\n"):
+                        break
+                    offset += len(line)
+                    try:
+                        yield decode(line)
+                    except BrokenRecordError:
+                        continue
+        time.sleep(_TICK_SECONDS)

@@ -1,0 +1,362 @@
+"""The audit log under many writers, SIGKILL, a full disk, a clock that goes back; every way to tamper."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from belljar.audit.chain import BrokenRecordError, decode
+from belljar.audit.log import AuditLog, Head, day_files, read_head
+from belljar.audit.reading import matches, records
+from belljar.audit.verify import verify
+from belljar.errors import AuditError
+
+WRITER = """
+import os, sys
+from belljar.audit.log import AuditLog
+log, name = AuditLog(sys.argv[1]), sys.argv[2]
+number = 0
+while number < int(sys.argv[3]):
+    count = 1 + number % 3
+    event = {"event": "test", "writer": name, "text": "x" * (number % 200)}
+    log.append(*({**event, "number": number + one} for one in range(count)))
+    number += count
+    os.write(1, f"{number}\\n".encode())
+"""
+"""Acknowledges each record that it wrote, as far as it was told that it is there."""
+
+
+def write(path: Path, count: int = 5) -> AuditLog:
+    """A log with so many records."""
+    log = AuditLog(str(path))
+    for number in range(count):
+        log.append({"event": "test", "number": number})
+    return log
+
+
+def day_file(path: Path) -> Path:
+    """The only day's file."""
+    (name,) = day_files(str(path))
+    return path / name
+
+
+class TestChain:
+    """What is written can be verified."""
+
+    def test_records_are_numbered_and_linked(self, tmp_path: Path) -> None:
+        """Each has the digest of the one before."""
+        write(tmp_path, 3)
+        found = list(records(str(tmp_path)))
+        assert [(record["seq"], record["number"]) for record in found] == [(1, 0), (2, 1), (3, 2)]
+        assert [record["prev"] for record in found[1:]] == [record["digest"] for record in found[:-1]]
+        verdict = verify(str(tmp_path))
+        assert (verdict.ok, verdict.records, verdict.link.seq) == (True, 3, 3)
+
+    def test_only_its_owner_can_read_it(self, tmp_path: Path) -> None:
+        """The directory and everything in it."""
+        write(tmp_path / "audit")
+        modes = [oct(path.stat().st_mode & 0o777) for path in (tmp_path / "audit", *(tmp_path / "audit").iterdir())]
+        assert modes == ["0o700", "0o600", "0o600"]
+
+    def test_an_empty_log_is_in_order(self, tmp_path: Path) -> None:
+        """Nothing was written, and nothing is missing."""
+        assert verify(str(tmp_path)).ok
+
+    @pytest.mark.parametrize("text", ["\n", "\x00", "é\U0001f600", '"}\n{"seq":1', "a" * 100_000], ids=repr)
+    def test_hostile_text(self, tmp_path: Path, text: str) -> None:
+        """A name with a line's end in it ends no line."""
+        log = write(tmp_path)
+        log.append({"event": "test", "name": text[:200_000], text[:20]: 1})
+        log.append({"event": "test"})
+        assert verify(str(tmp_path)).ok
+        assert [record.get("name") for record in records(str(tmp_path))][5] == text
+
+    def test_queries(self) -> None:
+        """By a member's value, members of members too."""
+        record = {"event": "denied", "details": {"host": "a.test", "count": 2}, "on": True}
+        assert matches(record, {"event": "denied", "details.host": "a.test", "details.count": "2", "on": "true"})
+        assert not matches(record, {"details.host": "b.test"})
+        assert not matches(record, {"nothing.of.it": "x"})
+
+
+def lines_of(path: Path) -> list[bytes]:
+    """The records as they lie there."""
+    return day_file(path).read_bytes().splitlines(keepends=True)
+
+
+def flipped(path: Path) -> None:
+    """One byte of the third record."""
+    found = lines_of(path)
+    found[2] = found[2].replace(b'"number":2', b'"number":7')
+    day_file(path).write_bytes(b"".join(found))
+
+
+def rehashed(path: Path) -> None:
+    """The same, by someone who makes its digest right."""
+    found = lines_of(path)
+    body = found[2][: found[2].rindex(b',"digest"')].replace(b'"number":2', b'"number":7') + b"}"
+    import hashlib
+
+    found[2] = body[:-1] + b',"digest":"' + hashlib.sha256(body).hexdigest().encode() + b'"}\n'
+    day_file(path).write_bytes(b"".join(found))
+
+
+def removed(path: Path) -> None:
+    """The third record."""
+    found = lines_of(path)
+    day_file(path).write_bytes(b"".join(found[:2] + found[3:]))
+
+
+def swapped(path: Path) -> None:
+    """The third and the fourth."""
+    found = lines_of(path)
+    day_file(path).write_bytes(b"".join([*found[:2], found[3], found[2], *found[4:]]))
+
+
+def cut(path: Path) -> None:
+    """The last two are gone."""
+    day_file(path).write_bytes(b"".join(lines_of(path)[:3]))
+
+
+def half(path: Path) -> None:
+    """The last one is cut in two."""
+    day_file(path).write_bytes(day_file(path).read_bytes()[:-20])
+
+
+def added(path: Path) -> None:
+    """A line of someone else's."""
+    with day_file(path).open("ab") as file:
+        file.write(b'{"seq":6,"event":"made up"}\n')
+
+
+def doubled(path: Path) -> None:
+    """The last one, twice."""
+    with day_file(path).open("ab") as file:
+        file.write(lines_of(path)[-1])
+
+
+def all_gone(path: Path) -> None:
+    """The file."""
+    day_file(path).unlink()
+
+
+def no_head(path: Path) -> None:
+    """Cut, and the head removed as well."""
+    cut(path)
+    (path / "head").unlink()
+
+
+def torn_head(path: Path) -> None:
+    """The head overwritten."""
+    (path / "head").write_bytes(b"x" * 90)
+
+
+TAMPERED: dict[Callable[[Path], None], tuple[str, str]] = {
+    flipped: (":3", "it was changed"),
+    rehashed: (":4", "does not follow"),
+    removed: (":3", "record 3 is missing"),
+    swapped: (":3", "record 3 is missing"),
+    cut: ("at its end", "its last record is 3, and 5 were written"),
+    half: (":5", "cut off"),
+    added: (":6", "not a record"),
+    doubled: (":6", "out of order"),
+    all_gone: ("at its end", "its last record is 0, and 5 were written"),
+    no_head: ("at its end", "`head` is missing"),
+    torn_head: ("at its end", "`head` is damaged"),
+}
+
+
+@pytest.mark.parametrize("tamper", TAMPERED, ids=lambda function: function.__name__)
+def test_tampering_is_found(tmp_path: Path, tamper: Callable[[Path], None]) -> None:
+    """And named: where, and what."""
+    write(tmp_path)
+    assert verify(str(tmp_path)).ok
+    tamper(tmp_path)
+    verdict = verify(str(tmp_path))
+    where, problem = TAMPERED[tamper]
+    assert not verdict.ok
+    assert verdict.where.endswith(where)
+    assert problem in verdict.problem
+
+
+@pytest.mark.parametrize(
+    "tamper", [flipped, rehashed, removed, swapped, cut, added, doubled, all_gone], ids=lambda f: f.__name__
+)
+def test_writing_on_hides_nothing(tmp_path: Path, tamper: Callable[[Path], None]) -> None:
+    """Who comes later goes on from what was acknowledged: what is gone stays visibly gone."""
+    write(tmp_path)
+    tamper(tmp_path)
+    AuditLog(str(tmp_path)).append({"event": "after"})
+    assert not verify(str(tmp_path)).ok
+
+
+class TestManyWriters:
+    """Processes that write at once, and are killed at any moment."""
+
+    @pytest.mark.parametrize("total", [4000])
+    def test_nothing_acknowledged_is_lost(self, tmp_path: Path, total: int) -> None:
+        """Eight writers, each killed again and again, until all is written; then the log is whole."""
+        total = int(os.environ.get("BELLJAR_AUDIT_RECORDS", total))
+        path, dice = tmp_path / "audit", random.Random(7)
+        acknowledged: dict[str, int] = {}
+        running: dict[str, subprocess.Popen[bytes]] = {}
+        begun = 0
+        deadline = time.monotonic() + 150
+        while sum(acknowledged.values()) < total or running:
+            assert time.monotonic() < deadline
+            while len(running) < 8 and sum(acknowledged.values()) < total:
+                name = f"w{begun}"
+                begun += 1
+                command = [sys.executable, "-c", WRITER, str(path), name, str(dice.randrange(50, max(60, total // 8)))]
+                running[name] = subprocess.Popen(command, stdout=subprocess.PIPE)
+            time.sleep(dice.random() * 0.2)
+            victim = dice.choice(list(running))
+            if dice.random() < 0.5:
+                running[victim].send_signal(signal.SIGKILL)
+            for name, process in list(running.items()):
+                if process.poll() is not None:
+                    assert process.stdout is not None
+                    told = process.stdout.read().splitlines()
+                    process.stdout.close()
+                    acknowledged[name] = int(told[-1]) if told else 0
+                    del running[name]
+        verdict = verify(str(path))
+        assert verdict.ok, verdict
+        seen: dict[str, list[int]] = {}
+        for record in records(str(path)):
+            seen.setdefault(record["writer"], []).append(record["number"])
+        for name, count in acknowledged.items():
+            numbers = seen.get(name, [])
+            assert numbers == list(range(len(numbers))), "in order, none twice"
+            assert len(numbers) >= count, "what was acknowledged is there"
+        assert verdict.records >= total
+
+    def test_a_forked_process_writes_on_its_own(self, tmp_path: Path) -> None:
+        """Both have the lock for themselves."""
+        log = write(tmp_path, 1)
+        pids = []
+        for name in range(4):
+            pid = os.fork()
+            if pid == 0:
+                for number in range(50):
+                    log.append({"event": "child", "name": name, "number": number})
+                os._exit(0)
+            pids.append(pid)
+        for number in range(50):
+            log.append({"event": "parent", "number": number})
+        assert all(os.waitpid(pid, 0)[1] == 0 for pid in pids)
+        verdict = verify(str(tmp_path))
+        assert (verdict.ok, verdict.records) == (True, 251)
+
+
+class TestUnfinished:
+    """What a process left that was killed in the middle."""
+
+    def test_a_record_without_its_head(self, tmp_path: Path) -> None:
+        """It was written, and the head was not renewed: it is adopted."""
+        log = write(tmp_path, 2)
+        head = (tmp_path / "head").read_bytes()
+        log.append({"event": "third"})
+        (tmp_path / "head").write_bytes(head)
+        AuditLog(str(tmp_path)).append({"event": "fourth"})
+        assert verify(str(tmp_path)).ok
+        assert [record["event"] for record in records(str(tmp_path))][2:] == ["third", "fourth"]
+
+    def test_half_a_record(self, tmp_path: Path) -> None:
+        """Nobody was told that it is there: it is taken back."""
+        write(tmp_path, 2)
+        with day_file(tmp_path).open("ab") as file:
+            file.write(b'{"seq":3,"time":1')
+        AuditLog(str(tmp_path)).append({"event": "third"})
+        assert verify(str(tmp_path)).ok
+        assert verify(str(tmp_path)).records == 3
+
+    def test_a_lost_head_is_made_again_for_writing(self, tmp_path: Path) -> None:
+        """From the last file; who verified before knew."""
+        write(tmp_path, 2)
+        (tmp_path / "head").unlink()
+        AuditLog(str(tmp_path)).append({"event": "third"})
+        assert verify(str(tmp_path)).ok
+
+
+def test_a_clock_that_goes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records stay in order, and in the file of the day that had begun."""
+    moments = iter([86_400.0 * 20_000, 86_400.0 * 20_001 + 5, 86_400.0 * 20_000 + 7, 86_400.0 * 20_002])
+    monkeypatch.setattr("belljar.audit.log.time.time", lambda: next(moments))
+    log = AuditLog(str(tmp_path))
+    for number in range(4):
+        log.append({"event": "test", "number": number})
+    assert verify(str(tmp_path)).ok
+    assert [record["number"] for record in records(str(tmp_path))] == [0, 1, 2, 3]
+    assert day_files(str(tmp_path)) == ["2024-10-04.jsonl", "2024-10-05.jsonl", "2024-10-06.jsonl"]
+
+
+FULL = """
+import os, sys
+from belljar.audit.log import AuditLog
+from belljar.audit.verify import verify
+from belljar.errors import AuditError
+path = sys.argv[1]
+log = AuditLog(path)
+written = refused = 0
+while refused < 5:
+    try:
+        log.append({"event": "test", "text": "x" * 3000}, {"event": "second", "text": "y" * 3000})
+        written += 2
+    except AuditError as error:
+        refused += 1
+        last = str(error)
+verdict = verify(path)
+assert verdict.ok, verdict
+assert verdict.records == written, (verdict, written)
+os.unlink(os.path.join(os.path.dirname(path), "ballast"))
+log.append({"event": "again"})
+assert verify(path).records == written + 1
+print(last)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a small disk has to be mounted, which only root may do")
+def test_a_full_disk(tmp_path: Path) -> None:
+    """It refuses with what to do, all or nothing, and harms no record; with room, it goes on."""
+    mounted = f"mount -t tmpfs -o size=256k none {tmp_path} && head -c 100000 /dev/zero >{tmp_path}/ballast"
+    inside = f"{mounted} && exec {sys.executable} -c"
+    command = ["unshare", "--mount", "sh", "-c", f'{inside} "$0" "$1"', FULL, str(tmp_path / "audit")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "can't be written: No space left on device" in done.stdout
+    assert "hint: nothing runs unrecorded" in done.stdout
+
+
+def test_a_directory_that_is_none(tmp_path: Path) -> None:
+    """What can't be recorded does not happen."""
+    (tmp_path / "audit").write_text("in the way")
+    with pytest.raises(AuditError, match="can't be written"):
+        AuditLog(str(tmp_path / "audit")).append({"event": "test"})
+
+
+def test_heads() -> None:
+    """What is no head is none."""
+    from belljar.audit.chain import Link
+
+    head = Head(Link(7, "a" * 64), "2026-01-31", 99)
+    assert read_head(head.encode()) == head
+    assert read_head(b"") is None
+    assert read_head(head.encode()[:-1] + b"\0") is None
+
+
+def test_what_is_no_record() -> None:
+    """Nothing that a file may hold is a fault of belljar's."""
+    for line in (b"", b"\n", b"{}", b"[" * 100_000, b'{"digest":"' + b"0" * 64 + b'"}', b"\xff" * 200):
+        with pytest.raises(BrokenRecordError):
+            decode(line)
+    assert json.loads('{"a": 1}') == {"a": 1}

@@ -117,7 +117,8 @@ def _private(path: str) -> Ed25519PrivateKey:
         raise UsageError(f"{path} holds no key: {error}", hint=f"make one: belljar audit keygen {path}") from error
     if not isinstance(key, ed25519.Ed25519PrivateKey):
         raise UsageError(f"the key in {path} is not an Ed25519 one")
-    return key
+    found: Ed25519PrivateKey = key
+    return found
 
 
 def _library() -> tuple[Any, Any]:

@@ -8,9 +8,12 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import Any
 
 from belljar.audit.state import state_directory
+
+TYPE_CHECKING = False  # see policy/records.py
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def record_refusal(run_id: str, reason: str, **details: Any) -> None:

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, Protocol
 
 from belljar.policy.models import Policy
-from belljar.policy.records import dataclass, field
+from belljar.policy.records import Protocol, dataclass, field
+
+TYPE_CHECKING = False  # see policy/records.py
+if TYPE_CHECKING:
+    from typing import Any
 
 
 class Status(StrEnum):

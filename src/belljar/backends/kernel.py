@@ -6,7 +6,10 @@ import ctypes
 import fcntl
 import os
 from collections.abc import Callable
-from typing import Any
+
+TYPE_CHECKING = False  # see policy/records.py
+if TYPE_CHECKING:
+    from typing import Any
 
 _libc = ctypes.CDLL(None, use_errno=True)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
 
 from belljar.cli.parsing import Option, Parsed
 from belljar.errors import UsageError
 
+TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
     from belljar.sandbox.sandbox import Sandbox
 

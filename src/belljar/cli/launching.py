@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from belljar.cli import jar_options
 from belljar.cli.parsing import Parsed
 
+TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
     from belljar.cli.request import Request
     from belljar.sandbox.sandbox import Sandbox

@@ -30,9 +30,8 @@ def command() -> NoReturn:
     """
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
     code = main()
-    threading = sys.modules.get("threading")
-    if threading is not None and threading.active_count() > 1:
-        sys.exit(code)  # they are awaited there
+    if _threads_to_await():
+        sys.exit(code)
     try:
         atexit._run_exitfuncs()  # noqa: SLF001 - the launcher, and with it every jar, has ended after this
         sys.stderr.flush()
@@ -63,6 +62,12 @@ def main(words: list[str] | None = None) -> int:
         except OSError:
             _forget_output()
     return code
+
+
+def _threads_to_await() -> bool:
+    """Whether there are threads, besides this one, that Python waits for at its end."""
+    threading = sys.modules.get("threading")
+    return threading is not None and sum(not thread.daemon for thread in threading.enumerate()) > 1
 
 
 def _hold_standard_descriptors() -> None:
@@ -123,9 +128,9 @@ def find(name: str) -> Command:
         close = difflib.get_close_matches(name, list(COMMANDS), n=1)
         hint = f"did you mean `belljar {close[0]}`?" if close else "`belljar --help` lists the commands"
         raise UsageError(f"there is no command {name!r}", hint=hint)
-    from importlib import import_module
-
-    command: Command = import_module(COMMANDS[name][0]).COMMAND
+    module = COMMANDS[name][0]
+    __import__(module)  # `importlib` itself would have to be imported
+    command: Command = sys.modules[module].COMMAND
     return command
 
 

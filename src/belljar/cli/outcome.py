@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from belljar.cli.style import BOLD, DIM, RED, YELLOW, paint, supports_colour
 from belljar.cli.terminal import visible, visible_lines
 from belljar.sandbox.result import Outcome
 
+TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
     from belljar.sandbox.result import Denial, RunResult
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
 
 from belljar.cli.jar_options import within
 from belljar.cli.parsing import Option, Parsed
 from belljar.errors import UsageError
 
+TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
+    from typing import Any
+
     from belljar.sandbox.sandbox import Sandbox
 
 CODE = Option("-c", "CODE", "run this code instead of a file")

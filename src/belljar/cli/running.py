@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
 
 from belljar.cli import jar_options
 from belljar.cli.outcome import exit_code, report
@@ -15,7 +13,10 @@ from belljar.cli.sink import Sink, break_line
 from belljar.cli.workspace import Workspace, settle
 from belljar.errors import InternalError
 
+TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
+    from typing import Any
+
     from belljar.sandbox.result import RunResult
     from belljar.sandbox.sandbox import Sandbox
 
@@ -38,6 +39,8 @@ def _run(jar: Sandbox, request: Request, parsed: Parsed) -> RunResult:
     try:
         return (_collect if parsed.flag("--json") else _stream)(jar, _keywords(request, parsed), parsed)
     except KeyboardInterrupt:
+        import signal
+
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one must not interrupt the cleaning up
         jar.kill("interrupted")
         raise

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import stat
 import sys
-import threading
 
 _PIECE = 1 << 16
 
@@ -19,6 +18,8 @@ def give() -> int | None:
     if not _has_input(0):
         return None
     readable, writable = os.pipe2(os.O_CLOEXEC)
+    import threading
+
     # A daemon: it may sit in a read of a terminal for ever, and must keep nobody from ending.
     threading.Thread(target=_pump, args=(0, writable), name="belljar-stdin", daemon=True).start()
     return readable

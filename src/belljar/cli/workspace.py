@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
 
 from belljar.cli.parsing import Parsed
 from belljar.cli.style import is_terminal
 from belljar.cli.terminal import visible, visible_lines
 
+TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
+    from typing import Any
+
     from belljar.sandbox.result import RunResult
     from belljar.sandbox.sandbox import Sandbox
 

@@ -9,10 +9,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, NamedTuple
 
 from belljar.limits.naming import group_name
 from belljar.limits.proc_files import Hierarchy, hierarchies
+from belljar.policy.records import NamedTuple
+
+TYPE_CHECKING = False  # see policy/records.py
+if TYPE_CHECKING:
+    from typing import Any
 
 WANTED = ("memory", "cpu", "pids")
 _COUNTING = "cpuacct"

@@ -11,11 +11,11 @@ launcher: jar.remove()                                         whatever the stag
 from __future__ import annotations
 
 import os
-from typing import Protocol
 
 from belljar.limits.detect import CgroupSupport, Mechanism
 from belljar.limits.naming import group_name
 from belljar.limits.values import Limits
+from belljar.policy.records import Protocol
 
 CLOSING_SECONDS = 5.0
 """How long a kill and the removal after it may take before they count as failed."""

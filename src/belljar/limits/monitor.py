@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import time
-from typing import NamedTuple
+
+from belljar.policy.records import NamedTuple
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICKS = os.sysconf("SC_CLK_TCK")

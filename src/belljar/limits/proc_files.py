@@ -6,10 +6,8 @@ Pure: text in, values out, so that every kind of host can be a fixture.
 from __future__ import annotations
 
 import posixpath
-import re
-from typing import NamedTuple
 
-_OCTAL = re.compile(r"\\([0-7]{3})")
+from belljar.policy.records import NamedTuple
 
 
 class Hierarchy(NamedTuple):
@@ -77,4 +75,12 @@ def _own_directory(mount_point: str, root: str, path: str | None) -> str:
 
 def _plain(text: str) -> str:
     """A path of mountinfo without its octal escapes: a space is written as a backslash and 040."""
-    return _OCTAL.sub(lambda match: chr(int(match.group(1), 8)), text)
+    first, *escaped = text.split("\\")
+    return first + "".join(_unescaped(part) for part in escaped)
+
+
+def _unescaped(part: str) -> str:
+    """What follows a backslash: three octal digits and the rest."""
+    digits = part[:3]
+    is_octal = len(digits) == 3 and all(digit in "01234567" for digit in digits)
+    return chr(int(digits, 8)) + part[3:] if is_octal else f"\\{part}"

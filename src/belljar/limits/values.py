@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+
+from belljar.policy.records import NamedTuple
 
 CPU_PERIOD_US = 100_000
 """The kernel's own default: short enough that a throttled run still feels alive."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import Any
 
 from belljar.policy import paths
 from belljar.policy.layer import Layer, Written
@@ -20,6 +19,10 @@ from belljar.policy.models import (
     SessionPolicy,
 )
 from belljar.policy.problems import Problems, place
+
+TYPE_CHECKING = False  # see policy/records.py
+if TYPE_CHECKING:
+    from typing import Any
 
 _LISTS = ("fs.mounts", "fs.deny_globs", "env.pass", "fallback", "container.ports")
 _NET_LISTS = ("allowlist", "denylist", "allow_builtin", "host_ports", "publish", "strip_headers", "canary_files")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from belljar.errors import InternalError
 from belljar.policy.models import Policy
+
+TYPE_CHECKING = False  # see policy/records.py
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def digest(policy: Policy) -> str:

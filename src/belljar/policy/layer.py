@@ -6,9 +6,12 @@ items, and so does `env.set` under each name, because an error or a denial names
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeAlias
-
 from belljar.policy.models import Origin
+from belljar.policy.records import NamedTuple
+
+TYPE_CHECKING = False  # see policy/records.py
+if TYPE_CHECKING:
+    from typing import Any, TypeAlias
 
 
 class Written(NamedTuple):

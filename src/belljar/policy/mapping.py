@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from belljar.policy.models import Credential, DenyRule, HostRule, Mount, NetPolicy, Policy
 from belljar.policy.units import size_value
+
+TYPE_CHECKING = False  # see policy/records.py
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def to_mapping(policy: Policy) -> dict[str, Any]:

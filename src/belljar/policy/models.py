@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
 
 from belljar.policy.records import dataclass, field
+
+TYPE_CHECKING = False  # see policy/records.py
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def _nothing() -> Mapping[str, Any]:

@@ -3,11 +3,18 @@
 The standard one imports `inspect` and compiles source for each class, about 10 ms and then half a millisecond each; on
 the way of a plain run that is more than everything else together. This one closes over a list of names. To mypy it *is*
 the standard one, and `dataclasses.replace`, `asdict` and `fields` work on what it makes.
+
+`typing` is another 4 ms, and at run time good for nothing but `NamedTuple`, which is here too. So the modules that a
+plain run imports say `TYPE_CHECKING = False`, which type checkers take for true, and import `typing` beneath it only.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections import namedtuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _MISSING: Any = object()
 
@@ -135,15 +142,35 @@ class _Standard:
             entries = []
             for name, entry in self.own.items():
                 given = {key: value for key in options if (value := getattr(entry, key)) is not _MISSING}
-                entries.append((name, Any, dataclasses.field(compare=entry.compare, repr=entry.repr, **given)))
+                entries.append((name, object, dataclasses.field(compare=entry.compare, repr=entry.repr, **given)))
             made: Any = dataclasses.make_dataclass(self.name, entries, kw_only=True)
             self.made = made.__dataclass_fields__
         return self.made
 
 
+class _NamedTupleMeta(type):
+    """Makes a `collections.namedtuple` of a class body, as `typing.NamedTuple` does."""
+
+    def __new__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> Any:
+        if not bases:
+            return super().__new__(cls, name, bases, body)
+        fields = tuple(body.get("__annotations__", ()))
+        defaults = [body.pop(field) for field in fields if field in body]
+        make: Any = namedtuple  # noqa: PYI024 - what mypy knows by its name it wants in one piece
+        made = make(name, fields, defaults=defaults, module=body["__module__"])
+        for key, value in body.items():
+            if key not in ("__module__", "__slots__"):
+                setattr(made, key, value)
+        return made
+
+
 if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass  # noqa: PLC0414 what mypy sees
     from dataclasses import field as field  # noqa: PLC0414
+    from typing import NamedTuple as NamedTuple  # noqa: PLC0414
+    from typing import Protocol as Protocol  # noqa: PLC0414
 else:
     dataclass = _dataclass
     field = _field
+    NamedTuple = _NamedTupleMeta("NamedTuple", (), {})
+    Protocol = object

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from belljar.errors import PolicyError
 from belljar.policy import paths
@@ -18,6 +17,10 @@ from belljar.policy.merge import Merged
 from belljar.policy.models import Mount, Origin, Policy
 from belljar.policy.presets import PRESETS, preset_layer, preset_names
 from belljar.policy.problems import Problems, nearest, place
+
+TYPE_CHECKING = False  # see policy/records.py
+if TYPE_CHECKING:
+    from typing import Any
 
 DEFAULT_PRESET = "aicode"
 MANAGED_PATH = "/etc/belljar/policy.yaml"

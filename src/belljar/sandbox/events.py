@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from belljar.policy.records import dataclass
 from belljar.sandbox.result import RunResult
+
+TYPE_CHECKING = False  # see policy/records.py
+if TYPE_CHECKING:
+    from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-import threading
 from collections.abc import Iterator
 
 Input = bytes | str | int | None
@@ -48,6 +47,8 @@ def _piped(stdin: int) -> Iterator[int]:
         with contextlib.suppress(OSError), ends[0] as source, ends[1] as target:
             while chunk := source.read(1 << 16):
                 target.write(chunk)
+
+    import threading
 
     threading.Thread(target=pump, daemon=True, name="belljar-stdin").start()
     try:

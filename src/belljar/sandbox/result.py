@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
 
 from belljar.backends.contract import EnforcementReport
 from belljar.policy.records import dataclass, field
 
+TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
+    from typing import Any
+
     from belljar.egress.events import Event
 
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
-import selectors
-import signal
+import select
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
 
-from belljar.audit.journal import record_refusal
 from belljar.backends.contract import Clause, End, EnforcementReport, LaunchPlan, Process
 from belljar.errors import SandboxUnavailableError
 from belljar.policy.models import Policy
 from belljar.sandbox.events import Finished, Output
 from belljar.sandbox.result import Artifact, Denial, Outcome, RunResult, Usage
 
+TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
+    from typing import Literal
+
     from belljar.sandbox.egress import Traffic
 
 _CHUNK = 1 << 16
@@ -38,28 +38,35 @@ class Watch:
 
     def events(self) -> Iterator[Output]:
         """Output as it is produced, until every process is gone and every byte is read."""
-        with selectors.DefaultSelector() as loop:
-            loop.register(self.process.stdout, selectors.EVENT_READ, "stdout")
-            loop.register(self.process.stderr, selectors.EVENT_READ, "stderr")
-            loop.register(self.process, selectors.EVENT_READ, "end")
-            patience = None
-            for descriptor in (self.process.stdout, self.process.stderr):
+        names: dict[int, Literal["stdout", "stderr", "end"]] = {
+            self.process.stdout: "stdout",
+            self.process.stderr: "stderr",
+            self.process.fileno(): "end",
+        }
+        loop = select.poll()
+        for descriptor, name in names.items():
+            loop.register(descriptor, select.POLLIN)
+            if name != "end":
                 os.set_blocking(descriptor, False)
-            while ready := loop.select(patience):
-                for key, _events in ready:
-                    if key.data == "end":
-                        # Every process is gone, so all that was written is in the pipes. They need not be closed: the
-                        # code may have handed them to another run of the Sandbox.
-                        loop.unregister(self.process)
-                        patience = 0
-                    elif (data := _read(key.fd)) is None:
-                        continue
-                    elif not data:
-                        loop.unregister(key.fd)
-                    elif kept := self._keep(key.data, data):
-                        yield Output(key.data, kept)
-                if not loop.get_map() or (patience == 0 and self.truncated):
-                    break
+        patience = None
+        while ready := loop.poll(patience):
+            for descriptor, _events in ready:
+                name = names[descriptor]
+                if name == "end":
+                    # Every process is gone, so all that was written is in the pipes. They need not be closed: the
+                    # code may have handed them to another run of the Sandbox.
+                    loop.unregister(descriptor)
+                    del names[descriptor]
+                    patience = 0
+                elif (data := _read(descriptor)) is None:
+                    continue
+                elif not data:
+                    loop.unregister(descriptor)
+                    del names[descriptor]
+                elif kept := self._keep(name, data):
+                    yield Output(name, kept)
+            if not names or (patience == 0 and self.truncated):
+                break
 
     def _keep(self, stream: Literal["stdout", "stderr"], data: bytes) -> bytes:
         room = self.limit - sum(map(len, self.captured.values()))
@@ -101,12 +108,14 @@ def make_result(
     outcome = _outcome(end)
     reason = _reason(policy, outcome, end)
     if outcome is Outcome.REFUSED:
+        from belljar.audit.journal import record_refusal
+
         record_refusal(run_id, reason, backend=plan.backend, policy_digest=plan.policy_digest, problems=end.problems)
     return RunResult(
         run_id=run_id,
         outcome=outcome,
         exit_code=end.exit_code if end.started else None,
-        signal=signal.Signals(end.signal).name if end.started and end.signal in set(signal.Signals) else None,
+        signal=_signal_name(end.signal) if end.started and end.signal else None,
         stdout=watch.captured["stdout"].decode(errors="replace"),
         stderr=watch.captured["stderr"].decode(errors="replace"),
         truncated=watch.truncated,
@@ -123,6 +132,12 @@ def make_result(
         container=end.kept,
         egress=traffic.records if traffic else (),
     )
+
+
+def _signal_name(number: int) -> str | None:
+    import signal
+
+    return signal.Signals(number).name if number in set(signal.Signals) else None
 
 
 def _denials(policy: Policy, end: End) -> tuple[Denial, ...]:
@@ -185,6 +200,8 @@ def refused_result(
     )
     if plan.backend == "unconfined":
         reason = "the backend `unconfined` enforces next to nothing\nto accept that: --policy unrestricted"
+    from belljar.audit.journal import record_refusal
+
     record_refusal(run_id, reason, backend=plan.backend, policy_digest=plan.policy_digest)
     return RunResult(
         run_id=run_id,

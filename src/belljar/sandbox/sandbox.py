@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import time
+from _thread import RLock  # `threading` takes a millisecond to import
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
 
 from belljar.audit.state import state_directory
 from belljar.backends.contract import EnforcementReport, Entry, Jar, LaunchPlan, Process, RunRequest
@@ -22,13 +21,16 @@ from belljar.sandbox.result import Artifact, RunResult
 from belljar.sandbox.running import Watch, make_result, new_run_id, refused_result
 from belljar.sandbox.stream import Handle, Stream
 
+TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
+    from typing import Any, Self
+
     from belljar.egress.events import Event
     from belljar.sandbox.changes import Changes
     from belljar.sandbox.network import Network, RunNetwork
     from belljar.sandbox.snapshots import Held
 
-PolicyLike = Policy | str | os.PathLike[str] | Mapping[str, Any] | None
+PolicyLike = Policy | str | os.PathLike[str] | Mapping[str, "Any"] | None
 
 MAX_ARTIFACTS = 1000
 _CLOCK_TICK_NS = 5_000_000
@@ -68,7 +70,7 @@ class Sandbox:
         self.policy = resolved(
             policy, backend=backend, workspace=workspace, live=live, overrides=overrides, timeout=timeout
         )
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._jar: Jar | None = None
         self._running: set[Handle] = set()
         self._closed = False

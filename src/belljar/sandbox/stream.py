@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import threading
+from _thread import allocate_lock  # `threading` takes a millisecond to import
 from collections.abc import Iterator
-from typing import Protocol, Self
 
+from belljar.policy.records import Protocol
 from belljar.sandbox.events import Finished, Output
+
+TYPE_CHECKING = False  # see policy/records.py
+if TYPE_CHECKING:
+    from typing import Self
 
 Event = Output | Finished
 
@@ -51,7 +55,7 @@ class Stream(Iterator[Event]):
     def __init__(self, handle: Handle, events: Iterator[Event]) -> None:
         self._handle = handle
         self._events = events
-        self._turn = threading.Lock()
+        self._turn = allocate_lock()
 
     def __next__(self) -> Event:
         with self._turn:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
+from _thread import allocate_lock  # `threading` takes a millisecond to import
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from belljar.backends.bubblewrap import wire
 from belljar.backends.bubblewrap.client import LAUNCHER, fault, launcher_died
@@ -31,10 +30,12 @@ from belljar.errors import BelljarError, PrerequisiteError, SandboxUnavailableEr
 from belljar.limits.detect import CgroupSupport, Mechanism
 from belljar.policy.models import Policy
 
+TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
     from belljar.backends.bubblewrap.pool import BubblewrapPool
 
 _LAST_WORDS_MS = 500
+_LAST_SIGNAL = 64
 
 
 class BubblewrapBackend:
@@ -109,10 +110,8 @@ class BubblewrapJar(OpenedFiles):
     """A stage, from belljar's side."""
 
     def __init__(self, control: socket.socket, answer: wire.Message) -> None:
-        import threading
-
         self._control = control
-        self._lock = threading.Lock()
+        self._lock = allocate_lock()
         self._asked = 0
         """The number of the last request: an interrupt may leave its answer unread, for the next one to find."""
         self._last_words: wire.Message | None = None
@@ -382,7 +381,7 @@ def _split(exit_code: int, status: int | None) -> tuple[int, int | None]:
             if os.WIFSIGNALED(status)
             else (os.WEXITSTATUS(status), None)
         )
-    if 128 < exit_code < 128 + signal.NSIG:
+    if 128 < exit_code <= 128 + _LAST_SIGNAL:
         return exit_code, exit_code - 128
     return exit_code, None
 

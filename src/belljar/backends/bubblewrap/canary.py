@@ -12,11 +12,14 @@ import errno
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 from belljar.backends import kernel
 from belljar.backends.bubblewrap.jar_root import DEVICES
 from belljar.policy.records import dataclass
+
+TYPE_CHECKING = False  # see policy/records.py
+if TYPE_CHECKING:
+    from typing import Any
 
 _SETTLE_SECONDS = 1.0
 _NAMESPACES = ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup")

@@ -7,11 +7,14 @@ import contextlib
 import os
 import socket
 import sys
-import threading
-from typing import Any
+from _thread import allocate_lock  # `threading` takes a millisecond to import
 
 from belljar.backends.bubblewrap import wire
 from belljar.errors import BelljarError, InternalError, PolicyError, PrerequisiteError, SandboxUnavailableError
+
+TYPE_CHECKING = False  # see policy/records.py
+if TYPE_CHECKING:
+    from typing import Any
 
 _START_SECONDS = 60.0
 _END_SECONDS = 10.0
@@ -30,7 +33,7 @@ class LauncherClient:
     """The launcher process of this process: started when first needed, ended when this process ends."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = allocate_lock()
         self._socket: socket.socket | None = None
         self._pid = 0
         self._cgroup: dict[str, Any] | None = None
@@ -119,7 +122,7 @@ class LauncherClient:
         """In a forked child of the user's program: the launcher is the parent's."""
         if self._socket is not None:
             self._socket.close()
-        self._socket, self._lock = None, threading.Lock()
+        self._socket, self._lock = None, allocate_lock()
 
 
 def _is_closed(end: socket.socket) -> bool:

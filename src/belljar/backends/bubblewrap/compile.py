@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
 
 from belljar.backends.bubblewrap import layout
 from belljar.backends.bubblewrap.host import Host
@@ -16,6 +15,10 @@ from belljar.errors import UsageError
 from belljar.limits.values import Limits
 from belljar.policy.globs import DenyGlobs
 from belljar.policy.models import Mount, Policy
+
+TYPE_CHECKING = False  # see policy/records.py
+if TYPE_CHECKING:
+    from typing import Any
 
 HOME = "/tmp/home"
 _HELPERS = 2

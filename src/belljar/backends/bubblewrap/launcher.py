@@ -14,7 +14,6 @@ import signal
 import socket
 import sys
 import time
-from typing import NamedTuple, NoReturn
 
 from belljar.backends import kernel
 from belljar.backends.bubblewrap import stage, wire
@@ -29,6 +28,11 @@ from belljar.limits.detect import CgroupSupport, Mechanism
 from belljar.limits.groups import JarGroup, create_jar_group
 from belljar.limits.sweep import sweep_stale
 from belljar.limits.systemd import prepare_delegated
+from belljar.policy.records import NamedTuple
+
+TYPE_CHECKING = False  # see policy/records.py
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 _GRACE_SECONDS = 5.0
 

@@ -14,11 +14,14 @@ import os
 import select
 import socket
 import struct
-from typing import Any
 
 from belljar.backends import kernel
 from belljar.backends.seccomp.filters import OBSERVED, syscall_name
 from belljar.backends.seccomp.notify import Listener, Notification
+
+TYPE_CHECKING = False  # see policy/records.py
+if TYPE_CHECKING:
+    from typing import Any
 
 MAX_OBSERVATIONS = 500
 _MAX_PATH = 4096

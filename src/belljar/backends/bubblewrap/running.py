@@ -25,7 +25,6 @@ import signal
 import socket
 import struct
 import time
-from typing import Any, NoReturn
 
 from belljar.backends.bubblewrap import layout
 from belljar.backends.bubblewrap.canary import Jar, failures
@@ -42,6 +41,10 @@ from belljar.limits import monitor, rlimits
 from belljar.limits.groups import RunGroup
 from belljar.limits.values import Limits
 from belljar.policy.records import dataclass
+
+TYPE_CHECKING = False  # see policy/records.py
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
 
 GATE = f'echo ready >&4;read -r g <&4&&[ "$g" = go ]&&exec 4>&-&&. {layout.JAR_CODE}/{layout.COMMAND};exit 125'
 """The gate inside the jar: only the word opens it, end of file ends it. It starts with no environment at all, so that

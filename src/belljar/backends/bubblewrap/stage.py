@@ -18,7 +18,6 @@ import stat
 import sys
 import time
 from collections.abc import Callable
-from typing import NoReturn
 
 from belljar.backends import kernel
 from belljar.backends.bubblewrap import layout, staging, wire
@@ -34,6 +33,10 @@ from belljar.backends.network.probe import WITHOUT_VETH, has_veth
 from belljar.errors import BelljarError, PolicyError, PrerequisiteError, SandboxUnavailableError
 from belljar.guest.tree import remove_tree
 from belljar.limits.groups import JarGroup, RunGroup
+
+TYPE_CHECKING = False  # see policy/records.py
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 _SAMPLE_SECONDS = 0.01
 _SERVE_SECONDS = 60.0

@@ -9,7 +9,10 @@ import array
 import json
 import os
 import socket
-from typing import Any
+
+TYPE_CHECKING = False  # see policy/records.py
+if TYPE_CHECKING:
+    from typing import Any
 
 LAUNCHER_DIED = {
     "message": "belljar's launcher process has died, and every jar that it had started with it",
@@ -20,7 +23,7 @@ LAUNCHER_DIED = {
 MAX_MESSAGE = 4 << 20
 _MAX_DESCRIPTORS = 250
 
-Message = dict[str, Any]
+Message = dict[str, "Any"]
 
 
 def pair() -> tuple[socket.socket, socket.socket]:

@@ -10,7 +10,10 @@ import os
 import socket
 import struct
 from types import TracebackType
-from typing import Self
+
+TYPE_CHECKING = False  # see policy/records.py
+if TYPE_CHECKING:
+    from typing import Self
 
 _NLMSG_ERROR = 2
 _REQUEST, _ACK, _EXCL, _CREATE = 0x1, 0x4, 0x200, 0x400

@@ -10,9 +10,9 @@ from __future__ import annotations
 import socket
 import stat
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from belljar.backends.seccomp.libseccomp import Condition
+from belljar.policy.records import NamedTuple
 
 _INT = 0xFFFFFFFF
 _LONG = 0xFFFFFFFFFFFFFFFF

@@ -11,9 +11,13 @@ import errno
 import functools
 import os
 from collections.abc import Sequence
-from typing import NamedTuple, Self
 
 from belljar.errors import InternalError, PrerequisiteError
+from belljar.policy.records import NamedTuple
+
+TYPE_CHECKING = False  # see policy/records.py
+if TYPE_CHECKING:
+    from typing import Self
 
 KILL_PROCESS = 0x80000000
 NOTIFY = 0x7FC00000

@@ -11,7 +11,8 @@ end can be put in front of another one as it is.
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+
+from belljar.policy.records import NamedTuple
 
 # struct seccomp_data: nr, arch, instruction_pointer, args[6]; the low half comes first on little-endian.
 _NUMBER_OFFSET = 0

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
 
 from belljar.policy.layer import Layer, Written
 from belljar.policy.models import DenyRule, HostRule, Mount, Origin
 from belljar.policy.presets._compiled import COMPILED
+
+TYPE_CHECKING = False  # see policy/records.py
+if TYPE_CHECKING:
+    from typing import Any
 
 PRESETS: Mapping[str, str] = MappingProxyType({name: entry[0] for name, entry in COMPILED.items()})
 """Every preset and one sentence about it."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+TYPE_CHECKING = False  # see policy/records.py
+if TYPE_CHECKING:
+    from typing import Any
 
 # name: (summary, extends, {key: (value, line, column)}); items of a list have a line and column each
 COMPILED: dict[str, tuple[str, str, dict[str, tuple[Any, int, int]]]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from seccomp_machine import ALLOW, ENOSYS, EPERM, I386, KILL_PROCESS, NOTIFY, TRACE, answer
 
-from belljar.backends.seccomp import conditions, filters, libseccomp, rules
+from belljar.backends.seccomp import building, conditions, filters, libseccomp, rules
 from belljar.errors import PrerequisiteError
 
 NATIVE = libseccomp.native_architecture()
@@ -151,11 +152,60 @@ def test_modes(call: str, mode: int) -> None:
     assert verdict(call, *([0] * place), mode) == (not mode & 0o6000)
 
 
+PROGRAMS = {
+    **{
+        f"jar {reported=} {makes_jars=}": ("jar_filter", {"reported": reported, "makes_jars": makes_jars})
+        for reported, makes_jars in ((False, False), (True, False), (True, True))
+    },
+    **{
+        f"notify {connects=} {files=}": ("notify_filter", {"connects": connects, "files": files})
+        for connects, files in itertools.product((False, True), repeat=2)
+    },
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_compiled_answers_as_built(name: str) -> None:
+    """What the package holds decides as what this host's libseccomp makes of the rules: every number, other tables."""
+    function, options = PROGRAMS[name]
+    compiled, built = getattr(filters, function)(**options), getattr(building, function)(**options)
+    if compiled == built:
+        return
+    for number in (*range(600), 1 << 30, (1 << 30) + 59, 2**32 - 1):
+        for architecture in (NATIVE, I386):
+            assert answer(compiled, number, architecture=architecture) == answer(
+                built, number, architecture=architecture
+            )
+
+
+@settings(max_examples=500)
+@given(
+    st.sampled_from(sorted(rules.CONDITIONAL | {"ioctl"})),
+    st.tuples(*[st.one_of(SMALL, st.integers(0, 0o177777), st.integers(0, 2**32 - 1))] * 6),
+)
+def test_compiled_answers_as_built_whatever_the_arguments(call: str, arguments: tuple[int, ...]) -> None:
+    """The same for the calls that are judged by their arguments."""
+    for number in numbers(frozenset({call})):
+        for options in ({"reported": True}, {"reported": True, "makes_jars": True}):
+            assert answer(filters.jar_filter(**options), number, arguments, architecture=NATIVE) == answer(
+                _built(**options), number, arguments, architecture=NATIVE
+            )
+
+
+@functools.cache
+def _built(**options: bool) -> bytes:
+    return building.jar_filter(**options)
+
+
+def test_compiled_names_as_libseccomp() -> None:
+    """A supervisor decides by them."""
+    assert filters.supervised() == building.numbered(rules.REPORTED | rules.OBSERVED)
+
+
 def test_programs_are_stable_and_fit() -> None:
     """The same bytes each time, so that a plan's digest means something; and the kernel's limit is 4096."""
-    first = filters.jar_filter(reported=True)
-    filters.jar_filter.cache_clear()
-    assert filters.jar_filter(reported=True) == first
+    first = building.jar_filter(reported=True)
+    assert building.jar_filter(reported=True) == first
     assert len(first) % 8 == 0
     assert len(first) // 8 < 4096
 
@@ -195,4 +245,4 @@ def test_unknown_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """No filter at all rather than one whose arguments are in other places."""
     monkeypatch.setattr(libseccomp, "native_architecture", lambda: 0x80000016)
     with pytest.raises(PrerequisiteError, match="0x80000016"):
-        filters.jar_filter.__wrapped__(reported=False)
+        building.jar_filter(reported=False)

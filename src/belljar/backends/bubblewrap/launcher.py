@@ -80,10 +80,11 @@ def _tell(control: socket.socket, message: wire.Message) -> None:
 
 
 def _prepare() -> None:
-    """Build the filters once, before the first request: every stage and every run inherits them."""
+    """Have the filters ready before the first request: every stage and every run inherits them."""
     with contextlib.suppress(BelljarError):  # told by the stage that needs them
         filters.jar_filter(reported=True)
         filters.notify_filter(connects=True, files=False)
+        filters.supervised()
 
 
 class Launcher:

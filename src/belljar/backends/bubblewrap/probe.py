@@ -105,7 +105,7 @@ def _seccomp() -> Check:
         return Check(
             "seccomp", ok=False, found=error.message, meaning="system calls can't be filtered", hint=error.hint
         )
-    return Check("seccomp", ok=True, found=f"libseccomp, a filter of {size} instructions")
+    return Check("seccomp", ok=True, found=f"a filter of {size} instructions")
 
 
 def _trial() -> Check:

@@ -475,13 +475,13 @@ def _filters(plan: LaunchPlan, *, files: bool) -> dict[str, Any]:
     nothing = {"notify_filter": "", "jar_filter": "", "calls": {}, "observed": []}
     if not plan.stage["filters"]:
         return nothing
-    from belljar.backends.seccomp.filters import OBSERVED, REPORTED, jar_filter, notify_filter, numbered
+    from belljar.backends.seccomp.filters import OBSERVED, jar_filter, notify_filter, supervised
 
     if not plan.stage["observe"]:
         return {**nothing, "jar_filter": jar_filter(reported=False).hex()}
     return {
         "notify_filter": notify_filter(connects=plan.stage["gateway_ports"] is None, files=files).hex(),
         "jar_filter": jar_filter(reported=True).hex(),
-        "calls": numbered(REPORTED | OBSERVED),
+        "calls": supervised(),
         "observed": sorted(OBSERVED),
     }

@@ -1,4 +1,4 @@
-"""The programs a jar runs under, made of `rules`, `conditions` and `prefix`.
+"""The programs a jar runs under.
 
 Two of them stack. `jar_filter` is given to `bwrap --seccomp` and decides. `notify_filter` is installed by
 belljar in the child before it execs bwrap, because bwrap can't hand a listener out; it only makes the kernel ask a
@@ -9,39 +9,31 @@ supervisor. Of two answers the kernel takes the more severe:
 so a call that `jar_filter` refuses is never notified. For the reported calls it therefore says TRACE: with the
 listener there the notification wins and the supervisor answers EPERM; with no listener, or no notify filter
 at all, the kernel finds no tracer and answers ENOSYS. A forgotten second filter is closed, not open.
+
+Making one takes libseccomp 6 ms and more. For x86_64 they are in the package, made by scripts/generate.py; tests run
+both through an interpreter, which must find that they answer alike.
 """
 
 from __future__ import annotations
 
-import errno
 import functools
-from collections.abc import Iterable
+import os
+import sys
 
-from belljar.backends.seccomp import conditions, libseccomp
 from belljar.backends.seccomp.install import install
-from belljar.backends.seccomp.prefix import prefix
-from belljar.backends.seccomp.rules import ABSENT, ALLOWED, FILE_CALLS, LAST_JUDGED, NUMBERS, REPORTED, ZYGOTE
-from belljar.errors import PrerequisiteError
+from belljar.backends.seccomp.rules import NUMBERS, OBSERVED, REPORTED
 
-__all__ = ["OBSERVED", "REPORTED", "install", "jar_filter", "notify_filter", "numbered", "syscall_name"]
+__all__ = ["OBSERVED", "REPORTED", "install", "jar_filter", "notify_filter", "supervised", "syscall_name"]
 
-# The only calls that a supervisor may let continue. Whatever else arrives is to be refused, also what has no name: a
-# supervisor that continues by default opens a forbidden call as soon as a name is spelled in two ways.
-OBSERVED = FILE_CALLS | {"connect"}
 
-_ARCHITECTURES = {0xC000003E: "x86_64", 0xC00000B7: "aarch64"}
-
-# The 32-bit and x32 tables have other numbers for the same calls. Nothing made for this machine uses them, so
-# whoever does is told by SIGSYS, which belljar can see from outside, and gets no second try; a 32-bit
-# program answered with ENOSYS would loop or crash without a word.
-_BAD_ARCHITECTURE = libseccomp.KILL_PROCESS
-_EPERM = libseccomp.refuse(errno.EPERM)
-_ENOSYS = libseccomp.refuse(errno.ENOSYS)
+def is_compiled() -> bool:
+    """Whether this process is of the kind that the package has programs for: 64 bits, not those of x32."""
+    return sys.platform == "linux" and os.uname().machine == "x86_64" and sys.maxsize > 1 << 32
 
 
 @functools.cache
 def jar_filter(*, reported: bool, makes_jars: bool = False) -> bytes:
-    """Build the program for `bwrap --seccomp`, which refuses everything with EPERM that is not on the list.
+    """The program for `bwrap --seccomp`, which refuses everything with EPERM that is not on the list.
 
     Args:
         reported: whether `notify_filter` is beneath it with a live supervisor; else the reported calls are
@@ -52,27 +44,18 @@ def jar_filter(*, reported: bool, makes_jars: bool = False) -> bytes:
         PrerequisiteError: no libseccomp, or a machine whose calls we don't know.
 
     """
-    architecture = _architecture()
-    with libseccomp.Filter(default=_EPERM, bad_architecture=_BAD_ARCHITECTURE) as program:
-        more = ZYGOTE if makes_jars else frozenset()
-        _add(program, libseccomp.ALLOW, ALLOWED | more)
-        _add(program, _ENOSYS, ABSENT)
-        if reported:
-            _add(program, libseccomp.trace(), REPORTED - more)
-        for rule in conditions.allowed():
-            number = _number(rule.name)
-            if number is not None and rule.name not in more:
-                program.add(libseccomp.ALLOW, number, rule.conditions)
-        body = program.export()
-    ioctl = _number("ioctl")
-    assert ioctl is not None
-    head = prefix(architecture=architecture, ioctl=ioctl, last_judged=LAST_JUDGED, unknown=_ENOSYS, refused=_EPERM)
-    return head + body
+    if is_compiled():
+        from belljar.backends.seccomp._compiled import JAR
+
+        return JAR[reported, makes_jars]
+    from belljar.backends.seccomp import building
+
+    return building.jar_filter(reported=reported, makes_jars=makes_jars)
 
 
 @functools.cache
 def notify_filter(*, connects: bool, files: bool) -> bytes:
-    """Build the program that asks a supervisor: about reported calls always, connect and file calls if wanted.
+    """The program that asks a supervisor: about reported calls always, connect and file calls if wanted.
 
     For connect and files the supervisor may only *record* and let the call continue: the arguments are behind
     pointers that another thread can rewrite after they were read. What enforces is the namespace.
@@ -81,43 +64,29 @@ def notify_filter(*, connects: bool, files: bool) -> bytes:
         PrerequisiteError: no libseccomp, no notification in it or in the kernel, or an unknown machine.
 
     """
-    _architecture()
-    calls = REPORTED | (FILE_CALLS if files else frozenset()) | (OBSERVED - FILE_CALLS if connects else frozenset())
-    with libseccomp.Filter(default=libseccomp.ALLOW, bad_architecture=_BAD_ARCHITECTURE) as program:
-        _add(program, libseccomp.NOTIFY, calls)
-        return program.export()
+    if is_compiled():
+        from belljar.backends.seccomp._compiled import NOTIFY
+
+        return NOTIFY[connects, files]
+    from belljar.backends.seccomp import building
+
+    return building.notify_filter(connects=connects, files=files)
+
+
+@functools.cache
+def supervised() -> dict[int, str]:
+    """What a supervisor may be asked about: the names of REPORTED and OBSERVED by their numbers on this machine."""
+    if is_compiled():
+        from belljar.backends.seccomp._compiled import SUPERVISED
+
+        return SUPERVISED
+    from belljar.backends.seccomp import building
+
+    return building.numbered(REPORTED | OBSERVED)
 
 
 @functools.cache
 def syscall_name(number: int) -> str:
     """Name a system call for a report, `syscall_N` when nobody knows it."""
     by_number = {value: name for name, value in NUMBERS.items()}
-    return libseccomp.name_of(number) or by_number.get(number) or f"syscall_{number}"
-
-
-def numbered(names: Iterable[str]) -> dict[int, str]:
-    """The names by their numbers on this machine, as far as they have one."""
-    return {number: name for name in names if (number := _number(name)) is not None}
-
-
-def _add(program: libseccomp.Filter, action: int, names: Iterable[str]) -> None:
-    for name in sorted(names):  # sorted: the same program each time, so that its digest can be recorded
-        number = _number(name)
-        if number is not None:
-            program.add(action, number)
-
-
-def _number(name: str) -> int | None:
-    number = libseccomp.resolve(name)
-    return NUMBERS.get(name) if number is None else number
-
-
-def _architecture() -> int:
-    token = libseccomp.native_architecture()
-    if token not in _ARCHITECTURES:
-        raise PrerequisiteError(
-            f"belljar's system call filter is written for {' and '.join(_ARCHITECTURES.values())}, "
-            f"and this process has architecture {token:#x}",
-            hint="run belljar with a 64-bit Python on one of these",
-        )
-    return token
+    return supervised().get(number) or by_number.get(number) or f"syscall_{number}"

@@ -12,13 +12,11 @@ if TYPE_CHECKING:
 
 def digest(policy: Policy) -> str:
     """`sha256:…` of the canonical JSON of the policy's mapping."""
-    import json
-
+    from belljar.policy import json_text
     from belljar.policy.mapping import to_mapping
 
     mapping: dict[str, Any] = to_mapping(policy)
-    text = json.dumps(mapping, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return "sha256:" + sha256(text.encode("ascii"))
+    return "sha256:" + sha256(json_text.dumps(mapping, sort_keys=True).encode("ascii"))
 
 
 def sha256(data: bytes) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 from _thread import allocate_lock  # `threading` takes a millisecond to import
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
+from belljar.backends import sockets as socket
 from belljar.backends.bubblewrap import wire
 from belljar.backends.bubblewrap.client import LAUNCHER, fault, launcher_died
 from belljar.backends.bubblewrap.compile import compile_plan

@@ -5,10 +5,10 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import socket
 import sys
 from _thread import allocate_lock  # `threading` takes a millisecond to import
 
+from belljar.backends import sockets as socket
 from belljar.backends.bubblewrap import wire
 from belljar.errors import BelljarError, InternalError, PolicyError, PrerequisiteError, SandboxUnavailableError
 

@@ -11,11 +11,11 @@ import contextlib
 import os
 import selectors
 import signal
-import socket
 import sys
 import time
 
 from belljar.backends import kernel
+from belljar.backends import sockets as socket
 from belljar.backends.bubblewrap import stage, wire
 from belljar.backends.bubblewrap.kernel_uid import FIRST_UID, spare_uid
 from belljar.backends.bubblewrap.orphans import end_abandoned, end_orphans

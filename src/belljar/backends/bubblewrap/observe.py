@@ -12,10 +12,10 @@ import contextlib
 import errno
 import os
 import select
-import socket
 import struct
 
 from belljar.backends import kernel
+from belljar.backends import sockets as socket
 from belljar.backends.seccomp.filters import OBSERVED, syscall_name
 from belljar.backends.seccomp.notify import Listener, Notification
 

@@ -22,10 +22,10 @@ import os
 import resource
 import select
 import signal
-import socket
 import struct
 import time
 
+from belljar.backends import sockets as socket
 from belljar.backends.bubblewrap import layout
 from belljar.backends.bubblewrap.canary import Jar, failures
 from belljar.backends.bubblewrap.lifeline import die_with

@@ -12,14 +12,13 @@ import errno
 import os
 import select
 import selectors
-import shlex
-import socket
 import stat
 import sys
 import time
 from collections.abc import Callable
 
 from belljar.backends import kernel
+from belljar.backends import sockets as socket
 from belljar.backends.bubblewrap import layout, staging, wire
 from belljar.backends.bubblewrap.jar_root import write_all
 from belljar.backends.bubblewrap.lifeline import end_with
@@ -83,6 +82,11 @@ def _fault(error: BelljarError) -> str:
         (SandboxUnavailableError, "unavailable"),
     )
     return next((name for kind, name in kinds if isinstance(error, kind)), "internal")
+
+
+def _quoted(word: str) -> str:
+    """One word for the gate's shell, whatever is in it."""
+    return "'" + word.replace("'", "'\\''") + "'"
 
 
 def _answer(control: socket.socket, message: wire.Message, descriptors: tuple[int, ...] = ()) -> None:
@@ -414,8 +418,8 @@ class Stage:
         """The code's file, and the command by which the gate becomes it. Both are read-only in the jar."""
         if code >= 0:
             self._write_file(f"{run.name}/{message['code_name']}", os.pread(code, os.fstat(code).st_size, 0))
-        exports = [f"export {name}={shlex.quote(value)}\n" for name, value in message["env"].items()]
-        command = "".join(exports) + f"exec {shlex.join(message['command'])}\n"
+        exports = [f"export {name}={_quoted(value)}\n" for name, value in message["env"].items()]
+        command = "".join(exports) + f"exec {' '.join(map(_quoted, message['command']))}\n"
         self._write_file(f"{run.name}/{layout.COMMAND}", os.fsencode(command))
 
     def _write_file(self, path: str, content: bytes) -> None:

@@ -6,9 +6,10 @@ All ends of these sockets are belljar's own processes. Nothing from inside a jar
 from __future__ import annotations
 
 import array
-import json
 import os
-import socket
+
+from belljar.backends import sockets as socket
+from belljar.policy import json_text
 
 TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def send(end: socket.socket, message: Message, descriptors: tuple[int, ...] = ()
 
     Large ones (a policy with hundreds of mounts) travel in a memory file, because a packet has to fit a socket buffer.
     """
-    body = json.dumps(message, separators=(",", ":")).encode()
+    body = json_text.dumps(message).encode()
     if len(body) <= 64 << 10:
         _send_packet(end, body, descriptors)
         return
@@ -82,9 +83,9 @@ def receive(end: socket.socket) -> tuple[Message, list[int]] | None:
         return None
     passed = list(descriptors)
     if packet[:1] == b"J":
-        return json.loads(packet[1:]), passed
+        return json_text.loads(packet[1:].decode()), passed
     spill = passed.pop(0)
     try:
-        return json.loads(os.pread(spill, os.fstat(spill).st_size, 0)), passed
+        return json_text.loads(os.pread(spill, os.fstat(spill).st_size, 0).decode()), passed
     finally:
         os.close(spill)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 
@@ -12,6 +13,10 @@ TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
     from belljar.cli.request import Request
     from belljar.sandbox.sandbox import Sandbox
+
+
+_UNIFIED = "/sys/fs/cgroup/cgroup.controllers"
+"""Where cgroup v2 has it all."""
 
 
 def execute(parsed: Parsed, make_request: Callable[[Sandbox], Request]) -> int:
@@ -28,11 +33,15 @@ def start_launcher(backend: str | None) -> None:
     """Fork it, while this process is small and has one thread, if the run may be on bubblewrap."""
     if sys.platform != "linux" or backend not in (None, "auto", "bubblewrap"):
         return
-    from belljar.backends.bubblewrap.host import cgroup_support, find_bwrap
-    from belljar.limits.detect import Mechanism
-
-    if find_bwrap() is None or cgroup_support().mechanism is Mechanism.V2_SYSTEMD:
-        return  # a launcher that needs a scope of its own is started by systemd-run, not forked
+    if os.path.exists(_UNIFIED) and _needs_scope():
+        return  # such a launcher is started by systemd-run, not forked
     from belljar.backends.bubblewrap.client import LAUNCHER
 
     LAUNCHER.start_by_fork()
+
+
+def _needs_scope() -> bool:
+    from belljar.backends.bubblewrap.host import cgroup_support
+    from belljar.limits.detect import Mechanism
+
+    return cgroup_support().mechanism is Mechanism.V2_SYSTEMD

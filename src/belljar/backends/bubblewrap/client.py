@@ -36,6 +36,7 @@ class LauncherClient:
         self._lock = allocate_lock()
         self._socket: socket.socket | None = None
         self._pid = 0
+        self._forked = False
         self._cgroup: dict[str, Any] | None = None
         """Where it makes control groups, once it has been asked to."""
 
@@ -43,8 +44,11 @@ class LauncherClient:
         """Start it if it is not running (any more). `wrap` is a command to start it under (a systemd scope)."""
         with self._lock:
             self._bury_if_dead()
+            if wrap and self._forked and self._socket is not None:
+                self._bury()  # it was started before anyone knew
             if self._socket is None:
                 self._socket, self._pid = _spawn(wrap or [])
+                self._forked = False
 
     def start_by_fork(self) -> None:
         """Start it as a fork of this process: quicker, and only right while this process has one thread (the CLI)."""
@@ -61,7 +65,7 @@ class LauncherClient:
                 finally:
                     os._exit(1)
             theirs.close()
-            self._socket, self._pid = ours, pid
+            self._socket, self._pid, self._forked = ours, pid, True
 
     def stage(self, plan: dict[str, Any], cgroup: dict[str, Any]) -> tuple[socket.socket, wire.Message]:
         """A stage made for `plan`: its socket and what it said. Raises what went wrong, by fault."""

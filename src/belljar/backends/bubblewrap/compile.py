@@ -13,7 +13,6 @@ from belljar.backends.contract import LaunchPlan, RunRequest
 from belljar.backends.runtimes import find_runtime
 from belljar.errors import UsageError
 from belljar.limits.values import Limits
-from belljar.policy.globs import DenyGlobs
 from belljar.policy.models import Mount, Policy
 
 TYPE_CHECKING = False  # see policy/records.py
@@ -109,6 +108,7 @@ def stage_plan(policy: Policy, request: RunRequest, host: Host) -> StagePlan:
         runtimes=runtimes,
         network=policy.net.enabled,
         veth=host.veth,
+        publishes=bool(policy.net.publish),
     )
 
 
@@ -196,6 +196,8 @@ def _absent_at_first(policy: Policy, stage: StagePlan) -> list[str]:
     paths = []
     for view in stage.views:
         if view.source is not None and view.kind is not ViewKind.LIVE:
+            from belljar.policy.globs import DenyGlobs
+
             globs = DenyGlobs(policy.fs.deny_globs).within(stage.sources[view.source].path, view.jar_path)
             paths += [f"{view.jar_path}/{name}" for name in globs.literal_names()]
     return paths

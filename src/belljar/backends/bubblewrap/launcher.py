@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
-import signal
 import sys
 import time
 
@@ -23,11 +22,11 @@ from belljar.backends.bubblewrap.running import COMMAND
 from belljar.backends.bubblewrap.stageplan import StagePlan
 from belljar.backends.seccomp import filters
 from belljar.errors import BelljarError
+from belljar.limits import signals as signal
 from belljar.limits.clone_into import fork_into
 from belljar.limits.detect import CgroupSupport, Mechanism
 from belljar.limits.groups import JarGroup, create_jar_group
 from belljar.limits.sweep import sweep_stale
-from belljar.limits.systemd import prepare_delegated
 from belljar.policy.records import NamedTuple
 
 TYPE_CHECKING = False  # see policy/records.py
@@ -156,6 +155,8 @@ class Launcher:
         """What the host found, and on cgroup v2 what it is after we made room for groups in it, once."""
         if support.mechanism in (Mechanism.V2_DELEGATED, Mechanism.V2_SYSTEMD):
             if self._prepared is None:
+                from belljar.limits.systemd import prepare_delegated
+
                 self._prepared = prepare_delegated(also_move=(self._host_pid,))
             return self._prepared
         return support

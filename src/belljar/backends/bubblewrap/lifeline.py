@@ -10,9 +10,9 @@ cloned has a child that waits for ever. So a stage that serves is not killed but
 from __future__ import annotations
 
 import os
-import signal
 
 from belljar.backends import kernel
+from belljar.limits import signals as signal
 
 _ENDING_SECONDS = 4
 """How long a stage may take to end its jars once its launcher is gone; then the kernel ends it, and them with it."""

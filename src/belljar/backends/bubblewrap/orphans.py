@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 from collections.abc import Sequence
+
+from belljar.limits import signals as signal
 
 _PARENTS = ("belljar-stage", "bwrap")
 """Whose children live."""

@@ -21,7 +21,6 @@ import fcntl
 import os
 import resource
 import select
-import signal
 import struct
 import time
 
@@ -31,13 +30,11 @@ from belljar.backends.bubblewrap.canary import Jar, failures
 from belljar.backends.bubblewrap.lifeline import die_with
 from belljar.backends.bubblewrap.observe import Observer
 from belljar.backends.bubblewrap.wire import Message
-from belljar.backends.contract import Listener as GatewayListener
 from belljar.backends.network.addresses import JAR_INTERFACE
-from belljar.backends.network.door import open_door
-from belljar.backends.network.gateway import open_gateway
 from belljar.backends.seccomp import filters
 from belljar.backends.seccomp.notify import Listener
 from belljar.limits import monitor, rlimits
+from belljar.limits import signals as signal
 from belljar.limits.groups import RunGroup
 from belljar.limits.values import Limits
 from belljar.policy.records import dataclass
@@ -45,6 +42,8 @@ from belljar.policy.records import dataclass
 TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
     from typing import Any, NoReturn
+
+    from belljar.backends.contract import Listener as GatewayListener
 
 GATE = f'echo ready >&4;read -r g <&4&&[ "$g" = go ]&&exec 4>&-&&. {layout.JAR_CODE}/{layout.COMMAND};exit 125'
 """The gate inside the jar: only the word opens it, end of file ends it. It starts with no environment at all, so that
@@ -85,6 +84,13 @@ class JarSpec:
         ports = data["gateway_ports"]
         changed = {"limits": Limits.from_json(data["limits"]), "gateway_ports": None if ports is None else tuple(ports)}
         return cls(**{**data, **changed})
+
+
+def import_network() -> None:
+    """What a jar with a network needs, for a stage that can import nothing later."""
+    import belljar.backends.network.door
+    import belljar.backends.network.gateway
+    import belljar.backends.network.probe  # noqa: F401
 
 
 class Run:
@@ -221,8 +227,13 @@ class Run:
         with contextlib.suppress(OSError):
             self.io_fd = os.open(f"/proc/{jar.init_pid}/io", os.O_RDONLY | os.O_CLOEXEC)
         if self.spec.gateway_ports is not None:
+            from belljar.backends.network.gateway import open_gateway
+
             self.listeners = open_gateway(pid, self.spec.gateway_ports, separate=self.cabled)
         if self.spec.publishes:
+            from belljar.backends.contract import Listener as GatewayListener
+            from belljar.backends.network.door import open_door
+
             door, self.door_pid = open_door(pid)
             self.listeners += (GatewayListener("door", 0, door),)
         self.problems = failures(jar)

@@ -24,11 +24,10 @@ from belljar.backends.bubblewrap.jar_root import write_all
 from belljar.backends.bubblewrap.lifeline import end_with
 from belljar.backends.bubblewrap.lookout import Lookout
 from belljar.backends.bubblewrap.orphans import end_orphans
-from belljar.backends.bubblewrap.running import JarSpec, Run
+from belljar.backends.bubblewrap.running import JarSpec, Run, import_network
 from belljar.backends.bubblewrap.stageplan import StagePlan
 from belljar.backends.bubblewrap.tree import remove_in_place
 from belljar.backends.bubblewrap.views import open_inside
-from belljar.backends.network.probe import WITHOUT_VETH, has_veth
 from belljar.errors import BelljarError, PolicyError, PrerequisiteError, SandboxUnavailableError
 from belljar.guest.tree import remove_tree
 from belljar.limits.groups import JarGroup, RunGroup
@@ -53,6 +52,8 @@ def main(
     code = 0
     try:
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
+        if plan.network or plan.publishes:
+            import_network()
         _kind(plan)(control, plan, group, kernel_uid, launcher).serve()
     except BelljarError as error:
         _answer(control, {"error": _fault(error), "message": error.message, "hint": error.hint})
@@ -137,9 +138,12 @@ class Stage:
                 staged.shortfalls.append(("fs.deny_globs", lost))
         self._runs_fd = os.open(layout.RUNS, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._code_fd = os.open(layout.CODE, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        if self._plan.network and not (self._plan.veth and has_veth()):
-            self._cabled = False
-            staged.shortfalls.append(("net.enabled", WITHOUT_VETH))
+        if self._plan.network:
+            from belljar.backends.network.probe import WITHOUT_VETH, has_veth
+
+            if not (self._plan.veth and has_veth()):
+                self._cabled = False
+                staged.shortfalls.append(("net.enabled", WITHOUT_VETH))
         self._launcher_fd = end_with(self._launcher)
         self._watch(self._launcher_fd, self._on_launcher_end)
         self._prepare_first()

@@ -73,6 +73,8 @@ class StagePlan:
     """Whether its jars have a gateway."""
     veth: bool = True
     """Whether that may be a namespace of its own."""
+    publishes: bool = False
+    """Whether they have a door."""
     pool: Mapping[str, Any] | None = None
     """For a pool: what its zygote is made of, and how many jars wait."""
 
@@ -105,6 +107,7 @@ class StagePlan:
             runtimes=tuple((index, path) for index, path in data["runtimes"]),
             network=data["network"],
             veth=data["veth"],
+            publishes=data["publishes"],
             pool=data["pool"],
         )
 

@@ -6,17 +6,16 @@ import sys
 from collections.abc import Callable
 
 from belljar.cli import jar_options
-from belljar.cli.outcome import exit_code, report
 from belljar.cli.parsing import Parsed
 from belljar.cli.request import Request
 from belljar.cli.sink import Sink, break_line
-from belljar.cli.workspace import Workspace, settle
 from belljar.errors import InternalError
 
 TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
     from typing import Any
 
+    from belljar.cli.workspace import Workspace
     from belljar.sandbox.result import RunResult
     from belljar.sandbox.sandbox import Sandbox
 
@@ -26,12 +25,16 @@ def run_once(parsed: Parsed, make_request: Callable[[Sandbox], Request]) -> int:
     with jar_options.make_sandbox(parsed) as jar:
         request = make_request(jar)
         result = _run(jar, request, parsed)
-        brought = settle(jar, result, parsed)
+        brought = _settle(jar, result, parsed)
     if parsed.flag("--json"):
         _print_json(result, brought)
-    else:
+    elif brought:
         brought.print_diff()
         brought.tell(quiet=parsed.flag("--quiet"))
+    if result.ok:
+        return 0
+    from belljar.cli.outcome import exit_code
+
     return exit_code(result)
 
 
@@ -44,6 +47,15 @@ def _run(jar: Sandbox, request: Request, parsed: Parsed) -> RunResult:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one must not interrupt the cleaning up
         jar.kill("interrupted")
         raise
+
+
+def _settle(jar: Sandbox, result: RunResult, parsed: Parsed) -> Workspace | None:
+    """What comes back from the workspace, if anything was asked for."""
+    if not (parsed.flag("--diff") or parsed.flag("--apply") or parsed.text("--artifacts")):
+        return None
+    from belljar.cli.workspace import settle
+
+    return settle(jar, result, parsed)
 
 
 def _keywords(request: Request, parsed: Parsed) -> dict[str, Any]:
@@ -70,11 +82,21 @@ def _stream(jar: Sandbox, keywords: dict[str, Any], parsed: Parsed) -> RunResult
 def _finish(sinks: list[Sink], result: RunResult, parsed: Parsed) -> None:
     for sink in sinks:
         sink.finish()
+    if _speaks_for_itself(result) and not parsed.flag("--explain-denials"):
+        return
+    from belljar.cli.outcome import report
+
     text = report(result, quiet=parsed.flag("--quiet"), explained=parsed.flag("--explain-denials"))
     if text and break_line(sinks):
         text = f"\n{text}"
     sys.stderr.write(text)
     sys.stderr.flush()
+
+
+def _speaks_for_itself(result: RunResult) -> bool:
+    """Whether belljar has nothing to add."""
+    remarkable = result.denials or result.truncated or result.fallback_from or result.container
+    return result.ok and not remarkable and not result.enforcement.shortfalls()
 
 
 def _collect(jar: Sandbox, keywords: dict[str, Any], _parsed: Parsed) -> RunResult:
@@ -86,7 +108,7 @@ def _collect(jar: Sandbox, keywords: dict[str, Any], _parsed: Parsed) -> RunResu
     raise InternalError("the run ended without a result")
 
 
-def _print_json(result: RunResult, brought: Workspace) -> None:
+def _print_json(result: RunResult, brought: Workspace | None) -> None:
     from belljar.cli.document import print_json
 
-    print_json({**result.to_dict(), **brought.to_dict()})
+    print_json({**result.to_dict(), **(brought.to_dict() if brought else {})})

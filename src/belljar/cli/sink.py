@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 
 from belljar.cli.style import is_terminal
-from belljar.cli.terminal import TerminalFilter, speaks_only_ascii
+
+TYPE_CHECKING = False  # see policy/records.py
+if TYPE_CHECKING:
+    from belljar.cli.terminal import TerminalFilter
 
 
 class Sink:
@@ -14,8 +17,7 @@ class Sink:
     def __init__(self, descriptor: int, *, raw: bool) -> None:
         self._descriptor = descriptor
         self.terminal = is_terminal(descriptor)
-        wanted = self.terminal and not raw
-        self._filter = TerminalFilter(ascii_only=speaks_only_ascii(os.environ)) if wanted else None
+        self._filter = _filter() if self.terminal and not raw else None
         self.in_a_line = False
         """Whether the last byte ended no line."""
 
@@ -34,6 +36,12 @@ class Sink:
         rest = memoryview(data)
         while rest:
             rest = rest[os.write(self._descriptor, rest) :]
+
+
+def _filter() -> TerminalFilter:
+    from belljar.cli.terminal import TerminalFilter, speaks_only_ascii
+
+    return TerminalFilter(ascii_only=speaks_only_ascii(os.environ))
 
 
 def break_line(sinks: list[Sink]) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from belljar.errors import InternalError
 from belljar.policy.models import Policy
 
@@ -26,7 +28,7 @@ def sha256(data: bytes) -> str:
 
 def _sha256() -> Any:
     """The interpreter's own: hashlib would load OpenSSL first. `_sha256` up to Python 3.11, `_sha2` since."""
-    for module in ("_sha2", "_sha256", "hashlib"):
+    for module in ("_sha2" if sys.version_info >= (3, 12) else "_sha256", "hashlib"):
         try:
             return __import__(module).sha256
         except ImportError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from belljar.policy.models import Credential, DenyRule, HostRule, Mount, NetPolicy, Policy
-from belljar.policy.units import size_value
 
 TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ def to_mapping(policy: Policy) -> dict[str, Any]:
         "fs": {
             "mounts": [_mount(mount) for mount in policy.fs.mounts],
             "deny_globs": _globs(policy),
-            "size_mb": size_value(policy.fs.size_bytes),
+            "size_mb": _size(policy.fs.size_bytes),
             "inodes": policy.fs.inodes,
             "workdir": policy.fs.workdir,
             "snapshot": policy.fs.snapshot,
@@ -33,12 +32,12 @@ def to_mapping(policy: Policy) -> dict[str, Any]:
         "proc": {
             "uid": policy.proc.uid,
             "cpu_quota": _number(policy.proc.cpu_quota),
-            "mem_mb": size_value(policy.proc.mem_bytes),
+            "mem_mb": _size(policy.proc.mem_bytes),
             "timeout_ms": round(policy.proc.timeout_seconds * 1000),
             "pids": policy.proc.pids,
             "open_files": policy.proc.open_files,
-            "file_size_mb": size_value(policy.proc.file_size_bytes),
-            "output_mb": size_value(policy.proc.output_bytes),
+            "file_size_mb": _size(policy.proc.file_size_bytes),
+            "output_mb": _size(policy.proc.output_bytes),
         },
         "env": {"set": dict(policy.env.set), "pass": list(policy.env.pass_)},
         "python": {"venv": policy.python.venv, "interpreter": policy.python.interpreter},
@@ -70,6 +69,9 @@ def to_mapping(policy: Policy) -> dict[str, Any]:
     }
 
 
+_MB = 1024 * 1024
+
+
 def _net(net: NetPolicy) -> dict[str, Any]:
     return {
         "enabled": net.enabled,
@@ -79,7 +81,7 @@ def _net(net: NetPolicy) -> dict[str, Any]:
         "host_ports": list(net.host_ports),
         "publish": list(net.publish),
         "strip_headers": list(net.strip_headers),
-        "budget_mb": None if net.budget_bytes is None else size_value(net.budget_bytes),
+        "budget_mb": None if net.budget_bytes is None else _size(net.budget_bytes),
         "max_name_length": net.max_name_length,
         "max_name_entropy": _number(net.max_name_entropy),
         "max_names": net.max_names,
@@ -129,7 +131,7 @@ def _host(rule: HostRule) -> str | dict[str, Any]:
         if (value := getattr(rule, name)) is not None:
             written[name] = value
     if rule.budget_bytes is not None:
-        written["budget_mb"] = size_value(rule.budget_bytes)
+        written["budget_mb"] = _size(rule.budget_bytes)
     return written
 
 
@@ -156,3 +158,10 @@ def _credential(item: Credential) -> dict[str, Any]:
 
 def _number(value: float) -> int | float:
     return int(value) if value == int(value) else value
+
+
+def _size(count: int) -> int | str:
+    """The shortest way to write `count` bytes in a key whose unit is MB, exactly."""
+    if count % _MB == 0:
+        return count // _MB
+    return f"{count // 1024}k" if count % 1024 == 0 else f"{count}b"

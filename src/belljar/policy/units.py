@@ -81,13 +81,6 @@ def _whole(number: float) -> int | None:
     return round(number) if math.isfinite(number) else None
 
 
-def size_value(count: int) -> int | str:
-    """The shortest way to write `count` bytes in a key whose unit is MB, exactly."""
-    if count % MB == 0:
-        return count // MB
-    return f"{count // 1024}k" if count % 1024 == 0 else f"{count}b"
-
-
 def show_size(count: int) -> str:
     """Bytes for people: `512 MB`, `4 TB`."""
     for unit, name in ((1024 * 1024 * MB, "TB"), (1024 * MB, "GB"), (MB, "MB"), (1024, "kB")):

@@ -15,7 +15,6 @@ from belljar.errors import BelljarError, UsageError
 from belljar.policy.models import Policy
 from belljar.sandbox.detect import open_best
 from belljar.sandbox.events import Finished, Output
-from belljar.sandbox.files import Files, has_bytes
 from belljar.sandbox.inputs import Input, opened_input
 from belljar.sandbox.result import Artifact, RunResult
 from belljar.sandbox.running import Watch, make_result, new_run_id, refused_result
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 
     from belljar.egress.events import Event
     from belljar.sandbox.changes import Changes
+    from belljar.sandbox.files import Files
     from belljar.sandbox.network import Network, RunNetwork
     from belljar.sandbox.snapshots import Held
 
@@ -176,14 +176,8 @@ class Sandbox:
     ) -> RunRequest:
         if (code is None) == (argv is None):
             raise UsageError("give either code or argv")
-        if isinstance(argv, str) or isinstance(args, str):
-            raise UsageError("arguments are a list of words, not one string", hint="use ['sh', '-c', '…'] for a shell")
-        if not all(isinstance(word, str) for word in (*(argv or ()), *args)):
-            raise UsageError("an argument is not text", hint="write str(…) around it")
-        if any("\0" in word for word in (*(argv or ()), *args)):
-            raise UsageError("an argument can't hold a NUL character")
-        if not all(has_bytes(word) for word in (*(argv or ()), *args)):
-            raise UsageError("an argument can't hold a lone surrogate")
+        if argv is not None or args != ():
+            _check_words(argv, args)
         return RunRequest(
             argv=tuple(argv or ()),
             code=code.encode() if isinstance(code, str) else code,
@@ -270,6 +264,8 @@ class Sandbox:
     @property
     def files(self) -> Files:
         """The files of the workspace."""
+        from belljar.sandbox.files import Files
+
         return Files(self._open(), self.policy, self._written)
 
     def changes(self) -> Changes:
@@ -393,6 +389,20 @@ class Sandbox:
             if self._jar is not None:
                 self._jar.close()
                 self._jar = None
+
+
+def _check_words(argv: Sequence[str] | None, args: Sequence[str]) -> None:
+    from belljar.sandbox.files import has_bytes
+
+    if isinstance(argv, str) or isinstance(args, str):
+        raise UsageError("arguments are a list of words, not one string", hint="use ['sh', '-c', '…'] for a shell")
+    words = (*(argv or ()), *args)
+    if not all(isinstance(word, str) for word in words):
+        raise UsageError("an argument is not text", hint="write str(…) around it")
+    if any("\0" in word for word in words):
+        raise UsageError("an argument can't hold a NUL character")
+    if not all(has_bytes(word) for word in words):
+        raise UsageError("an argument can't hold a lone surrogate")
 
 
 def run(code: str | bytes, policy: PolicyLike = None, *, language: str = "python", **options: Any) -> RunResult:

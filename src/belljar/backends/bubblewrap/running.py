@@ -14,7 +14,6 @@ the last process is gone: usage is read, the result is sent
 
 from __future__ import annotations
 
-import array
 import contextlib
 import ctypes
 import fcntl
@@ -29,7 +28,7 @@ from belljar.backends.bubblewrap import layout
 from belljar.backends.bubblewrap.canary import Jar, failures
 from belljar.backends.bubblewrap.lifeline import die_with
 from belljar.backends.bubblewrap.observe import Observer
-from belljar.backends.bubblewrap.wire import Message
+from belljar.backends.bubblewrap.wire import Message, packed
 from belljar.backends.network.addresses import JAR_INTERFACE
 from belljar.backends.seccomp import filters
 from belljar.backends.seccomp.notify import Listener
@@ -181,7 +180,7 @@ class Run:
             rlimits.apply(rlimits.rlimits_for(self.spec.limits, has_memory_group=self.spec.memory_group))
             listener = filters.install(notify, listener=True)
             socket.socket(fileno=_LISTENER_FD).sendmsg(
-                [b"L"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [listener]))]
+                [b"L"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, packed((listener,)))]
             )
             os.closerange(_LISTENER_FD, 1 << 20)
             default_signals()

@@ -5,8 +5,9 @@ All ends of these sockets are belljar's own processes. Nothing from inside a jar
 
 from __future__ import annotations
 
-import array
 import os
+import sys
+from collections.abc import Iterable
 
 from belljar.backends import sockets as socket
 from belljar.policy import json_text
@@ -23,6 +24,7 @@ LAUNCHER_DIED = {
 
 MAX_MESSAGE = 4 << 20
 _MAX_DESCRIPTORS = 250
+_INT = 4
 
 Message = dict[str, "Any"]
 
@@ -55,7 +57,7 @@ def send(end: socket.socket, message: Message, descriptors: tuple[int, ...] = ()
 
 def _send_packet(end: socket.socket, body: bytes, descriptors: tuple[int, ...], *, spilled: bool = False) -> None:
     packet = (b"S" if spilled else b"J") + body
-    ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+    ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, packed(descriptors))] if descriptors else []
     end.sendmsg([packet], ancillary)
 
 
@@ -64,6 +66,16 @@ def _receive_packet(end: socket.socket) -> tuple[bytes, list[tuple[int, int, byt
         (64 << 10) + 1, socket.CMSG_SPACE(_MAX_DESCRIPTORS * 4), socket.MSG_CMSG_CLOEXEC
     )
     return packet, ancillary
+
+
+def packed(descriptors: Iterable[int]) -> bytes:
+    """Descriptors as the kernel takes them: ints in its own order of bytes."""
+    return b"".join(descriptor.to_bytes(_INT, sys.byteorder) for descriptor in descriptors)
+
+
+def _unpacked(data: bytes) -> list[int]:
+    whole = len(data) - len(data) % _INT
+    return [int.from_bytes(data[at : at + _INT], sys.byteorder) for at in range(0, whole, _INT)]
 
 
 def receive(end: socket.socket) -> tuple[Message, list[int]] | None:
@@ -75,13 +87,12 @@ def receive(end: socket.socket) -> tuple[Message, list[int]] | None:
             packet, ancillary = _receive_packet(end)
         except ConnectionResetError:
             return None
-    descriptors = array.array("i")
+    passed: list[int] = []
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
+            passed += _unpacked(data)
     if not packet:
         return None
-    passed = list(descriptors)
     if packet[:1] == b"J":
         return json_text.loads(packet[1:].decode()), passed
     spill = passed.pop(0)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from belljar.policy.layer import Layer
 from belljar.policy.models import Origin
 from belljar.policy.problems import Problems, found
+from belljar.policy.records import NamedTuple
 
 _HINT = "if the code may have the whole host, write 'extends: unrestricted' (or use --policy unrestricted)"
 _MANAGED_HINT = "a managed policy can be tightened, never loosened"

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import re
-
 from belljar.policy.builtin import HOST_NAME
 from belljar.policy.models import HostRule
+from belljar.policy.patterns import Pattern
 
-_LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\Z")
-_NUMBER = re.compile(r"(?:[0-9]+|0x[0-9a-f]*)\Z")
-_WITH_PORT = re.compile(r"(\[[^\]]*\]|[0-9.]+):([1-9][0-9]{0,4})\Z")
-_RATE = re.compile(r"([1-9][0-9]{0,8})/(s|m|h)\Z")
+_LABEL = Pattern(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\Z")
+_PORT_AT_THE_END = Pattern(r"(?s:.*):[0-9]*\Z")
+_LIKE_AN_ADDRESS = Pattern(r"(?:[0-9.]+|[0-9a-f:.]*:[0-9a-f:.]*)\Z")
+_NUMBER = Pattern(r"(?:[0-9]+|0x[0-9a-f]*)\Z")
+_WITH_PORT = Pattern(r"(\[[^\]]*\]|[0-9.]+):([1-9][0-9]{0,4})\Z")
+_RATE = Pattern(r"([1-9][0-9]{0,8})/(s|m|h)\Z")
 _RATE_SECONDS = {"s": 1, "m": 60, "h": 3600}
 RATE_PATTERN = r"^[1-9][0-9]{0,8}/[smh]$"
 
@@ -36,7 +37,7 @@ def host_name(text: str) -> str:
         raise HostError(f"wanted a host without its scheme, found {text[:60]!a}")
     if "/" in name:
         raise HostError(f"wanted a host alone, found {text[:60]!a}: write its paths under 'paths'")
-    if re.search(r":[0-9]*\Z", name):
+    if _PORT_AT_THE_END.match(name):
         raise HostError(f"wanted a host without its port, found {text[:60]!a}: write {{host: …, ports: […]}}")
     if not name.isascii():
         raise HostError(f"wanted a name in ASCII, found {text[:60]!a}: write its xn-- form")
@@ -80,7 +81,7 @@ def _address(name: str) -> str:
 
 
 def _is_address(name: str) -> bool:
-    if not re.fullmatch(r"[0-9.]+|[0-9a-f:.]*:[0-9a-f:.]*", name):
+    if not _LIKE_AN_ADDRESS.match(name):
         return False
     import ipaddress  # only for who writes an address
 

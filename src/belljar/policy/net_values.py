@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from typing import Any
 
 from belljar.policy import paths
 from belljar.policy.key import Key, Kind
 from belljar.policy.models import Credential
 from belljar.policy.nodes import Node
+from belljar.policy.patterns import Pattern
 from belljar.policy.problems import found
 from belljar.policy.values import InvalidError, text_of, variable
+
+TYPE_CHECKING = False  # see policy/records.py
+if TYPE_CHECKING:
+    from typing import Any
 
 CREDENTIAL_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 HEADER_PATTERN = r"[A-Za-z0-9_-]{1,64}"
 SOURCE_PATTERN = r"env:[A-Za-z_][A-Za-z0-9_]{0,127}|file:.+|keyring:[^/]+/.+"
 QUERY_KEY_PATTERN = r"[!-~]{1,128}"
-_CREDENTIAL = re.compile(CREDENTIAL_PATTERN + r"\Z")
-_HEADER = re.compile(HEADER_PATTERN + r"\Z")
-_SOURCE = re.compile(f"(?:{SOURCE_PATTERN})\\Z")
-_QUERY_KEY = re.compile(QUERY_KEY_PATTERN + r"\Z")
-_PRINTABLE = re.compile(r"[ -~]+\Z")
-_PLACEHOLDER = re.compile(r"[A-Za-z0-9._~+/=-]{8,200}\Z")
-_KEY_ID = re.compile(r"[!#-\[\]-~]{1,128}\Z")
-_PUBLISH = re.compile(r"(?:([1-9][0-9]{0,4}):)?([1-9][0-9]{0,4})\Z")
+_CREDENTIAL = Pattern(CREDENTIAL_PATTERN + r"\Z")
+_HEADER = Pattern(HEADER_PATTERN + r"\Z")
+_SOURCE = Pattern(f"(?:{SOURCE_PATTERN})\\Z")
+_QUERY_KEY = Pattern(QUERY_KEY_PATTERN + r"\Z")
+_PRINTABLE = Pattern(r"[ -~]+\Z")
+_PLACEHOLDER = Pattern(r"[A-Za-z0-9._~+/=-]{8,200}\Z")
+_KEY_ID = Pattern(r"[!#-\[\]-~]{1,128}\Z")
+_PUBLISH = Pattern(r"(?:([1-9][0-9]{0,4}):)?([1-9][0-9]{0,4})\Z")
 _FRAMING = frozenset(
     (
         *("connection", "content-encoding", "content-length", "content-type", "expect", "host"),

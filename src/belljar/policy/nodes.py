@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, NamedTuple
 
 from belljar.policy.models import Origin
 from belljar.policy.problems import Problems
+from belljar.policy.records import NamedTuple
+
+TYPE_CHECKING = False  # see policy/records.py
+if TYPE_CHECKING:
+    from typing import Any
 
 DEEPEST = 12
 MOST_NODES = 5000

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import math
 
-TYPE_CHECKING = False  # see policy/records.py
-if TYPE_CHECKING:
-    import re
+from belljar.policy.patterns import Pattern
 
 MB = 1024 * 1024
 _LONGEST_NUMBER = 40
-_INTEGER = r"[+-]?(?:0|[1-9][0-9]*)\Z"
-_FLOAT = r"[+-]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)(?:[eE][+-]?[0-9]+)?\Z"
-_LEADING_ZERO = r"[+-]?0[0-9]+\Z"
+_INTEGER = Pattern(r"[+-]?(?:0|[1-9][0-9]*)\Z")
+_FLOAT = Pattern(r"[+-]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)(?:[eE][+-]?[0-9]+)?\Z")
+_LEADING_ZERO = Pattern(r"[+-]?0[0-9]+\Z")
 _WORDS: dict[str, bool | None] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
     **dict.fromkeys(("true", "True", "TRUE"), True),
@@ -25,28 +23,21 @@ _WORDS: dict[str, bool | None] = {
 
 SIZE_PATTERN = r"^[0-9]+(\.[0-9]+)?([kKmMgGtT]([iI]?[bB])?|[bB])$"
 TIME_PATTERN = r"^[0-9]+(\.[0-9]+)?(ms|s|m|h)$"
-_SIZE = r"(?i)([0-9]{1,15}(?:\.[0-9]{1,9})?)(?:([kmgt])(?:i?b)?|b)\Z"
-_TIME = r"([0-9]{1,15}(?:\.[0-9]{1,9})?)(ms|s|m|h)\Z"
+_SIZE = Pattern(r"(?i)([0-9]{1,15}(?:\.[0-9]{1,9})?)(?:([kmgt])(?:i?b)?|b)\Z")
+_TIME = Pattern(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)(ms|s|m|h)\Z")
 _SIZE_UNITS = {"": 1, "k": 1024, "m": MB, "g": 1024 * MB, "t": 1024 * 1024 * MB}
 _TIME_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
-
-
-def _match(pattern: str, text: str) -> re.Match[str] | None:
-    """A plain preset has nothing to read, and does not pay for the patterns."""
-    import re
-
-    return re.match(pattern, text)
 
 
 def plain(text: str) -> bool | int | float | str | None:
     """The value of an unquoted scalar."""
     if text in _WORDS:
         return _WORDS[text]
-    if len(text) > _LONGEST_NUMBER or _match(_LEADING_ZERO, text):
+    if len(text) > _LONGEST_NUMBER or _LEADING_ZERO.match(text):
         return text
-    if _match(_INTEGER, text):
+    if _INTEGER.match(text):
         return int(text)
-    if _match(_FLOAT, text):
+    if _FLOAT.match(text):
         number = float(text)
         return number if math.isfinite(number) else text
     return text
@@ -58,7 +49,7 @@ def size(value: object, unit: int = MB) -> int | None:
         return None
     if isinstance(value, int | float):
         return _whole(value * unit)
-    if isinstance(value, str) and (match := _match(_SIZE, value)):
+    if isinstance(value, str) and (match := _SIZE.match(value)):
         return _whole(float(match[1]) * _SIZE_UNITS[(match[2] or "").lower()])
     return None
 
@@ -69,7 +60,7 @@ def milliseconds(value: object) -> int | None:
         return None
     if isinstance(value, int | float):
         return _whole(value)
-    if isinstance(value, str) and (match := _match(_TIME, value)):
+    if isinstance(value, str) and (match := _TIME.match(value)):
         return _whole(float(match[1]) * _TIME_UNITS[match[2]])
     return None
 

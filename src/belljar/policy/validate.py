@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
 
 from belljar.policy import hosts, net_values, paths
 from belljar.policy.keys import KEYS, REQUIRED, Key, Kind, fields, sections
@@ -26,6 +25,10 @@ from belljar.policy.values import (
     variable_value,
     word,
 )
+
+TYPE_CHECKING = False  # see policy/records.py
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def validate(root: Node, problems: Problems, *, base: str, must_exist: bool = True) -> Layer:

@@ -5,26 +5,29 @@ The sentence starts with the key and ends here: "wanted a number from 0 to 1, fo
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from typing import Any
 
 from belljar.policy import globs, hosts, paths, units
 from belljar.policy.keys import CLAUSES, Key, Kind
 from belljar.policy.nodes import Node
+from belljar.policy.patterns import Pattern
 from belljar.policy.problems import found, nearest
 
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}\Z")
-_CREDENTIAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
-_CONTAINER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
+TYPE_CHECKING = False  # see policy/records.py
+if TYPE_CHECKING:
+    from typing import Any
+
+_VARIABLE = Pattern(r"[A-Za-z_][A-Za-z0-9_]{0,127}\Z")
+_CREDENTIAL = Pattern(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+_CONTAINER = Pattern(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
 _COMPONENT = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
 IMAGE_PATTERN = (
     rf"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::[0-9]{{1,5}})?/)?{_COMPONENT}(?:/{_COMPONENT})*"
     r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
 )
-_IMAGE = re.compile(IMAGE_PATTERN + r"\Z")
+_IMAGE = Pattern(IMAGE_PATTERN + r"\Z")
 _LONGEST_IMAGE = 400
-_PUBLISHED = re.compile(r"([1-9][0-9]{0,4}):([1-9][0-9]{0,4})\Z")
+_PUBLISHED = Pattern(r"([1-9][0-9]{0,4}):([1-9][0-9]{0,4})\Z")
 _LONGEST_VALUE = 32 * 1024
 
 

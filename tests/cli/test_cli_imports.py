@@ -1,0 +1,104 @@
+"""What a plain run imports, by name: every module is a tenth of a millisecond of every start, and some are many."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli_process import environment
+
+PACKAGE = str(Path(__file__).resolve().parents[2] / "src")
+START = f"import os, sys; sys.path.append({PACKAGE!r}); before = set(sys.modules)\n"
+TELL = "print(*(set(sys.modules) - before), file=sys.stderr)\n"
+
+STANDARD = {
+    "__future__", "_collections", "_functools", "_json", "_operator", "_sha2", "_sha256", "_socket", "_stat",
+    "_weakref", "atexit", "collections", "contextlib", "enum", "errno", "functools", "gc", "itertools", "keyword",
+    "operator", "reprlib", "select", "types",
+}  # fmt: skip
+"""Of the standard library, in the command's own process; 're' comes with the script of older versions of pip."""
+
+OF_THE_LAUNCHER = {
+    "_ctypes",
+    "_sre",
+    "_struct",
+    "copyreg",
+    "ctypes",
+    "fcntl",
+    "math",
+    "re",
+    "resource",
+    "selectors",
+    "struct",
+}
+"""What the launcher has besides: system calls, deny globs, an event loop."""
+
+OWN = {
+    "belljar", "belljar.audit", "belljar.audit.state", "belljar.backends", "belljar.errors", "belljar.guest",
+    "belljar.guest.tree", "belljar.limits", "belljar.policy", "belljar.sandbox",
+    *(f"belljar.backends.{name}" for name in (
+        "contract", "hostile_files", "network", "network.clauses", "registry", "runtimes", "sockets",
+    )),
+    *(f"belljar.backends.bubblewrap{name}" for name in (
+        "", ".backend", ".client", ".compile", ".host", ".layout", ".report", ".stageplan", ".wire",
+    )),
+    *(f"belljar.cli{name}" for name in (
+        "", ".commands", ".jar_options", ".launching", ".main", ".parsing", ".request", ".run", ".running", ".sink",
+        ".standard_input", ".style",
+    )),
+    *(f"belljar.limits.{name}" for name in ("detect", "naming", "proc_files", "values")),
+    *(f"belljar.policy.{name}" for name in (
+        "assemble", "digest", "json_text", "layer", "mapping", "merge", "models", "paths", "presets",
+        "presets._compiled", "problems", "records", "resolve",
+    )),
+    *(f"belljar.sandbox.{name}" for name in ("detect", "events", "inputs", "result", "running", "sandbox", "stream")),
+}  # fmt: skip
+"""Of belljar, in the command's own process."""
+
+SAYS_MORE = {"belljar.cli.outcome", "belljar.cli.terminal", "signal", "belljar.limits.detect_v2"}
+"""Where the host can't hold every clause the command says so, and where it has cgroup v2 it looks there."""
+
+
+def imported(code: str, directory: Path) -> set[str]:
+    """The modules that a bare interpreter has after `code` and had not before."""
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", START + code + TELL],
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        env=environment(directory),
+    )
+    assert done.returncode == 0, done.stderr
+    return set(done.stderr.splitlines()[-1].split())
+
+
+def outermost(modules: set[str]) -> set[str]:
+    return {name.partition(".")[0] for name in modules}
+
+
+@pytest.mark.backend("bubblewrap")
+def test_a_plain_run(tmp_path: Path) -> None:
+    """Nothing is imported that is not in these lists. Before you add to them: can it wait until it is needed?"""
+    found = imported("from belljar.cli.main import main\nmain(['run', '--quiet', '-c', 'pass'])\n", tmp_path)
+    own = {name for name in found if name.startswith("belljar")}
+    assert own - SAYS_MORE <= OWN
+    assert outermost(found - own) - SAYS_MORE <= STANDARD
+
+
+def test_the_launcher(tmp_path: Path) -> None:
+    """It imports beside the command, on another processor if there is one; a jar without a network needs little."""
+    found = imported("import belljar.backends.bubblewrap.launcher\n", tmp_path)
+    own = {name for name in found if name.startswith("belljar")}
+    assert outermost(found - own) <= STANDARD | OF_THE_LAUNCHER
+    assert not [name for name in own if name.startswith(("belljar.cli", "belljar.sandbox", "belljar.egress"))]
+    assert {name for name in own if ".network" in name} <= {
+        "belljar.backends.network",
+        "belljar.backends.network.addresses",
+    }
+    libseccomp = {f"belljar.backends.seccomp.{name}" for name in ("building", "conditions", "libseccomp", "prefix")}
+    assert not own & libseccomp or os.uname().machine != "x86_64"
+    assert not own & {"belljar.backends.contract", "belljar.policy.models", "belljar.policy.resolve"}

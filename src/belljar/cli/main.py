@@ -29,7 +29,7 @@ def command() -> NoReturn:
     Python's own end takes every module apart first, which the kernel does in no time.
     """
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
-    code = main()
+    code = _main_from_bundle() if sys.argv[1:2] in (["run"], ["exec"]) else main()
     if _threads_to_await():
         sys.exit(code)
     try:
@@ -37,6 +37,16 @@ def command() -> NoReturn:
         sys.stderr.flush()
     finally:
         os._exit(code)
+
+
+def _main_from_bundle() -> int:
+    from belljar.cli import bundle
+
+    used = bundle.use()
+    code = main()
+    if code == 0:
+        bundle.keep(used)
+    return code
 
 
 def main(words: list[str] | None = None) -> int:

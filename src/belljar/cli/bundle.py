@@ -1,0 +1,154 @@
+"""belljar's modules from one file: to find and open a module takes ten times as long as to run most of them.
+
+The file lies in the package's `__pycache__`, and is what Python keeps there: bytecode of the sources, made by whoever
+may write there, and not used for a source that has changed since. It has to belong to the package's owner and be
+writable for nobody else, and what is damaged is not used. Without it everything is the same, and takes longer.
+"""
+
+from __future__ import annotations
+
+import _frozen_importlib_external as bootstrap
+import _imp
+import marshal
+import os
+import sys
+
+TYPE_CHECKING = False  # see policy/records.py
+if TYPE_CHECKING:
+    from _frozen_importlib import ModuleSpec
+    from types import CodeType
+    from typing import Any
+
+    _Entry = tuple[str, bool, int, int, int, int, bytes]  # source, is it a package, its time and size; place, digest
+
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_MARK = b"belljar 1\n" + bootstrap.MAGIC_NUMBER
+_LENGTH = 8
+_MOST_BYTES = 64 << 20
+_ALSO = ("backends.bubblewrap.launcher", "cli.outcome", "policy.dangers", "policy.options")
+"""With all that they import; else it is what the run imported that made the file."""
+
+
+def path() -> str:
+    """Where it lies, for this version of Python."""
+    optimised = f".opt-{sys.flags.optimize}" if sys.flags.optimize else ""
+    return f"{PACKAGE}/__pycache__/bundle.{sys.implementation.cache_tag}{optimised}"
+
+
+class _Loader(bootstrap.SourceFileLoader):
+    """As Python's own, but the bytecode is here already."""
+
+    bytecode: memoryview
+
+    def get_code(self, fullname: str) -> CodeType | None:  # noqa: ARG002 - it has one
+        """The module's code."""
+        code: CodeType = marshal.loads(self.bytecode)  # noqa: S302 - bytecode, as good as the sources
+        return code
+
+
+class Bundle:
+    """Finds modules in the file. What it has not, or not of today's source, Python finds as ever."""
+
+    def __init__(self, content: bytes) -> None:
+        start = len(_MARK) + _LENGTH + _LENGTH
+        length = int.from_bytes(content[len(_MARK) : start - _LENGTH], "little")
+        table = content[start : start + length]
+        if _digest(table) != content[start - _LENGTH : start]:
+            raise ValueError("damaged")
+        self._index: dict[str, _Entry] = marshal.loads(table)  # noqa: S302 - see above
+        self._content = memoryview(content)[start + length :]
+        self.stale = False
+
+    def find_spec(self, name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
+        """As an entry of `sys.meta_path` has it."""
+        entry = self._index.get(name)
+        if entry is None:
+            return None
+        file, is_package, changed_ns, size, at, length, digest = entry
+        source = f"{PACKAGE}/{file}"
+        bytecode = self._content[at : at + length]
+        try:
+            status = os.stat(source)
+        except OSError:
+            return None
+        is_todays = (status.st_mtime_ns, status.st_size) == (changed_ns, size)
+        if not is_todays or _digest(bytecode) != digest:
+            self.stale = True
+            return None
+        loader = _Loader(name, source)
+        loader.bytecode = bytecode
+        places = [os.path.dirname(source)] if is_package else None
+        return bootstrap.spec_from_file_location(name, source, loader=loader, submodule_search_locations=places)
+
+
+def use() -> Bundle | None:
+    """Import from the file, if there is one that can be trusted."""
+    try:
+        found = _read()
+    except (OSError, ValueError, EOFError, TypeError):
+        return None
+    finders: list[Any] = sys.meta_path
+    finders.insert(0, found)
+    return found
+
+
+def _read() -> Bundle:
+    owner = os.stat(PACKAGE).st_uid
+    descriptor = os.open(path(), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb", buffering=0) as file:
+        status = os.fstat(descriptor)
+        if status.st_uid != owner or status.st_mode & 0o022 or status.st_size > _MOST_BYTES:
+            raise ValueError("someone else could have written it")
+        content = file.readall()
+    if not content.startswith(_MARK):
+        raise ValueError("not a bundle of this Python's")
+    return Bundle(content)
+
+
+def keep(used: Bundle | None) -> None:
+    """Make the file, if there is none for today's sources, where Python may keep bytecode and the package is ours."""
+    if (used is not None and not used.stale) or sys.dont_write_bytecode or sys.pycache_prefix is not None:
+        return
+    own = f"{path()}.{os.getpid()}"
+    try:
+        if os.stat(PACKAGE).st_uid != os.geteuid():
+            return
+        content = _made()
+        descriptor = os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(content)
+            os.replace(own, path())
+        except OSError:
+            os.unlink(own)
+    except (OSError, ImportError, SyntaxError, ValueError):
+        return  # the next run is as slow as this one
+
+
+def _made() -> bytes:
+    for name in _ALSO:
+        __import__(f"belljar.{name}")
+    index: dict[str, _Entry] = {}
+    pieces: list[bytes] = []
+    at = 0
+    for name, module in sorted(sys.modules.items()):
+        source = getattr(module, "__file__", None) or ""
+        if name.startswith("belljar.") and source.startswith(f"{PACKAGE}/"):
+            before, piece, after = os.stat(source), _bytecode(name, source), os.stat(source)
+            if before.st_mtime_ns != after.st_mtime_ns:
+                raise ValueError(f"{source} is being written")
+            identity = (source.removeprefix(f"{PACKAGE}/"), hasattr(module, "__path__"), before.st_mtime_ns)
+            index[name] = (*identity, before.st_size, at, len(piece), _digest(piece))
+            pieces.append(piece)
+            at += len(piece)
+    table = marshal.dumps(index)
+    return b"".join((_MARK, len(table).to_bytes(_LENGTH, "little"), _digest(table), table, *pieces))
+
+
+def _bytecode(name: str, source: str) -> bytes:
+    return marshal.dumps(bootstrap.SourceFileLoader(name, source).get_code(name))
+
+
+def _digest(content: bytes | memoryview) -> bytes:
+    """What Python tells a changed source by. It finds damage, not malice: who may write here may write the sources."""
+    return _imp.source_hash(1, content)

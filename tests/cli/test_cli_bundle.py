@@ -1,0 +1,151 @@
+"""belljar's modules from one file: made by the first run, used by the next, and never instead of today's sources."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cli_process import environment
+
+SOURCE = Path(__file__).resolve().parents[2] / "src/belljar"
+START = "import os, sys; sys.path.append({place!r})\n"
+USED = """
+from belljar.cli import bundle
+used = bundle.use()
+from belljar.policy import problems
+print(used is not None, type(problems.__loader__).__name__, bool(used and used.stale), problems.found(1))
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A package of the tests' own, whose sources may change."""
+    copied = tmp_path / "place/belljar"
+    shutil.copytree(SOURCE, copied, ignore=shutil.ignore_patterns("__pycache__"))
+    return copied
+
+
+@pytest.fixture
+def python(package: Path, tmp_path: Path) -> Callable[..., str]:
+    """Run code with that package."""
+
+    def run(code: str, *arguments: str, **extra: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-S", "-c", START.format(place=str(package.parent)) + code, *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            env={**environment(tmp_path), **extra},
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+def bundles(package: Path) -> list[Path]:
+    return sorted((package / "__pycache__").glob("bundle*"))
+
+
+@pytest.fixture
+def bundle(package: Path, python: Callable[..., str]) -> Path:
+    """The file, made."""
+    python("from belljar.cli import bundle; from belljar.policy import problems; bundle.keep(None)")
+    (made,) = bundles(package)
+    return made
+
+
+@pytest.mark.backend("bubblewrap")
+def test_a_run_makes_it_and_the_next_uses_it(package: Path, python: Callable[..., str]) -> None:
+    """With the same output; a run that fails makes none."""
+    command = "from belljar.cli.main import command; command()"
+    python(command.replace("command()", "sys.argv.append('--version'); command()"))
+    assert bundles(package) == []
+    assert python(command, "run", "--quiet", "-c", "print(7)") == "7\n"
+    (made,) = bundles(package)
+    assert made.stat().st_mode & 0o777 == 0o644
+    before = made.stat().st_mtime_ns
+    assert python(command, "run", "--quiet", "-c", "print(8)") == "8\n"
+    assert made.stat().st_mtime_ns == before
+    assert python(USED) == "True _Loader False 1\n"
+
+
+def test_a_source_that_has_changed(package: Path, bundle: Path, python: Callable[..., str]) -> None:
+    """Python finds today's, and the file is made anew."""
+    source = package / "policy/problems.py"
+    source.write_text(source.read_text() + "\n\ndef found(value):\n    return 'today'\n")
+    assert python(USED) == "True SourceFileLoader True today\n"
+    python(
+        "from belljar.cli import bundle; used = bundle.use(); from belljar.policy import problems; bundle.keep(used)"
+    )
+    assert python(USED) == "True _Loader False today\n"
+
+
+def test_a_source_that_is_gone(package: Path, bundle: Path, python: Callable[..., str]) -> None:
+    """Then there is no such module."""
+    (package / "policy/problems.py").unlink()
+    code = "from belljar.cli import bundle; bundle.use()\nimport belljar.policy\nfrom importlib.util import find_spec\n"
+    code += "print(find_spec('belljar.policy.problems'))"
+    assert python(code) == "None\n"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: b"",
+        lambda content: content[:20],
+        lambda content: content[: len(content) // 40],
+        lambda content: content[:40] + b"\0" * 40 + content[80:],
+        lambda content: b"another 1\n" + content[10:],
+        lambda content: content[: len(content) // 2],
+        lambda content: content[:-200_000] + bytes(200_000),
+    ],
+    ids=["empty", "no table", "half a table", "a wrong table", "another kind", "half of it", "zeroes"],
+)
+def test_damage(damage: Callable[[bytes], bytes], bundle: Path, python: Callable[..., str]) -> None:
+    """What is damaged is not used; the sources are."""
+    bundle.write_bytes(damage(bundle.read_bytes()))
+    code = USED.replace(
+        "from belljar.policy import problems", "import belljar.policy.resolve\nfrom belljar.policy import problems"
+    )
+    assert python(code).endswith(" 1\n")
+
+
+@pytest.mark.parametrize("mode", [0o664, 0o646])
+def test_others_could_have_written_it(mode: int, bundle: Path, python: Callable[..., str]) -> None:
+    """Then it is not used."""
+    bundle.chmod(mode)
+    assert python(USED) == "False SourceFileLoader False 1\n"
+
+
+def test_a_link(bundle: Path, python: Callable[..., str], tmp_path: Path) -> None:
+    """It lies there itself, or not at all."""
+    bundle.rename(tmp_path / "elsewhere")
+    bundle.symlink_to(tmp_path / "elsewhere")
+    assert python(USED) == "False SourceFileLoader False 1\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_another_owner(package: Path, bundle: Path, python: Callable[..., str]) -> None:
+    """It belongs to whom the package belongs to, and only that one makes it."""
+    os.chown(bundle, 12345, 12345)
+    assert python(USED) == "False SourceFileLoader False 1\n"
+    bundle.unlink()
+    os.chown(package, 12345, 12345)
+    python("from belljar.cli import bundle; bundle.keep(None)")
+    assert bundles(package) == []
+
+
+@pytest.mark.parametrize("variable", ["PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"])
+def test_where_python_keeps_no_bytecode(
+    variable: str, package: Path, python: Callable[..., str], tmp_path: Path
+) -> None:
+    """Nor does this."""
+    python("from belljar.cli import bundle; bundle.keep(None)", **{variable: str(tmp_path / "x")})
+    assert bundles(package) == []

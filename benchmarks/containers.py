@@ -25,7 +25,9 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bench import fail, machine
+from machine import machine
+from plot import bars
+from timing import fail
 
 from belljar import Sandbox
 from belljar.backends.container.images import BASE_IMAGE
@@ -206,40 +208,17 @@ def as_text(started: list[Start], worked: dict[str, dict[str, float]], rounds: i
     names = [BARE, *BACKENDS]
     lines += ["", f"| work | {' | '.join(names)} |", f"|---|{'---|' * len(names)}"]
     for task, times in worked.items():
-        cells = [f"{times[BARE] * 1000:.0f} ms", *(f"{times[name] / times[BARE]:.2f}" for name in BACKENDS)]
-        lines.append(f"| {task} | {' | '.join(cells)} |")
+        ratios = [f"{times[BARE] * 1000:.0f} ms", *(f"{times[name] / times[BARE]:.2f}" for name in BACKENDS)]
+        lines.append(f"| {task} | {' | '.join(ratios)} |")
     lines += ["", "Ratios to bare; below 1.05 is within what two runs of the same thing differ by here."]
     return "\n".join(lines) + "\n"
 
 
 def as_svg(worked: dict[str, dict[str, float]]) -> str:
     """A bar for each backend and task, as a ratio to bare."""
-    bars = [(task, name, times[name] / times[BARE]) for task, times in worked.items() for name in BACKENDS]
-    most = max(1.5, *(ratio for _task, _name, ratio in bars))
-    left, width, step = 330, 420, 24
+    found = [(task, name, times[name] / times[BARE]) for task, times in worked.items() for name in BACKENDS]
     colours = dict(zip(BACKENDS, ("#2a7f62", "#3066be", "#b4552d"), strict=True))
-    scale = width / most
-    height = step * (len(bars) + len(worked)) + 40
-    size, one = f'width="{left + width + 90}" height="{height}"', left + scale
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="13">',
-        '<rect width="100%" height="100%" fill="white"/>',
-        f'<line x1="{one:.1f}" y1="10" x2="{one:.1f}" y2="{height - 25}" stroke="#999" stroke-dasharray="4 3"/>',
-        f'<text x="{one:.1f}" y="{height - 8}" text-anchor="middle" fill="#555">bare = 1</text>',
-    ]
-    y, last = 14, ""
-    for task, name, ratio in bars:
-        if task != last:
-            y += step // 2 if last else 0
-            parts.append(f'<text x="10" y="{y + 15}" font-weight="bold">{task}</text>')
-            last = task
-        parts += [
-            f'<text x="{left - 8}" y="{y + 15}" text-anchor="end">{name}</text>',
-            f'<rect x="{left}" y="{y}" width="{ratio * scale:.1f}" height="{step - 6}" fill="{colours[name]}"/>',
-            f'<text x="{left + ratio * scale + 6:.1f}" y="{y + 14}">{ratio:.2f}</text>',
-        ]
-        y += step
-    return "\n".join([*parts, "</svg>"]) + "\n"
+    return bars(found, colours, "bare = 1", most=1.5)
 
 
 def main() -> int:

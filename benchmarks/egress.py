@@ -23,7 +23,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bench import machine
 from egress_origin import BODY
 from egress_proxies import (
     BELLJAR,
@@ -43,6 +42,8 @@ from egress_proxies import (
     processor_seconds,
     squid,
 )
+from machine import machine
+from plot import bars
 
 HERE = Path(__file__).resolve().parent
 CONNECTIONS = 16
@@ -221,32 +222,9 @@ transparent route: a program in a bubblewrap jar that knows of no proxy.
 
 def as_svg(found: Found) -> str:
     """A bar for each route and kind of work, as a ratio to direct."""
-    bars = [(work, name, ratio(found, work, name, DIRECT)) for work in WORK for name in found[work] if name != DIRECT]
-    left, width, step = 330, 420, 24
-    most = max(1.0, *(share for _work, _name, share in bars))
+    shares = [(work, name, ratio(found, work, name, DIRECT)) for work in WORK for name in found[work] if name != DIRECT]
     colours = {SQUID: "#3066be", MITMPROXY: "#b4552d", BELLJAR: "#2a7f62", JAR: "#6bb39a"}
-    scale = width / most
-    height = step * (len(bars) + len(WORK)) + 40
-    size, one = f'width="{left + width + 90}" height="{height}"', left + scale
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="13">',
-        '<rect width="100%" height="100%" fill="white"/>',
-        f'<line x1="{one:.1f}" y1="10" x2="{one:.1f}" y2="{height - 25}" stroke="#999" stroke-dasharray="4 3"/>',
-        f'<text x="{one:.1f}" y="{height - 8}" text-anchor="middle" fill="#555">direct = 1</text>',
-    ]
-    y, last = 14, ""
-    for work, name, share in bars:
-        if work != last:
-            y += step // 2 if last else 0
-            parts.append(f'<text x="10" y="{y + 15}" font-weight="bold">{work}</text>')
-            last = work
-        parts += [
-            f'<text x="{left - 8}" y="{y + 15}" text-anchor="end">{name}</text>',
-            f'<rect x="{left}" y="{y}" width="{share * scale:.1f}" height="{step - 6}" fill="{colours[name]}"/>',
-            f'<text x="{left + share * scale + 6:.1f}" y="{y + 14}">{share:.3f}</text>',
-        ]
-        y += step
-    return "\n".join([*parts, "</svg>"]) + "\n"
+    return bars(shares, colours, "direct = 1", digits=3)
 
 
 def main() -> int:

@@ -29,7 +29,7 @@ VM_TESTS     ?= tests/conformance
 .DEFAULT_GOAL := help
 MAKEFLAGS     += --no-print-directory
 export BELLJAR_TEST_ENGINES BELLJAR_CONTAINER_TESTS
-.PHONY: help demo test test-passes test-here test-user test-containers engines engines-stop test-vm check lint format types layers generated generate bench bench-containers bench-egress fuzz install dev clean
+.PHONY: help demo test test-passes test-here test-user test-containers engines engines-stop test-vm check lint format types layers generated generate bench bench-peers bench-containers bench-egress fuzz install dev clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -106,9 +106,13 @@ generate: dev ## write the compiled presets and the reference pages again
 fuzz: dev ## fuzz the egress proxy's parsers and decisions, FUZZ_SECONDS=10 each; FUZZ_ARGS="http1 socks" for some of them
 	@$(BIN)/python tests/fuzz/run.py --seconds $(FUZZ_SECONDS) $(FUZZ_ARGS)
 
-bench: dev ## measure what a jar costs; BENCH_ARGS=--record writes benchmarks/results.md
+bench: dev ## measure what a jar costs, beside what others cost; BENCH_ARGS=--record writes benchmarks/results.md, .json and .svg
 	@scripts/install-prerequisites.sh demo "$(PYTHON)"
-	@$(BIN)/python benchmarks/bench.py $(BENCH_ARGS)
+	@$(ENGINES) around -- $(BIN)/python benchmarks/bench.py $(BENCH_ARGS)
+
+bench-peers: dev ## install what bench compares with: srt, Codex, llm-sandbox, pandas, docker, gVisor
+	@scripts/install-prerequisites.sh peers "$(PYTHON)"
+	@$(BIN)/python benchmarks/install_peers.py
 
 bench-containers: dev ## measure what containers cost; BENCH_ARGS=--record writes benchmarks/containers.md and .svg
 	@scripts/install-prerequisites.sh test "$(PYTHON)"

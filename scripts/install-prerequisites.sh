@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Installs what belljar (demo), its tests (test) or the benchmark of its proxy (bench) need from the system and do not
-# find, with apt as root or through sudo.
+# Installs what belljar (demo), its tests (test), the benchmark of its proxy (bench) or what belljar is compared with
+# (peers) need from the system and do not find, with apt as root or through sudo.
 # Where it can't, it says what to type and exits with 1. Nothing is installed that is already there.
 #
 # As root on Debian the tests also get container engines and servers, which they start themselves (tests/engines,
 # tests/network): a package's own daemon is not started. Elsewhere they use what is there.
 #
-#   scripts/install-prerequisites.sh demo|test|bench [PYTHON]
+#   scripts/install-prerequisites.sh demo|test|bench|peers [PYTHON]
 set -euo pipefail
 
-purpose=${1:?demo, test or bench}
+purpose=${1:?demo, test, bench or peers}
 python=${2:-python3}
 required=()   # packages without which there is no point in going on
 wanted=()     # packages without which some tests are skipped
@@ -28,6 +28,7 @@ look() {
   has bwrap || required+=(bubblewrap)
   has_library 'libseccomp\.so\.2' || required+=(libseccomp2)
   [ "$purpose" != bench ] || look_for_proxies
+  [ "$purpose" != peers ] || look_for_peers
   [ "$purpose" = test ] || return 0
   has node || wanted+=(nodejs)
   has gcc || wanted+=(gcc libc6-dev)
@@ -68,6 +69,16 @@ look_for_servers() {
 # What the egress proxy is compared with; this squid can open TLS.
 look_for_proxies() {
   has squid || [ "$(id -u)" != 0 ] || ! is_debian || engines+=(squid-openssl)
+}
+
+# What a jar is compared with: srt calls socat and rg, it and Codex come by npm, and the floor is written in C.
+look_for_peers() {
+  has node || wanted+=(nodejs)
+  has npm || wanted+=(npm)
+  has socat || wanted+=(socat)
+  has rg || wanted+=(ripgrep)
+  has gcc || wanted+=(gcc libc6-dev)
+  [ "$(id -u)" != 0 ] || ! is_debian || look_for_engines
 }
 
 as_root() {
@@ -178,7 +189,11 @@ if [ "${#required[@]}" -gt 0 ]; then
 fi
 missing=("${wanted[@]}" "${engines[@]}")
 if [ "${#missing[@]}" -gt 0 ]; then
-  echo "note: not installed, so the tests that need it will be skipped: ${missing[*]}" >&2
+  case $purpose in
+    test) skipped='the tests that need it will be skipped' ;;
+    *) skipped='what needs it will be left out' ;;
+  esac
+  echo "note: not installed, so $skipped: ${missing[*]}" >&2
 fi
 if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
   echo "error: belljar needs Python 3.11 or newer, and $python is $("$python" -V 2>&1)" >&2

@@ -32,6 +32,7 @@ from timing import Case, measure
 from belljar.backends.container.images import BASE_IMAGE
 
 HERE = Path(__file__).resolve().parent
+RATE_ROUNDS = 3
 
 
 def run_all(rounds: int) -> Found:
@@ -45,7 +46,7 @@ def run_all(rounds: int) -> Found:
         with ExitStack() as jars:
             cases = jars.enter_context(opened(place, peers, found.missing))
             found.times = measure([*cases, *llm_sandbox(place, jars, found)], rounds)
-        found.rates = measure_rates(place, peers, max(1, rounds // 10))
+        found.rates = measure_rates(place, peers, RATE_ROUNDS)
         found.two_callers = two_callers(place)
         footprint(place, found)
     return found

@@ -150,7 +150,7 @@ def codex_npm(place: Place) -> Peer:
     """What a user of npm types: JavaScript that starts the program."""
     program, version = _from_npm("@openai/codex", "codex")
     start = [program, "sandbox", "--", place.python, "-I", "-c"]
-    return Peer(CODEX_NPM, version, lambda code: [*start, code], "the same, through node_modules/.bin/codex")
+    return Peer(CODEX_NPM, version, lambda code: [*start, code], "node_modules/.bin/codex sandbox -- python …")
 
 
 def _from_npm(package: str, command: str) -> tuple[str, str]:
@@ -176,7 +176,7 @@ def gvisor(place: Place) -> Peer:
         raise MissingError("docker knows no runtime runsc")
     runsc = shutil.which("runsc", path=SYSTEM_PATH)
     version = _first_line(runsc, "--version") if runsc else "unknown"
-    return Peer(GVISOR, version, lambda code: [*start, code], "the same, with --runtime runsc", slow=True)
+    return Peer(GVISOR, version, lambda code: [*start, code], "docker run --runtime runsc …", slow=True)
 
 
 def docker_run(place: Place, *options: str) -> tuple[list[str], str]:

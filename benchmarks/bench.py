@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -87,6 +88,8 @@ def main() -> int:
     options = parser.parse_args()
     if options.rounds < 3:
         parser.error("at least 3 rounds are needed")
+    if (load := os.getloadavg()[0]) > 1:
+        print(f"note: the machine is busy (load {load:.1f}): times say little, ratios somewhat more", file=sys.stderr)
     found = run_all(options.rounds)
     judged = judge(found)
     tell = as_json if options.json else as_text

@@ -18,13 +18,15 @@ from belljar import Pool
 POOL = "Pool.map"
 CALLERS, CALLS = 2, 250
 WINDOW_SECONDS = 2.5
+SETTLE_SECONDS = 0.5
+"""Between any two: engines and the kernel still clear away what the one before has made."""
 
 Rate = Callable[[], float]
 """Makes sandboxes for a while; how many a second it made."""
 
 
 def measure_rates(place: Place, peers: list[Peer], rounds: int) -> dict[str, list[float]]:
-    """Each in turn, in another order each time; the first round is not counted."""
+    """Each in turn, in another order each time; the pool has been used before."""
     processors = os.cpu_count() or 1
     with Pool({"python": {"venv": str(place.venv)}}, size=4 * processors) as pool:
         cases: dict[str, Rate] = {
@@ -39,6 +41,7 @@ def measure_rates(place: Place, peers: list[Peer], rounds: int) -> dict[str, lis
         for number in range(rounds):
             for name in order.sample(list(cases), len(cases)):
                 progress(f"sandboxes a second, round {number + 1} of {rounds}: {name}")
+                time.sleep(SETTLE_SECONDS)
                 found[name].append(cases[name]())
     progress("")
     return found

@@ -6,11 +6,13 @@ canonical to check it: the bytes that were written are what was hashed.
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
+from belljar.policy import json_text
 from belljar.policy.digest import sha256
 from belljar.policy.records import dataclass
+
+TYPE_CHECKING = False  # see policy/records.py
+if TYPE_CHECKING:
+    from typing import Any
 
 FIRST = "0" * 64
 """What the first record of all has instead of the digest of one before."""
@@ -35,9 +37,7 @@ START = Link(0, FIRST)
 
 def encode(after: Link, time: float, event: dict[str, Any]) -> tuple[bytes, Link]:
     """The next record as a line, and where the chain stands then."""
-    body = json.dumps(
-        {"seq": after.seq + 1, "time": time, "prev": after.digest, **event}, separators=(",", ":"), default=str
-    ).encode()
+    body = json_text.dumps({"seq": after.seq + 1, "time": time, "prev": after.digest, **event}).encode()
     digest = sha256(body)
     return body[:-1] + _MARK + digest.encode() + b'"}\n', Link(after.seq + 1, digest)
 
@@ -52,6 +52,8 @@ def decode(line: bytes) -> dict[str, Any]:
     digest = line[-66:-2].decode("ascii", "replace")
     if sha256(body) != digest:
         raise BrokenRecordError("it was changed: its digest is not that of its text")
+    import json
+
     try:
         record: dict[str, Any] = json.loads(line)
         if isinstance(record["seq"], int) and isinstance(record["prev"], str):

@@ -13,9 +13,9 @@ import socket
 import time
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from belljar import __version__
 from belljar.errors import SandboxUnavailableError, UsageError
 
 COLUMNS = ("seq", "time", "event", "run", "outcome", "reason", "target", "rule", "backend", "policy", "details")
@@ -25,6 +25,13 @@ _SYSLOG_FACILITY = 10
 """Security and authorisation messages (private)."""
 _WARNING, _NOTICE = 4, 5
 _BATCH = 500
+
+
+def _version() -> str:
+    try:
+        return version("belljar")
+    except PackageNotFoundError:  # run from its sources
+        return "unknown"
 
 
 def jsonl(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
@@ -81,7 +88,7 @@ def _ocsf(record: Mapping[str, Any]) -> dict[str, Any]:
         "message": str(record.get("reason") or event),
         "metadata": {
             "version": _OCSF_VERSION,
-            "product": {"name": "belljar", "vendor_name": "belljar", "version": __version__},
+            "product": {"name": "belljar", "vendor_name": "belljar", "version": _version()},
             "uid": str(record.get("digest", "")),
             "sequence": record.get("seq"),
             "event_code": event,
@@ -212,7 +219,7 @@ def _post(url: str, batch: list[dict[str, Any]]) -> int:
         "resourceLogs": [
             {
                 "resource": {"attributes": service},
-                "scopeLogs": [{"scope": {"name": "belljar.audit", "version": __version__}, "logRecords": batch}],
+                "scopeLogs": [{"scope": {"name": "belljar.audit", "version": _version()}, "logRecords": batch}],
             }
         ]
     }

@@ -10,20 +10,22 @@ from __future__ import annotations
 
 import fcntl
 import os
-import struct
-import threading
 import time
-from typing import Any
-from zlib import crc32
+from _thread import allocate_lock  # threading's own, without threading
 
 from belljar.audit.chain import START, BrokenRecordError, Link, decode, encode, follow
 from belljar.audit.state import state_directory
 from belljar.errors import AuditError
+from belljar.policy.digest import sha256
 from belljar.policy.records import dataclass
 
-_HEAD = struct.Struct("!8sQQ10s64s")
-_MAGIC = b"BJAUDIT1"
-_CRC = struct.Struct("!I")
+TYPE_CHECKING = False  # see policy/records.py
+if TYPE_CHECKING:
+    from typing import Any
+
+_MARK = "belljar-audit-1"
+_WIDTH = 160
+"""Of the head: always the same, so that it is overwritten whole."""
 _SUFFIX = ".jsonl"
 
 
@@ -37,17 +39,17 @@ class Head:
 
     def encode(self) -> bytes:
         """As it lies on the disk."""
-        day, digest = self.day.encode(), self.link.digest.encode()
-        packed = _HEAD.pack(_MAGIC, self.link.seq, self.size, day, digest)
-        return packed + _CRC.pack(crc32(packed))
+        text = f"{_MARK} {self.link.seq} {self.size} {self.day} {self.link.digest}"
+        return f"{text} {sha256(text.encode())[:16]}".ljust(_WIDTH - 1).encode() + b"\n"
 
 
 def read_head(data: bytes) -> Head | None:
     """The head, if these bytes are one."""
-    if len(data) != _HEAD.size + _CRC.size or _CRC.unpack(data[_HEAD.size :])[0] != crc32(data[: _HEAD.size]):
+    text, _, check = data.decode("ascii", "replace").rstrip().rpartition(" ")
+    words = text.split(" ")
+    if len(words) != 5 or words[0] != _MARK or sha256(text.encode())[:16] != check:
         return None
-    magic, seq, size, day, digest = _HEAD.unpack(data[: _HEAD.size])
-    return Head(Link(seq, digest.decode("ascii")), day.decode("ascii"), size) if magic == _MAGIC else None
+    return Head(Link(int(words[1]), words[4]), words[3], int(words[2]))
 
 
 def directory() -> str:
@@ -68,7 +70,7 @@ class AuditLog:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._lock = threading.Lock()
+        self._lock = allocate_lock()
         self._pid = 0
         self._head = -1
         self._day = ""

@@ -62,6 +62,14 @@ class Served:
         """Stop its listeners and connections. Every event of the run was delivered before this returns."""
         self._proxy.close_run(self._run_id)
 
+    def abandon(self) -> None:
+        """As `close`, without waiting; what was tried meanwhile is told to nobody."""
+        self._proxy.abandon_run(self._run_id)
+
+    def renew(self, secrets: Mapping[str, str]) -> None:
+        """Use these from now on: when this returns, the proxy does."""
+        self._proxy.renew(self._run_id, secrets)
+
 
 class _Run:
     def __init__(self, on_event: OnEvent) -> None:
@@ -221,6 +229,23 @@ class ProxyClient:
         run.ended.wait(_ANSWER_SECONDS)
         with self._lock:
             self._runs.pop(run_id, None)
+
+    def abandon_run(self, run_id: str) -> None:
+        """End a run at the proxy, without waiting for it."""
+        with self._lock:
+            if self._runs.pop(run_id, None) is not None:
+                with contextlib.suppress(SandboxUnavailableError):
+                    self._send({"op": "close", "run": run_id})
+
+    def renew(self, run_id: str, secrets: Mapping[str, str]) -> None:
+        """Give the proxy other secrets for a run. Raises SandboxUnavailableError if it has died."""
+        with self._lock:
+            run = self._runs.get(run_id)
+            if run is None or run.ended.is_set():
+                raise _died()
+            run.answered.clear()
+            self._send({"op": "secrets", "run": run_id, "secrets": dict(secrets)})
+        self._await(run_id, run)
 
     def stop(self) -> None:
         """End the process and wait for it."""

@@ -67,16 +67,25 @@ class Proxy:
                 sock.close()
         run.start()
 
+    def renew(self, run_id: str, secrets: Mapping[str, str]) -> None:
+        """Use other secrets for a run from now on."""
+        if run_id in self._runs:
+            self._runs[run_id].secrets = secrets
+
     def close(self, run_id: str, closed: Callable[[], None] = lambda: None) -> None:
-        """End a run, and say so when nothing of it is open any more."""
+        """End a run, and say so when it has no connection any more. Its listeners, which nobody can dial, follow."""
         run = self._runs.pop(run_id, None)
         if run is None:
             closed()
             return
 
         def end() -> None:
-            run.close()
-            run.when_empty(closed)
+            run.end()
+            run.when_empty(told)
+
+        def told() -> None:
+            closed()
+            run.let_go()
 
         run.look_once_more()
         asyncio.get_running_loop().call_soon(end)

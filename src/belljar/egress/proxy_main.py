@@ -115,6 +115,10 @@ class Control:
             self._listeners.pop(run_id)
             self._flush()
             self._send({"op": "told", "run": run_id})
+        elif message["op"] == "secrets":
+            self._listeners.pop(run_id)
+            self._proxy.renew(run_id, message["secrets"])
+            self._send({"op": "served", "run": run_id})
         elif message["op"] == "close":
             self._listeners.pop(run_id)
             self._proxy.close(run_id, partial(self._closed, run_id))

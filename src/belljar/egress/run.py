@@ -309,11 +309,26 @@ class Run:
 
     def close(self) -> None:
         """End every listener and every connection; those that are being set up end in the loop's next turn."""
+        self.end()
+        self.let_go()
+
+    def end(self) -> None:
+        """Accept nothing more, and end every connection."""
         if self.closed:
             return
         self.closed = True
         self._sweeping.cancel()
         self._stop_accepting()
+        if self._connections:
+            self.let_go()
+        for connection in list(self._connections):
+            connection.close()
+        if self._untold:
+            detail = f"{self._untold} more refusals of other names and ports"
+            self.tell("proxy", "", 0, Verdict(allowed=False, reason="limit", detail=detail))
+
+    def let_go(self) -> None:
+        """Close every listener."""
         for sock, _accepted in self._listening:
             sock.close()
         for sock in self._others:
@@ -322,8 +337,5 @@ class Run:
         for sock, _skipped in self._packet_sockets:  # the kernel waits for all its processors before it lets one go
             self._loop.remove_reader(sock)
             self._loop.run_in_executor(None, sock.close)
-        for connection in list(self._connections):
-            connection.close()
-        if self._untold:
-            detail = f"{self._untold} more refusals of other names and ports"
-            self.tell("proxy", "", 0, Verdict(allowed=False, reason="limit", detail=detail))
+        self._listening, self._others, self._packet_sockets = [], [], []
+        self._name_sockets = []

@@ -2,36 +2,37 @@
 
 It runs inside an outer jar, has no secret and opens nothing of a run's. For each jar it clones a child into namespaces
 of its own; that one is the jar's pid 1 (`_be_init`): it mounts what is the run's alone, gives up every capability, puts
-on the filters, and forks the process that becomes the code (`_be_code`), which waits for the word of the stage.
+on the filters, and forks the process that becomes the code (`pooled_code`), which waits for what to run.
 
     stage ── "clone", a socket for the run, the control groups' files ──▶ zygote
-    pid 1 ── listener of its filter, directories for the code and its files ──▶ stage
+    pid 1 ── listener of its filter, directory of its files ──▶ stage
     code  ── "ready" ──▶ stage, which looks into the jar, and has it wait
-    stage ── what to run, with its input and outputs ──▶ code, which closes the socket and is the code
-    pid 1 ── how the code ended ──▶ stage
+    stage ── its end of the run's socket ──▶ host
+    host  ── what to run, with its input and outputs ──▶ code, which closes the socket and is the code
+    pid 1 ── how the code ended ──▶ host
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import ctypes
 import fcntl
 import gc
 import importlib
-import io
 import json
 import os
-import random
 import resource
 import signal
 import socket
 import struct
 import sys
 import threading
-from collections.abc import Callable
-from types import TracebackType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from belljar.guest import pooled_code
+else:
+    import pooled_code  # which lies beside this file
 
 CONTROL_FD = 4
 PLACE = "/run/jar"
@@ -52,12 +53,11 @@ _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NAME = 4, 24, 15
 _SET_MODE_FILTER, _NEW_LISTENER, _WAIT_KILLABLE = 1, 1 << 3, 1 << 5
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 _CAPABILITIES_V3 = 0x20080522
-_MOST_WORDS = 200 << 10
 _LAST_CAPABILITY = 63
 """Of this kernel: `main` looks."""
-_INTERRUPTED = 130
-_LEAVING = signal.SIGRTMIN
-_HEARD = frozenset({signal.SIGCHLD, _LEAVING})
+_HEARD = frozenset({signal.SIGCHLD, pooled_code.LEAVING})
+_END = struct.Struct("=ciQQ")
+"""What is told of the end: `E`, the wait status, microseconds of processor time, bytes of memory at the most."""
 
 _libc = ctypes.PyDLL(None, use_errno=True)  # keeps the interpreter's lock: a clone's child has it from its start
 _libc.syscall.restype = ctypes.c_long
@@ -113,6 +113,7 @@ def main() -> None:
     with open(f"{PLACE}/zygote.json", encoding="utf-8") as file:
         settings: dict[str, Any] = json.load(file)
     _libc.prctl(_PR_SET_NAME, b"belljar-zygote", 0, 0, 0)
+    del sys.modules["pooled_code"]  # ours: a program may have one of this name
     if why := _preload(settings["preload"]):
         control.send(json.dumps({"error": why}).encode())
         os._exit(1)
@@ -168,17 +169,17 @@ def _clone() -> int:
 
 
 def _begin(settings: dict[str, Any], filters: list[bytes], descriptors: list[int]) -> NoReturn:
-    stage = socket.socket(fileno=descriptors[0])
+    gate = socket.socket(fileno=descriptors[0])
     try:
-        _be_init(settings, filters, stage, descriptors[1:])
+        _be_init(settings, filters, gate, descriptors[1:])
     except BaseException as error:  # noqa: BLE001 - whatever it is, this process must not go on as a zygote
         with contextlib.suppress(OSError):
-            stage.send(json.dumps({"failed": f"{type(error).__name__}: {error}"[:500]}).encode())
+            gate.send(b"F" + f"{type(error).__name__}: {error}".encode()[:500])
     finally:
         os._exit(125)
 
 
-def _be_init(settings: dict[str, Any], filters: list[bytes], stage: socket.socket, groups: list[int]) -> NoReturn:
+def _be_init(settings: dict[str, Any], filters: list[bytes], gate: socket.socket, groups: list[int]) -> NoReturn:
     for group in groups:
         os.write(group, b"0")
         os.close(group)
@@ -192,8 +193,8 @@ def _be_init(settings: dict[str, Any], filters: list[bytes], stage: socket.socke
     _drop_capabilities()
     _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     listener = _filter(filters[0], listening=True)
-    socket.send_fds(stage, [b"made"], [listener, code, workspace])
-    for descriptor in (listener, code, workspace):
+    socket.send_fds(gate, [b"made"], [listener, workspace])
+    for descriptor in (listener, workspace):
         os.close(descriptor)
     for which, limit in settings["rlimits"]:  # after sending: the one for open files also counts those under way
         resource.setrlimit(which, (limit, limit))
@@ -202,8 +203,9 @@ def _be_init(settings: dict[str, Any], filters: list[bytes], stage: socket.socke
     _rehearse_end()
     pid = os.fork()
     if pid == 0:
-        _be_code(settings, stage)
-    _tell_end(pid, stage, believes=settings["counted"])
+        pooled_code.be_code(settings, gate, code)
+    os.close(code)
+    _tell_end(pid, gate, believes=settings["counted"])
     os._exit(0)
 
 
@@ -211,11 +213,11 @@ def _rehearse_end() -> None:
     """Go through the end once, with nobody listening: what is touched here for the first time is copied now."""
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with here, there:
-        os.kill(os.getpid(), _LEAVING)
+        os.kill(os.getpid(), pooled_code.LEAVING)
         _tell_end(os.getpid(), here, believes=True)
 
 
-def _tell_end(pid: int, stage: socket.socket, *, believes: bool) -> None:
+def _tell_end(pid: int, gate: socket.socket, *, believes: bool) -> None:
     """Wait for the code, end what it left, and tell.
 
     Python that runs to its end says so in a signal, just before it exits: a process takes longer to die than to run. It
@@ -224,21 +226,21 @@ def _tell_end(pid: int, stage: socket.socket, *, believes: bool) -> None:
     status, usage = _await_end(pid, believes=believes)
     with contextlib.suppress(ProcessLookupError):
         os.kill(-1, signal.SIGKILL)
-    end = {"status": status, "cpu_seconds": 0.0, "peak_memory_bytes": 0}
+    microseconds = most_bytes = 0
     if usage is not None:
         with contextlib.suppress(ChildProcessError):
             while True:
                 os.waitpid(-1, 0)
-        end |= {"cpu_seconds": usage.ru_utime + usage.ru_stime, "peak_memory_bytes": usage.ru_maxrss << 10}
+        microseconds, most_bytes = int(1e6 * (usage.ru_utime + usage.ru_stime)), usage.ru_maxrss << 10
     with contextlib.suppress(OSError):
-        stage.send(json.dumps(end).encode())
+        gate.send(_END.pack(b"E", status, microseconds, most_bytes))
 
 
 def _await_end(pid: int, *, believes: bool) -> tuple[int, resource.struct_rusage | None]:
     """The code's wait status, and what it used; None for that if it has only said that it exits, and is believed."""
     while True:
         heard = signal.sigwaitinfo(_HEARD)
-        if heard.si_signo == _LEAVING and heard.si_pid == pid and believes:
+        if heard.si_signo == pooled_code.LEAVING and heard.si_pid == pid and believes:
             return (heard.si_status & 0xFF) << 8, None
         with contextlib.suppress(ChildProcessError):
             while True:  # orphans come to us, too
@@ -328,183 +330,6 @@ def _filter(program: bytes, *, listening: bool = False) -> int:
     if result < 0 and listening:  # before Linux 5.19
         result = _libc.syscall(number, mode, ctypes.c_ulong(_NEW_LISTENER), pointer)
     return _check(result, "seccomp")
-
-
-# --- the code --------------------------------------------------------------------------------------------------------
-
-
-def _be_code(settings: dict[str, Any], stage: socket.socket) -> NoReturn:
-    """Get ready, wait for the word, and be the code."""
-    code = 125
-    try:
-        os.setsid()
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):
-            signal.signal(number, signal.SIG_IGN)  # as Python has them
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        _reseed()
-        os.environ.clear()
-        os.environ.update(settings["env"])
-        _rehearse()
-        stage.send(b"ready")
-        words, descriptors, _flags, _address = socket.recv_fds(stage, _MOST_WORDS, 3)
-        if not words:
-            os._exit(125)
-        stage.close()
-        for wanted, descriptor in enumerate(descriptors):
-            os.dup2(descriptor, wanted)
-        os.closerange(3, 1 << 20)
-        _libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
-        code = _python(json.loads(words), settings["env"])
-        if settings["counted"]:  # else what it used is known only when it has ended
-            _libc.sigqueue(1, _LEAVING, ctypes.c_void_p(code))
-    finally:
-        os._exit(code)
-
-
-def _rehearse() -> None:
-    """Go through what a run does once, for nothing: what is touched here for the first time is copied now, not then."""
-    kept = sys.argv[:], sys.orig_argv[:], sys.path[:], sys.excepthook, sys.modules["__main__"]
-    path = "/tmp/rehearsal.py"
-    with open(path, "w") as file:
-        file.write(_REHEARSAL)
-    _python(json.loads(json.dumps({"argv": [path, "x"]})), {"PYTHONPATH": "/tmp"}, rehearses=True)
-    os.unlink(path)
-    sys.argv[:], sys.orig_argv[:], sys.path[:] = kept[:3]
-    sys.excepthook, sys.modules["__main__"] = kept[3:]
-    sys.path_importer_cache.clear()
-    _let_go({"nothing": []})
-    _carefully(sys.stdout.flush)
-
-
-_REHEARSAL = """
-import sys
-class Thing:
-    def __init__(self, number):
-        self.numbers = [number, str(number), {number: number}]
-def work(many):
-    return [Thing(n).numbers for n in range(many) if n % 2]
-try:
-    raise ValueError(len(work(100)))
-except ValueError as error:
-    print(f"{error!r}", *map(str, range(20)), sep=",")
-print("", file=sys.stderr)
-sys.stdout.flush()
-"""
-
-
-def _reseed() -> None:
-    """What is random in a program must not be the same in all copies of it."""
-    random.seed()
-    if (mtrand := sys.modules.get("numpy.random.mtrand")) is not None:
-        mtrand._rand.seed()  # noqa: SLF001 - what `numpy.random.seed` calls
-    if (openssl := sys.modules.get("_ssl")) is not None:
-        openssl.RAND_add(os.urandom(32), 32.0)
-    if (process := sys.modules.get("multiprocessing.process")) is not None:
-        process.current_process().authkey = os.urandom(32)
-    if (tempfile := sys.modules.get("tempfile")) is not None:
-        tempfile.__dict__["_name_sequence"] = None  # made anew when next asked for
-
-
-def _python(request: dict[str, Any], env: dict[str, str], *, rehearses: bool = False) -> int:
-    """What `python FILE ARGUMENTS…` would do, in a Python that is up already: to its exit code."""
-    path, *arguments = request["argv"]
-    sys.argv[:] = [path, *arguments]
-    sys.orig_argv[:] = [sys.executable, path, *arguments]
-    beside = [entry for entry in env.get("PYTHONPATH", "").split(":") if entry]
-    sys.path[:] = [os.path.dirname(path), *beside, *(entry for entry in sys.path if entry != PLACE)]
-    sys.path_importer_cache.clear()
-    sys.excepthook = _without_us
-    module = type(sys)("__main__")
-    module.__dict__.update(__file__=path, __builtins__=__builtins__, __cached__=None)
-    sys.modules["__main__"] = module
-    with open(path, "rb") as file:
-        source = file.read()
-    try:
-        code = compile(source, path, "exec", dont_inherit=True)
-    except (SyntaxError, ValueError) as error:  # a NUL in it is a ValueError
-        _show(error)
-        return 1
-    status = _run_code(code, module.__dict__)
-    if rehearses:
-        return status
-    for step in (threading._shutdown, atexit._run_exitfuncs):  # type: ignore[attr-defined]  # noqa: SLF001
-        _carefully(step)
-    _let_go(module.__dict__)
-    out = sys.stdout
-    if out is not None and not out.closed and not _carefully(out.flush):
-        status = 120
-    if sys.stderr is not None and not sys.stderr.closed:
-        _carefully(sys.stderr.flush)
-    if status == _INTERRUPTED:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGINT)
-    return status
-
-
-def _run_code(code: Any, space: dict[str, Any]) -> int:
-    """Run it as the interpreter runs a script, to its exit code."""
-    try:
-        exec(code, space)  # noqa: S102 - that is the point
-    except SystemExit as leaving:
-        return _exit_code(leaving)
-    except KeyboardInterrupt as error:
-        _show(error)
-        return _INTERRUPTED
-    except BaseException as error:  # noqa: BLE001
-        _show(error)
-        return 1
-    return 0
-
-
-def _let_go(space: dict[str, Any]) -> None:
-    """What the interpreter does at its end, as far as someone may wait for it: run finalizers, write open files."""
-    names = [name for name in space if not (name.startswith("__") and name.endswith("__"))]
-    for name in sorted(names, key=lambda name: not name.startswith("_")):
-        space[name] = None
-    _carefully(gc.collect)
-    for thing in gc.get_objects():
-        if issubclass(type(thing), io.IOBase) and thing not in (sys.stdout, sys.stderr):
-            with contextlib.suppress(BaseException):
-                if not thing.closed and thing.writable():
-                    thing.flush()
-
-
-def _show(error: BaseException) -> None:
-    """By the program's own hook; if that one fails, both errors are shown."""
-    try:
-        sys.excepthook(type(error), error, error.__traceback__)
-    except BaseException as other:  # noqa: BLE001 - the program's own
-        with contextlib.suppress(BaseException):
-            print("Error in sys.excepthook:", file=sys.stderr)
-            _without_us(type(other), other, other.__traceback__)
-            print("\nOriginal exception was:", file=sys.stderr)
-            _without_us(type(error), error, error.__traceback__)
-
-
-def _carefully(step: Callable[[], object]) -> bool:
-    try:
-        step()
-    except BaseException as error:  # noqa: BLE001 - the program's own
-        _show(error)
-        return False
-    return True
-
-
-def _exit_code(leaving: SystemExit) -> int:
-    if leaving.code is None:
-        return 0
-    if isinstance(leaving.code, int):
-        return leaving.code & 0xFF
-    print(leaving.code, file=sys.stderr)
-    return 1
-
-
-def _without_us(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Show an uncaught error as Python does, without the frames in which belljar started the code."""
-    while trace is not None and trace.tb_frame.f_globals is globals():
-        trace = trace.tb_next
-    sys.__excepthook__(kind, error.with_traceback(trace), trace)
 
 
 if __name__ == "__main__":

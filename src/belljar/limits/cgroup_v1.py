@@ -15,11 +15,19 @@ from collections.abc import Mapping
 
 from belljar.errors import SandboxUnavailableError
 from belljar.limits import groupfs
+from belljar.limits.counters import Counter, open_counters
 from belljar.limits.detect import CgroupSupport
 from belljar.limits.groups import CLOSING_SECONDS
 from belljar.limits.killing import kill_until_empty, survivors
 from belljar.limits.values import Limits
 
+_COUNTERS = (
+    ("cpuacct", "cpuacct.usage", Counter("cpu_seconds", scale=1e-9)),
+    ("memory", "memory.max_usage_in_bytes", Counter("memory_peak_bytes")),
+    ("memory", "memory.oom_control", Counter("oom_kills", "oom_kill")),
+    ("pids", "pids.peak", Counter("pids_peak")),
+    ("pids", "pids.events", Counter("pids_refused", "max")),
+)
 _MOVING_FILES = ("tasks", "cgroup.procs")
 """Given to the stage with the directory, so that it owns what is in the jar and none of the jar's own limits."""
 
@@ -156,6 +164,14 @@ class RunGroupV1:
             found["pids_peak"] = groupfs.read_number(pids, "pids.peak")
             found["pids_refused"] = groupfs.read_keyed(pids, "pids.events").get("max")
         return {key: value for key, value in found.items() if value is not None}
+
+    def counters(self) -> tuple[list[Counter], list[int]]:
+        """The numbers of `usage` that matter at a run's end, through files that are opened now."""
+        return open_counters(
+            (self.directories[controller], file, counter)
+            for controller, file, counter in _COUNTERS
+            if controller in self.directories
+        )
 
     def oom_kills(self) -> int:
         """How many processes the kernel killed because the group was out of memory."""

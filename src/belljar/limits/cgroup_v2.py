@@ -19,6 +19,7 @@ import time
 from belljar.errors import SandboxUnavailableError
 from belljar.limits import groupfs
 from belljar.limits.clone_into import fork_into
+from belljar.limits.counters import Counter, open_counters
 from belljar.limits.detect import CgroupSupport, Mechanism
 from belljar.limits.groups import CLOSING_SECONDS
 from belljar.limits.killing import kill_until_empty, survivors
@@ -27,6 +28,14 @@ from belljar.limits.values import Limits
 _STAGE = "stage"
 _DELEGATED_FILES = ("cgroup.procs", "cgroup.threads", "cgroup.subtree_control")
 """What the kernel's documentation gives a delegatee besides the directory; never a limit of the group itself."""
+
+_COUNTERS = (
+    ("cpu.stat", Counter("cpu_seconds", "usage_usec", 1e-6)),
+    ("memory.peak", Counter("memory_peak_bytes")),
+    ("memory.events", Counter("oom_kills", "oom_kill")),
+    ("pids.peak", Counter("pids_peak")),
+    ("pids.events", Counter("pids_refused", "max")),
+)
 
 
 class JarGroupV2:
@@ -154,6 +163,10 @@ class RunGroupV2:
             "pids_refused": groupfs.read_keyed(directory, "pids.events").get("max"),
         }
         return {key: value for key, value in found.items() if value is not None}
+
+    def counters(self) -> tuple[list[Counter], list[int]]:
+        """The numbers of `usage` that matter at a run's end, through files that are opened now."""
+        return open_counters((self._directory, file, counter) for file, counter in _COUNTERS)
 
     def oom_kills(self) -> int:
         """How many processes the kernel killed because the group was out of memory: all of them, `oom.group` is on."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 
+from belljar.limits.counters import Counter
 from belljar.limits.detect import CgroupSupport, Mechanism
 from belljar.limits.naming import group_name
 from belljar.limits.values import Limits
@@ -45,6 +46,9 @@ class RunGroup(Protocol):
 
         `cpu_seconds, memory_peak_bytes, memory_bytes, pids, pids_peak, pids_refused, oom_kills`.
         """
+
+    def counters(self) -> tuple[list[Counter], list[int]]:
+        """The same numbers, through files that are opened now: the caller's, to be read when the run ends."""
 
     def oom_kills(self) -> int:
         """How many processes the kernel killed because the group was out of memory."""

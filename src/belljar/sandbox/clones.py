@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import TYPE_CHECKING, cast
 
-from belljar.backends.contract import EnforcementReport, Entry
+from belljar.backends.bubblewrap.pool_process import JarGoneError, PooledProcess
+from belljar.backends.contract import End, EnforcementReport, Entry, Process
 from belljar.backends.hostile_files import open_beneath, walk
 from belljar.errors import PolicyError
 from belljar.policy.models import Policy
 from belljar.sandbox.events import Finished, Output
 from belljar.sandbox.inputs import opened_input
-from belljar.sandbox.result import Artifact
+from belljar.sandbox.result import Artifact, RunResult
 from belljar.sandbox.running import Watch, make_result, new_run_id, refused_result
 from belljar.sandbox.sandbox import network_of
 from belljar.sandbox.stream import Handle
@@ -24,8 +24,11 @@ if TYPE_CHECKING:
     from belljar.backends.bubblewrap.backend import BubblewrapBackend
     from belljar.egress.events import Event
     from belljar.sandbox.network import Network
+    from belljar.sandbox.pool_network import JarNetwork
 
 _MOST_ARTIFACTS = 1000
+_NOTHING = cast("Process", None)
+"""What is watched of a run that never began."""
 
 
 class Clones:
@@ -45,13 +48,19 @@ class Clones:
         if self._network:
             self._network.prepare()
         trust = self._network.trust if self._network else None
-        self._plan, self._jars = backend.open_pool(policy, size=size, preload=preload, trust=trust)
+        prepare = None
+        if self._network:
+            from belljar.sandbox.pool_network import Serving
+
+            prepare = Serving(self._network)
+        self._plan, self._jars = backend.open_pool(policy, size=size, preload=preload, trust=trust, prepare=prepare)
         self._report = EnforcementReport((*self._plan.report.clauses, *self._jars.shortfalls), self._plan.report.unseen)
         self._refused = self._report.refused_by(policy)
+        self._running: set[PooledProcess] = set()
 
     def statistics(self) -> dict[str, int]:
         """How many jars wait and run, how many runs wait for one, and how many interpreters there have been."""
-        return self._jars.statistics()
+        return {**self._jars.statistics(), "running": len(self._running)}
 
     def close(self) -> None:
         """End every run, and let go of every jar."""
@@ -63,61 +72,83 @@ class Clones:
         if self._refused:
             yield Finished(refused_result(self._policy, self._plan, run_id, self._report, self._refused))
             return
-        files = {**self._planted, **work.files}
-        with self._network.of_run(run_id, handle.kill) if self._network else contextlib.nullcontext() as network:
-            with _input(work) as descriptor:
-                process = self._jars.start(
-                    work.code,
-                    name=_usable(work.name),
-                    arguments=work.arguments,
-                    files=files,
-                    stdin=descriptor,
-                    timeout_seconds=self._policy.proc.timeout_seconds,
-                )
+        files = {**self._planted, **work.files} if self._planted or work.files else {}
+        while True:
+            process = self._started(handle, run_id, work, files)
+            if isinstance(process, End):
+                yield Finished(self._result(Watch(_NOTHING, 0), process, run_id, started))
+                return
+            network = _network(process)
             try:
                 handle.started(process)
-                if network:
-                    network.serve(process)
                 watch = Watch(process, self._policy.proc.output_bytes)
                 yield from watch.events()
                 end = process.end()
                 if network:
                     network.close()
                     end = network.judged(end)
-                result = make_result(
-                    self._policy,
-                    self._plan,
-                    watch,
-                    end,
-                    run_id=run_id,
-                    report=self._report,
-                    started=started,
-                    artifacts=_made(process.workspace, files),
-                    fallback_from=(),
-                    traffic=network.traffic if network else None,
-                )
+                artifacts = _made(process.workspace, files)
+                result = self._result(watch, end, run_id, started, artifacts, network)
                 if work.artifacts is not None and result.artifacts:
                     from belljar.sandbox.artifacts import save
 
                     save(process.workspace, [artifact.path for artifact in result.artifacts], work.artifacts)
                 yield Finished(result)
+                return
+            except JarGoneError:  # it died before it had begun: another one gets the run
+                continue
             finally:
                 handle.ended()
+                self._running.discard(process)
                 process.close()
 
+    def _started(self, handle: Handle, run_id: str, work: Work, files: Mapping[str, bytes]) -> PooledProcess | End:
+        """The run, in a jar; or its end, if it came to none. A jar that died while it waited is no reason to fail."""
+        with opened_input(work.stdin) as given:
+            while True:
+                jar = self._jars.take(handle.started)
+                if isinstance(jar, End):
+                    return jar
+                try:
+                    if (network := _network(jar)) and (end := network.begin(run_id)):
+                        jar.close()
+                        return end
+                    timeout = self._policy.proc.timeout_seconds
+                    jar.start(work.code, _usable(work.name), work.arguments, files, given, timeout)
+                except JarGoneError:
+                    jar.close()
+                except BaseException:
+                    jar.close()
+                    raise
+                else:
+                    self._running.add(jar)
+                    return jar
 
-@contextlib.contextmanager
-def _input(work: Work) -> Iterator[int]:
-    """What the code reads; nothing at all is opened anew for each: its flags are the run's own."""
-    with opened_input(work.stdin) as given:
-        if given is not None:
-            yield given
-            return
-        nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            yield nothing
-        finally:
-            os.close(nothing)
+    def _result(  # noqa: PLR0917 - what a result is made of
+        self,
+        watch: Watch,
+        end: End,
+        run_id: str,
+        started: float,
+        artifacts: tuple[Artifact, ...] = (),
+        network: JarNetwork | None = None,
+    ) -> RunResult:
+        return make_result(
+            self._policy,
+            self._plan,
+            watch,
+            end,
+            run_id=run_id,
+            report=self._report,
+            started=started,
+            artifacts=artifacts,
+            fallback_from=(),
+            traffic=network.traffic if network else None,
+        )
+
+
+def _network(jar: PooledProcess) -> JarNetwork | None:
+    return cast("JarNetwork | None", jar.prepared)
 
 
 def _in_workspace(policy: Policy, network: Network | None) -> dict[str, bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
 
 from belljar.audit.journal import record_egress_denial
@@ -115,6 +116,8 @@ class Traffic:
         self._kill = kill
         self._canary = canary
         self._also = also
+        self.run_id = ""
+        """The run's, where the proxy knows the jar by another name, because it was served before there was a run."""
         self.sent_canary = False
         """Whether a planted token was in what the code sent."""
         self.problems: tuple[str, ...] = ()
@@ -126,6 +129,8 @@ class Traffic:
 
     def take(self, event: Event) -> None:
         """Called by the proxy's client, from its own thread."""
+        if self.run_id:
+            event = replace(event, run_id=self.run_id)
         if event.kind == "canary":
             self.sent_canary = True
             self._kill(CANARY)
@@ -170,6 +175,22 @@ class Traffic:
         if self.served is not None:
             self.served.tell()
 
+    @property
+    def alive(self) -> bool:
+        """Whether the proxy still serves it."""
+        return self.served is not None and self.served.alive
+
+    def renew(self, secrets: Mapping[str, str]) -> None:
+        """The secrets have changed since it was served."""
+        if self.served is not None:
+            self.served.renew(secrets)
+
+    def abandon(self) -> None:
+        """Nobody wants to know what it tried."""
+        if self.served is not None:
+            self.served.abandon()
+            self.served = None
+
     def close(self) -> None:
         """The run is over: no connection of its is left, and every decision has been told."""
         if self.served is not None:
@@ -185,8 +206,6 @@ class Traffic:
     @property
     def denials(self) -> tuple[Denial, ...]:
         """What was refused, each once."""
-        from dataclasses import replace
-
         with self._lock:
             return tuple(replace(denial, count=count) for denial, count in self._denied.items())
 

@@ -86,6 +86,20 @@ class RunNetwork:
                 return
         process.begin()
 
+    @property
+    def alive(self) -> bool:
+        """Whether the proxy that serves it still does."""
+        return self.traffic is None or self.traffic.alive
+
+    def become(self, run_id: str) -> None:
+        """What was served ahead is for this run, which begins now: with the secrets that are valid now."""
+        if self._egress and self.traffic:
+            self.traffic.run_id = run_id
+            secrets = self._egress.secrets()
+            if secrets != self._secrets:
+                self._secrets = secrets
+                self.traffic.renew(secrets)
+
     def judged(self, end: End) -> End:
         """The run's end, by what the network knows of it: a token that was sent, or what did not hold, so that the code
         was not started.
@@ -104,6 +118,12 @@ class RunNetwork:
         """No connection is left, and every decision has been told."""
         self._stack.close()
         self._secrets.clear()
+
+    def abandon(self) -> None:
+        """End it, without waiting for what it had to tell."""
+        if self.traffic:
+            self.traffic.abandon()
+        self.close()
 
     def __exit__(self, *_exception: object) -> None:
         self.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from _thread import allocate_lock  # `threading` takes a millisecond to import
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 
 from belljar.backends import sockets as socket
@@ -33,6 +33,7 @@ from belljar.policy.models import Policy
 TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
     from belljar.backends.bubblewrap.pool import BubblewrapPool
+    from belljar.backends.bubblewrap.pool_process import PooledProcess
 
 _LAST_WORDS_MS = 500
 _LAST_SIGNAL = 64
@@ -71,9 +72,15 @@ class BubblewrapBackend:
         return BubblewrapJar(control, answer)
 
     def open_pool(
-        self, policy: Policy, *, size: int, preload: Sequence[str], trust: Trust | None
+        self,
+        policy: Policy,
+        *,
+        size: int,
+        preload: Sequence[str],
+        trust: Trust | None,
+        prepare: Callable[[PooledProcess], None] | None,
     ) -> tuple[LaunchPlan, BubblewrapPool]:
-        """Stage a pool for Python code: the plan of its jars, and what starts runs in them.
+        """Stage a pool for Python code: the plan of its jars, and what gives them out, each prepared before it waits.
 
         Raises:
             PolicyError: it asks for what runs of a pool can't have.
@@ -92,7 +99,7 @@ class BubblewrapBackend:
             )
         LAUNCHER.start(wrap=_scope(CgroupSupport.from_json(plan.stage["cgroup"])))
         control, answer = LAUNCHER.stage(plan.stage["plan"], plan.stage["cgroup"])
-        return plan, BubblewrapPool(control, answer, connects=plan.stage["gateway_ports"] is not None)
+        return plan, BubblewrapPool(control, answer, helpers=plan.stage["plan"]["pool"]["helpers"], prepare=prepare)
 
 
 def _scope(support: CgroupSupport) -> list[str] | None:
@@ -313,25 +320,7 @@ class BubblewrapProcess:
 
     @cached_property
     def _end(self) -> End:
-        message = self._early_end or self._received_end()
-        if "error" in message:
-            raise fault(message)
-        code, number = _split(message["exit_code"], message["code_status"])
-        return End(
-            exit_code=code,
-            signal=number,
-            ended_by=message["ended_by"],
-            problems=tuple(message["problems"]),
-            started=message["started"],
-            cpu_seconds=message["cpu_seconds"],
-            peak_memory_bytes=_whole(message["peak_memory_bytes"]),
-            processes=_whole(message["processes"]),
-            bytes_read=message["bytes_read"],
-            bytes_written=message["bytes_written"],
-            oom_kills=int(message["oom_kills"]),
-            pids_refused=int(message["pids_refused"]),
-            observations=tuple(Observation(**seen) for seen in message["observations"]),
-        )
+        return end_of(self._early_end or self._received_end())
 
     def _received_end(self) -> wire.Message:
         received = wire.receive(self._events)
@@ -351,6 +340,28 @@ class BubblewrapProcess:
                 os.close(descriptor)
         self.stdout = self.stderr = -1
         self._events.close()
+
+
+def end_of(message: wire.Message) -> End:
+    """A run's end, as the stage tells it. Raises what it stands for, if it is none."""
+    if "error" in message:
+        raise fault(message)
+    code, number = _split(message["exit_code"], message["code_status"])
+    return End(
+        exit_code=code,
+        signal=number,
+        ended_by=message["ended_by"],
+        problems=tuple(message["problems"]),
+        started=message["started"],
+        cpu_seconds=message["cpu_seconds"],
+        peak_memory_bytes=_whole(message["peak_memory_bytes"]),
+        processes=_whole(message["processes"]),
+        bytes_read=message["bytes_read"],
+        bytes_written=message["bytes_written"],
+        oom_kills=int(message["oom_kills"]),
+        pids_refused=int(message["pids_refused"]),
+        observations=tuple(Observation(**seen) for seen in message["observations"]),
+    )
 
 
 def _is_readable(end: socket.socket) -> bool:

@@ -18,6 +18,7 @@ from belljar.policy.models import Policy
 
 _MORE_THAN_WAIT = 64
 """How many more jars there may be than are kept waiting; other runs wait for one."""
+_PROGRAMS = ("zygote.py", "pooled_code.py")
 _HELPERS = 1
 """Processes of ours in a run's group: the jar's pid 1."""
 _ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -55,10 +56,11 @@ def compile_pool(policy: Policy, request: RunRequest, host: Host, *, size: int, 
     outer = {name: value for name, value in plan.env.items() if name != "PYTHONPATH"}
     pool = {
         "size": size,
+        "helpers": _HELPERS,
         "most": size + _MORE_THAN_WAIT,
         "jar": jar,
         "settings": settings,
-        "program": _program(),
+        "programs": {name: _program(name) for name in _PROGRAMS},
         "command": [runtime.path, "-u", f"{layout.JAR_CODE}/zygote.py"],
         "arguments": arguments_of(policy, stage, covered={}, env={**outer, **_ONE_THREAD}),
     }
@@ -76,6 +78,6 @@ def _refuse_nested(policy: Policy) -> None:
             )
 
 
-def _program() -> str:
-    with open(os.path.join(os.path.dirname(belljar.guest.__file__), "zygote.py"), encoding="utf-8") as file:
+def _program(name: str) -> str:
+    with open(os.path.join(os.path.dirname(belljar.guest.__file__), name), encoding="utf-8") as file:
         return file.read()

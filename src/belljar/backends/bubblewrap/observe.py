@@ -13,6 +13,7 @@ import errno
 import os
 import select
 import struct
+from collections.abc import Callable
 
 from belljar.backends import kernel
 from belljar.backends import sockets as socket
@@ -51,6 +52,8 @@ class Observer:
         self._poll = select.poll()
         self._poll.register(listener.fileno(), select.POLLIN)
         self._seen: dict[tuple[str, str, str], int] = {}
+        self.on_first: Callable[[], None] = lambda: None
+        """Called with the first thing that is noted, while the caller of it still waits for its answer."""
 
     def fileno(self) -> int:
         """For the event loop."""
@@ -70,8 +73,8 @@ class Observer:
     def _answer(self, notification: Notification) -> None:
         name = syscall_name(notification.nr)
         if name not in OBSERVED:  # forbidden, or unknown to us: either way the answer is no
-            self.listener.answer_errno(notification, errno.EPERM)
             self._note("syscall", name, "EPERM")
+            self.listener.answer_errno(notification, errno.EPERM)
             return
         try:
             if self.jar_root >= 0:
@@ -86,6 +89,8 @@ class Observer:
             self._note_file(name, notification)
 
     def _note(self, kind: str, target: str, result: str) -> None:
+        if not self._seen:
+            self.on_first()
         key = (kind, target[:_MAX_TARGET], result)
         if key in self._seen or len(self._seen) < MAX_OBSERVATIONS:
             self._seen[key] = self._seen.get(key, 0) + 1

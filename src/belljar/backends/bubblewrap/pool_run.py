@@ -1,38 +1,40 @@
-"""A jar of a pool, from the stage's side: cloned from the zygote, looked into, used once."""
+"""A jar of a pool, from the stage's side: cloned from the zygote, looked into, lent to the host, used once.
+
+Once it is lent, the host speaks with it itself: gives its process what to run, and hears from its pid 1 how that ended.
+The stage keeps the clock, the memory and the filter's listener, ends the jar, and sees to it that it is gone.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import socket
 import struct
 import time
-from typing import Any
+from collections.abc import Callable
 
-from belljar.backends.bubblewrap import layout, wire
-from belljar.backends.bubblewrap.jar_root import write_all
+from belljar.backends.bubblewrap import wire
 from belljar.backends.bubblewrap.observe import Observer
 from belljar.backends.bubblewrap.running import JarSpec, Run
 from belljar.backends.seccomp.notify import Listener
-from belljar.guest.tree import make_directories
 from belljar.limits.groups import RunGroup
 
 _MAKING_SECONDS = 60.0
+FIRST_SAMPLE_SECONDS = 0.01
+"""Without a control group: of a run that was shorter, the stage knows nothing about its memory."""
 
 
 class PoolRun(Run):
     """A jar that was cloned from the zygote."""
 
-    def __init__(self, name: str, spec: JarSpec, group: RunGroup | None, covered: list[str]) -> None:
-        super().__init__(name, spec, group, [], covered, cabled=True)
-        self.code_directory = self.workspace = -1
-        self.pending: tuple[wire.Message, list[int]] | None = None
-        """What it is to run, while the host sees to its network."""
-        self.told: dict[str, Any] | None = None
-        """What its pid 1 said of the end."""
-        self.answered = False
+    def __init__(
+        self, name: str, spec: JarSpec, group: RunGroup | None, covered: list[str], *, cabled: bool, generation: int
+    ) -> None:
+        super().__init__(name, spec, group, [], covered, cabled=cabled)
+        self.generation = generation
+        """Which zygote it came from."""
+        self.workspace = -1
 
     def clone(self, zygote: socket.socket, enter: list[int]) -> None:
         """Ask the zygote for it."""
@@ -44,62 +46,79 @@ class PoolRun(Run):
             socket.send_fds(zygote, [b"clone"], [theirs.fileno(), *enter])
 
     def hear(self) -> str:
-        """The next word from inside: `made`, `ready`, `end`, or why there is none."""
+        """The next word from inside: `made`, `ready`, or why there is none."""
         assert self.gate is not None
-        space = socket.CMSG_SPACE(12) + socket.CMSG_SPACE(12)
+        space = socket.CMSG_SPACE(12) + socket.CMSG_SPACE(8)
         try:
             word, ancillary, _flags, _address = self.gate.recvmsg(4096, space, socket.MSG_CMSG_CLOEXEC)
         except ConnectionResetError:
             word, ancillary = b"", []
-        if word == b"made" and not any(kind == socket.SCM_RIGHTS and len(data) == 12 for _, kind, data in ancillary):
-            return "there is no room for its descriptors"
-        for _level, kind, data in ancillary:
-            if kind == socket.SCM_RIGHTS:
-                listener, self.code_directory, self.workspace = struct.unpack("3i", data[:12])
-                self.observer = Observer(Listener(listener))
+        if word == b"made":
+            return self._take(ancillary)
         if word == b"ready":
             pids = [struct.unpack("3i", data)[0] for _level, kind, data in ancillary if kind == socket.SCM_CREDENTIALS]
-            try:
-                holds = self.examine(pids[0])
-                if self.io_fd >= 0:  # what was read and written is not told, and there may be many jars
-                    os.close(self.io_fd)
-                    self.io_fd = -1
-                return "ready" if holds else "; ".join(self.problems)
-            except OSError as error:  # it died while we looked
-                return f"the jar could not be looked into: {error}"
-        if word[:1] == b"{":
-            said = json.loads(word)
-            if "failed" in said:
-                return str(said["failed"])
-            self.told = said
-            return "end"
-        return word.decode() if word else "it ended before it was ready"
+            return self._look_into(pids[0])
+        return word[1:].decode(errors="replace") if word else "it ended before it was ready"
 
-    def begin(self, message: wire.Message, descriptors: list[int]) -> None:
-        """Give it what to run, and let it."""
+    def _take(self, ancillary: list[tuple[int, int, bytes]]) -> str:
+        for _level, kind, data in ancillary:
+            if kind == socket.SCM_RIGHTS and len(data) == 8:
+                listener, self.workspace = struct.unpack("2i", data)
+                self.observer = Observer(Listener(listener))
+                return "made"
+        return "there is no room for its descriptors"
+
+    def _look_into(self, pid: int) -> str:
+        try:
+            holds = self.examine(pid)
+        except OSError as error:  # it died while we looked
+            return f"the jar could not be looked into: {error}"
+        for descriptor in (self.io_fd, self.code_fd):  # not needed, and there may be many jars
+            if descriptor >= 0:
+                os.close(descriptor)
+        self.io_fd = self.code_fd = -1
+        return "ready" if holds else "; ".join(self.problems)
+
+    def lend(self, offers: socket.socket) -> socket.socket:
+        """Hand it to the host, which has nothing to do but to use it; where the stage hears from the host about it."""
         assert self.gate is not None
-        name = message["name"]
-        for path, content in message["files"].items():
-            _put(self.workspace, path, content.encode("latin-1"))
-        file = os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644, dir_fd=self.code_directory)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        counters, opened = self.group.counters() if self.group else ([], [])
         try:
-            write_all(file, message["code"].encode("latin-1"))
+            with theirs:
+                if self.listeners:
+                    roles = [[listener.role, listener.port] for listener in self.listeners]
+                    wire.send(ours, {"listeners": roles}, tuple(listener.descriptor for listener in self.listeners))
+                counted = self.group is not None and self.spec.memory_group
+                message = {"zygote": self.generation, "counters": counters, "counted": counted}
+                wire.send(offers, {"lent": message}, (self.gate.fileno(), theirs.fileno(), self.workspace, *opened))
+        except BaseException:
+            ours.close()
+            raise
         finally:
-            os.close(file)
-        self.started = time.monotonic()
-        self.deadline = self.started + message["timeout_seconds"]
-        words = json.dumps({"argv": [f"{layout.JAR_CODE}/{name}", *message["args"]]}).encode()
-        socket.send_fds(self.gate, [words], descriptors)
+            close_all(opened)
+        self._let_go_of_lent()
+        return ours
 
-    def go(self) -> None:
-        """Its network is served: give it what waited for that."""
-        if self.pending is None:
-            return
-        (message, descriptors), self.pending = self.pending, None
-        try:
-            self.begin(message, descriptors)
-        finally:
-            close_all(descriptors)
+    def _let_go_of_lent(self) -> None:
+        """The host has them now."""
+        assert self.gate is not None
+        self.gate.close()
+        self.gate = None
+        os.close(self.workspace)
+        self.workspace = -1
+        self.close_listeners()
+
+    def begin(self, timeout_seconds: float) -> None:
+        """The host has given it what to run: the clock starts."""
+        self.started = time.monotonic()
+        self.deadline = self.started + timeout_seconds
+        self.next_sample = self.started + FIRST_SAMPLE_SECONDS
+
+    def tell_first(self, told: Callable[[], None]) -> None:
+        """Have it told when something is noted for the first time, before whoever did it can go on."""
+        if self.observer:
+            self.observer.on_first = told
 
     def kill(self, reason: str) -> None:
         """End it. One that is still being made hears that nobody waits for it, and ends by itself."""
@@ -109,20 +128,16 @@ class PoolRun(Run):
                 self.gate.shutdown(socket.SHUT_RDWR)
 
     def collect(self) -> wire.Message:
-        """What was used, and how it ended: as its pid 1 told, or by the signal that ended that one, too."""
-        told = self.told or {"status": int(signal.SIGKILL), "cpu_seconds": self.cpu_seconds, "peak_memory_bytes": 0}
-        status = told["status"]
+        """What was used, and how it ended, as far as it is known here: what its pid 1 said, only the host heard."""
         counted = self.group.usage() if self.group else {}
-        code = os.waitstatus_to_exitcode(status)
         return {
-            "exit_code": code if code >= 0 else 128 - code,
-            "code_status": status,
+            "exit_code": 128 + signal.SIGKILL,
+            "code_status": int(signal.SIGKILL),
             "ended_by": self.ended_by,
             "problems": self.problems,
             "started": self.started > 0,
-            "seconds": time.monotonic() - self.started if self.started else 0.0,
-            "cpu_seconds": max(counted.get("cpu_seconds", 0.0), told["cpu_seconds"]),
-            "peak_memory_bytes": counted.get("memory_peak_bytes") or max(self.peak_memory, told["peak_memory_bytes"]),
+            "cpu_seconds": max(counted.get("cpu_seconds", 0.0), self.cpu_seconds),
+            "peak_memory_bytes": counted.get("memory_peak_bytes") or self.peak_memory,
             "processes": self._most_processes(counted.get("pids_peak")),
             "bytes_read": None,
             "bytes_written": None,
@@ -134,25 +149,9 @@ class PoolRun(Run):
     def close(self) -> None:
         """Let go of every descriptor."""
         super().close()
-        if self.pending is not None:
-            close_all(self.pending[1])
-            self.pending = None
-        close_all([descriptor for descriptor in (self.code_directory, self.workspace) if descriptor >= 0])
-        self.code_directory = self.workspace = -1
-
-
-def _put(root: int, path: str, content: bytes) -> None:
-    """Write a file that the caller gives the code, in a workspace in which nothing has run yet."""
-    directory, _, name = path.rpartition("/")
-    parent = make_directories(root, directory)
-    try:
-        file = os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o644, dir_fd=parent)
-        try:
-            write_all(file, content)
-        finally:
-            os.close(file)
-    finally:
-        os.close(parent)
+        if self.workspace >= 0:
+            os.close(self.workspace)
+            self.workspace = -1
 
 
 def close_all(descriptors: list[int]) -> None:

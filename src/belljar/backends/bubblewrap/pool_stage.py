@@ -1,36 +1,39 @@
 """The stage of a pool: one zygote in an outer jar, jars that wait, and runs, each of which takes one and uses it up.
 
-A jar is made when nobody waits for it: after a run has been answered, or when too few are left. What looks into it and
-what ends it is as for every other jar (`running.Run`); only its birth is the zygote's, its end its pid 1's to tell.
+A jar is made when nobody waits for it: after a run has ended, or when too few are left. What looks into it and what
+ends it is as for every other jar (`running.Run`); only its birth is the zygote's. Some of those that wait are lent to
+the host ahead of time, so that a run has no need of the stage to begin.
+
+    stage ── a jar's sockets, its directory, what counts it ──▶ host    (the socket of offers)
+    host  ── "begin", or why to end it ──▶ stage                        (a socket for each jar)
+    stage ── that something was noted; how it ended ──▶ host
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import resource
-import select
 import socket
+import sys
 import time
 from collections import deque
-from collections.abc import Iterator
-from typing import NoReturn
+from collections.abc import Collection, Iterator
 
-from belljar.backends.bubblewrap import layout, wire
-from belljar.backends.bubblewrap.lifeline import die_with
+from belljar.backends.bubblewrap import wire
 from belljar.backends.bubblewrap.orphans import end_orphans
-from belljar.backends.bubblewrap.pool_run import PoolRun, close_all
-from belljar.backends.bubblewrap.running import JarSpec, Run, default_signals, memory_file, place
+from belljar.backends.bubblewrap.pool_run import PoolRun
+from belljar.backends.bubblewrap.pool_zygote import Zygote, is_readable, zygote_files
+from belljar.backends.bubblewrap.running import JarSpec, Run
 from belljar.backends.bubblewrap.stage import LAUNCHER_DIED, Stage
-from belljar.backends.seccomp import filters
 from belljar.errors import SandboxUnavailableError
-from belljar.limits import rlimits
 from belljar.limits.groups import RunGroup
 
-_ZYGOTE = "zygote"
-_ZYGOTE_SECONDS = 60.0
 _MADE_AT_ONCE = 3
+_MOST_LENT = 16
+"""More runs than these begin at once only when the host has a great many processors."""
+_UNHURRIED_SECONDS = 0.02
+"""How long a run is left alone before a jar is made in the place of its own, if it lasts and others still wait."""
 _PAUSE_SECONDS = 0.2
 """After a jar that came to nothing."""
 _FAILING_SECONDS = 20.0
@@ -53,14 +56,19 @@ class PoolStage(Stage):
         assert self._plan.pool is not None
         self._pool = self._plan.pool
         self._spec = JarSpec.of(self._pool["jar"])
+        self._offers: socket.socket | None = None
         self._ready: deque[PoolRun] = deque()
+        """Those that wait here."""
+        self._lent: set[PoolRun] = set()
+        """Those that wait at the host."""
+        self._busy: set[Run] = set()
+        """Those for which there is a clock: in the making, or in use."""
         self._making = 0
-        self._failing_since = self._pause_until = 0.0
+        self._asking = 0
+        """How many runs wait for a jar at the host."""
+        self._failing_since = self._pause_until = self._refill_at = 0.0
         self._why = ""
-        self._asking: deque[tuple[wire.Message, list[int]]] = deque()
-        self._zygote: socket.socket | None = None
-        self._zygote_fd = -1
-        self._zygote_pid = 0
+        self._zygote: Zygote | None = None
         self._zygotes = 0
         ports = self._spec.gateway_ports
         each = _DESCRIPTORS + (0 if ports is None else 2 * len(ports) + _LISTENERS)
@@ -75,92 +83,50 @@ class PoolStage(Stage):
 
     # --- time ---
 
+    def _timed(self) -> Collection[Run]:
+        return self._busy
+
     def _patience(self) -> float | None:
+        waits = [at for at in (self._pause_until, self._refill_at) if at]
         patience = super()._patience()
-        if not self._pause_until:
+        if not waits:
             return patience
-        pause = max(0.0, self._pause_until - time.monotonic())
+        pause = max(0.0, min(waits) - time.monotonic())
         return pause if patience is None else min(patience, pause)
 
     def _on_time(self) -> None:
         super()._on_time()
-        if self._pause_until and time.monotonic() >= self._pause_until:
-            self._pause_until = 0.0
+        now = time.monotonic()
+        if (self._pause_until and now >= self._pause_until) or (self._refill_at and now >= self._refill_at):
+            self._pause_until = 0.0 if now >= self._pause_until else self._pause_until
             self._refill()
 
     # --- the zygote ---
 
     def _start_zygote(self) -> None:
         self._zygotes += 1
-        name = f"{_ZYGOTE}-{self._zygotes}"
+        name = f"zygote-{self._zygotes}"
         self._make_directories(name)
-        for file, content in self._zygote_files().items():
+        counted = self._group is not None and self._spec.memory_group
+        for file, content in zygote_files(self._pool, self._spec, counted=counted).items():
             self._write_file(f"{name}/{file}", content)
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        faults, faults_inside = os.pipe2(os.O_CLOEXEC)
-        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        own = (layout.RUNS, layout.CODE)
-        words = [word.replace(layout.RUN, name) if word.startswith(own) else word for word in self._pool["arguments"]]
-        arguments = memory_file("arguments", b"".join(os.fsencode(word) + b"\0" for word in words))
-        program = memory_file("seccomp", filters.jar_filter(reported=True, makes_jars=True))
-        inside = [null, null, faults_inside, program, theirs.fileno(), arguments]
-        stage = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            _become_bubblewrap(self._spec.bwrap, inside, self._pool["command"], stage)
-        for descriptor in (null, faults_inside, program, arguments):
-            os.close(descriptor)
-        theirs.close()
-        self._zygote_pid, self._zygote_fd, self._zygote = pid, os.pidfd_open(pid), ours
-        self._greet(faults)
-        self._watch(self._zygote_fd, self._on_zygote_end)
+        self._zygote = Zygote(name, self._pool, self._spec.bwrap)
+        self._watch(self._zygote.pidfd, self._on_zygote_end)
+        self._tell_zygote()
 
-    def _zygote_files(self) -> dict[str, bytes]:
-        limits = rlimits.rlimits_for(self._spec.limits, has_memory_group=self._spec.memory_group)
-        settings = {
-            **self._pool["settings"],
-            "rlimits": [(which, soft) for which, soft, _hard in limits],
-            "counted": self._group is not None and self._spec.memory_group,
-        }
-        return {
-            "zygote.py": self._pool["program"].encode(),
-            "zygote.json": json.dumps(settings).encode(),
-            "notify.bpf": filters.notify_filter(connects=self._spec.observe_network, files=False),
-            "jar.bpf": filters.jar_filter(reported=True),
-        }
-
-    def _greet(self, faults: int) -> None:
-        """Wait until it is up. What it can't import is the caller's business, and told in its words."""
-        assert self._zygote is not None
-        self._zygote.settimeout(_ZYGOTE_SECONDS)
-        try:
-            said = self._zygote.recv(4096)
-        except TimeoutError:
-            said = b""
-        finally:
-            self._zygote.settimeout(None)
-        os.set_blocking(faults, False)
-        with contextlib.suppress(OSError), contextlib.closing(os.fdopen(faults, "rb", buffering=0)) as file:
-            problem = (file.read(2000) or b"").decode(errors="replace").strip()
-        if not said:
-            raise SandboxUnavailableError(f"the pool's interpreter did not start: {problem or 'it said nothing'}")
-        if error := json.loads(said).get("error"):
-            raise SandboxUnavailableError(error, hint="leave it out of `preload`: each run can import it for itself")
-
-    def _zygote_is_gone(self) -> bool:
-        """Whether it has died, which may not have been heard of yet. It says nothing once it is up, but its end."""
-        return self._zygote is None or _is_readable(self._zygote.fileno(), self._zygote_fd)
+    def _tell_zygote(self) -> None:
+        """The host has to know from whose death on a jar that it has been lent is none."""
+        if self._zygote is not None:
+            self._offer({"zygote": self._zygotes}, (self._zygote.pidfd,))
 
     def _on_zygote_end(self) -> None:
         """With it went every jar that was cloned from it. Those that run are lost; who waits gets another."""
-        self._forget(self._zygote_fd)
-        os.close(self._zygote_fd)
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self._zygote_pid, 0)
-        if self._zygote is not None:
-            self._zygote.close()
-            self._zygote = None
+        assert self._zygote is not None
+        self._forget(self._zygote.pidfd)
+        self._zygote.bury()
+        self._zygote = None
         self._ready.clear()
+        self._lent.clear()
         end_orphans(set())  # bubblewrap's own pid 1, which may outlast it
         if self._control.fileno() < 0:
             return
@@ -174,12 +140,14 @@ class PoolStage(Stage):
     # --- jars ---
 
     def _refill(self) -> None:
-        wanted = min(self._pool["size"] + len(self._asking) - len(self._ready), _MADE_AT_ONCE)
+        self._refill_at = 0.0
+        waiting = len(self._ready) + len(self._lent)
+        wanted = min(self._pool["size"] + self._asking - waiting, _MADE_AT_ONCE)
         while self._zygote is not None and not self._why and not self._pause_until and self._making < wanted:
             if len(self._runs) >= self._most:  # the others wait until one has ended
                 return
             try:
-                self._make_one()
+                self._make_one(self._zygote)
             except (BrokenPipeError, ConnectionResetError):  # the zygote has died: that is heard of by itself
                 return
             except (OSError, SandboxUnavailableError) as error:
@@ -193,25 +161,26 @@ class PoolStage(Stage):
         if now - self._failing_since > _FAILING_SECONDS:
             self._give_up(why)
 
-    def _make_one(self) -> None:
-        assert self._zygote is not None
+    def _make_one(self, zygote: Zygote) -> None:
         self._count += 1
         name = f"run-{self._count}"
         group = self._group.run_group(name, self._spec.limits) if self._group else None
-        run = PoolRun(name, self._spec, group, self._covered)
+        run = PoolRun(name, self._spec, group, self._covered, cabled=self._cabled, generation=self._zygotes)
         try:
             with _entrance(group) as enter:
-                run.clone(self._zygote, enter)
+                run.clone(zygote.socket, enter)
         except BaseException:
             run.close()
             self._remove_traces(name, group)
             raise
         self._runs[name] = run
+        self._busy.add(run)
         self._making += 1
-        self._watch_run(run, run.gate, lambda: self._on_word(run))
+        gate = run.gate
+        self._watch_run(run, gate, lambda: self._on_word(run, gate))
         self._watch_memory(run)
 
-    def _on_word(self, run: PoolRun) -> None:
+    def _on_word(self, run: PoolRun, gate: socket.socket | None) -> None:
         word = run.hear()
         if word == "made":
             observer = run.observer
@@ -220,15 +189,12 @@ class PoolStage(Stage):
         elif word == "ready":
             self._making -= 1
             self._failing_since = 0.0
+            self._busy.discard(run)
+            self._forget(gate)  # what comes now is for whoever uses it
             self._watch(run.init_fd, lambda: self._finish(run))
             self._ready.append(run)
-            self._serve_waiting()
+            self._lend()
             self._refill()
-        elif word == "end":
-            self._answer(run)
-            self._refill()
-        elif run.ready:  # its pid 1 is gone, or going: that is heard of by itself
-            self._forget(run.gate)
         else:
             self._miscarried(run, word)
 
@@ -237,11 +203,8 @@ class PoolStage(Stage):
         self._making -= 1
         refused = bool(run.problems)
         run.kill("canary" if refused else "gate")
-        if refused and self._asking:
-            _message, descriptors = self._next_asking()
-            self._hosts[run.name] = socket.socket(fileno=descriptors[0])
-            close_all(descriptors[1:])
-            self._answer(run)
+        if refused:
+            self._offer({"refused": run.collect()})
         self._forget(run.gate)
         if run.init_fd >= 0:
             self._watch(run.init_fd, lambda: self._finish(run))
@@ -249,98 +212,85 @@ class PoolStage(Stage):
             self._finish(run)
         if refused:
             self._give_up(f"a jar of this pool does not hold: {why}")
-        elif not self._zygote_is_gone():
+        elif self._zygote is not None and not self._zygote.is_gone():
             self._failed(f"no jar can be made any more: {why}")
 
     def _give_up(self, why: str) -> None:
-        self._why = why
-        while self._asking:
-            _message, descriptors = self._next_asking()
-            self._tell_fault(descriptors, why)
+        self._why = self._why or why
+        self._offer({"error": "unavailable", "message": self._why, "hint": "close the Pool, and open another"})
 
-    def _tell_fault(self, descriptors: list[int], why: str) -> None:
-        with socket.socket(fileno=descriptors[0]) as host, contextlib.suppress(OSError):
-            wire.send(host, {"error": "unavailable", "message": why, "hint": "close the Pool, and open another"})
-        close_all(descriptors[1:])
+    # --- what the host has ---
 
-    # --- runs ---
+    def _do_lend(self, _message: wire.Message, descriptors: list[int]) -> None:
+        """The host's socket for what it is lent."""
+        self._offers = socket.socket(fileno=descriptors[0])
+        self._watch(self._offers, self._on_asking)
+        self._tell_zygote()
+        self._lend()
 
-    def _do_run(self, message: wire.Message, descriptors: list[int]) -> None:
-        if self._why and not self._ready:
-            self._tell_fault(descriptors, self._why)
-        else:
-            self._ask_for_one(message, descriptors)
-            self._serve_waiting()
-            if self._asking or len(self._ready) < self._pool["size"] // 2:
-                self._refill()
+    def _offer(self, message: wire.Message, descriptors: tuple[int, ...] = ()) -> None:
+        if self._offers is not None:
+            with contextlib.suppress(OSError):  # the host is gone: that is heard of by itself
+                wire.send(self._offers, message, descriptors)
 
-    def _ask_for_one(self, message: wire.Message, descriptors: list[int], *, first: bool = False) -> None:
-        """Put a run among those that wait for a jar; if nobody wants it any more meanwhile, it is over."""
-        entry = (message, descriptors)
-        self._asking.insert(0 if first else len(self._asking), entry)
-        self._watch(descriptors[0], lambda: self._call_off(entry))
+    def _lend(self) -> None:
+        while self._offers is not None and self._ready and len(self._lent) < max(_MOST_LENT, self._asking):
+            if self._zygote is None or self._zygote.is_gone():
+                return
+            run = self._ready.popleft()
+            try:
+                host = run.lend(self._offers)
+            except OSError as error:
+                run.problems = [f"it could not be handed over: {error}"]
+                run.kill("gate")
+                self._failed(run.problems[0])
+                return
+            self._lent.add(run)
+            self._hosts[run.name] = host
+            run.tell_first(lambda host=host: _tell(host, {"noted": True}))  # type: ignore[misc]
+            self._watch_run(run, host, lambda run=run, host=host: self._on_host(run, host))  # type: ignore[misc]
 
-    def _call_off(self, entry: tuple[wire.Message, list[int]]) -> None:
-        self._asking.remove(entry)
-        self._forget(entry[1][0])
-        _call_off(entry[1])
-
-    def _next_asking(self) -> tuple[wire.Message, list[int]]:
-        message, descriptors = self._asking.popleft()
-        self._forget(descriptors[0])
-        return message, descriptors
-
-    def _serve_waiting(self) -> None:
-        while self._asking and self._ready and not self._zygote_is_gone():
-            message, descriptors = self._next_asking()
-            if _is_readable(descriptors[0]):
-                _call_off(descriptors)
-            else:
-                self._begin(self._ready.popleft(), message, descriptors)
+    def _on_asking(self) -> None:
+        """So many runs wait for a jar at the host; or it wants none any more."""
+        assert self._offers is not None
+        received = wire.receive(self._offers)
+        if received is None:
+            self._forget(self._offers)
+            return
+        self._asking = received[0]["asking"]
+        self._lend()
+        self._refill()
 
     def _do_statistics(self, _message: wire.Message, _descriptors: list[int]) -> None:
-        waiting, running = len(self._ready), sum(1 for run in self._runs.values() if run.started)
-        self._reply({"waiting": waiting, "running": running, "queued": len(self._asking), "zygotes": self._zygotes})
+        self._reply({"waiting": len(self._ready) + len(self._lent), "zygotes": self._zygotes})
 
-    def _begin(self, run: PoolRun, message: wire.Message, descriptors: list[int]) -> None:
-        """Give a jar that waits its run. If that one has died meanwhile, nothing has run: another one gets it."""
-        try:
-            if not run.listeners:
-                run.begin(message, descriptors[1:])
-        except (BrokenPipeError, ConnectionResetError):
-            run.started = 0.0
-            run.kill("unused")
-            self._ask_for_one(message, descriptors, first=True)
-            return
-        except OSError as error:
-            run.started = 0.0
-            run.problems = [f"the run could not start: {error.strerror or error}"]
-            run.kill("gate")
-        host = socket.socket(fileno=descriptors[0])
-        self._hosts[run.name] = host
-        self._watch_run(run, host, lambda: self._on_host(run, host))
-        if not run.listeners:
-            close_all(descriptors[1:])
-            return
-        run.pending = (message, descriptors[1:])
-        try:
-            self._go(run, host)
-        except OSError:  # nobody waits for it any more
+    def _on_host(self, run: Run, host: socket.socket) -> None:
+        assert isinstance(run, PoolRun)
+        received = wire.receive(host)
+        if received is None:
+            self._forget(host)
+        self._obey(run, received)
+
+    def _obey(self, run: PoolRun, received: tuple[wire.Message, list[int]] | None) -> None:
+        if received is None:
             run.kill("abandoned")
+        elif "begin" in received[0]:
+            self._begun(run, received[0]["begin"])
+        else:
+            run.kill(received[0]["kill"])
 
-    def _answer(self, run: PoolRun) -> None:
-        """The code has ended, and nothing of it is left but the jar's pid 1."""
-        host = self._hosts.pop(run.name, None)
-        run.deadline = float("inf")
-        if host is None or run.answered:
-            return
-        run.answered = True
-        self._forget(host)
-        if run.ended_by == LAUNCHER_DIED:  # then the end of the file says it: the run has no result
-            host.close()
-            return
-        with host, contextlib.suppress(OSError):
-            wire.send(host, run.collect(), (run.workspace,) if run.workspace >= 0 else ())
+    def _begun(self, run: PoolRun, timeout_seconds: float) -> None:
+        run.begin(timeout_seconds)
+        self._lent.discard(run)
+        if run.name in self._runs:
+            self._busy.add(run)
+        self._lend()
+        if self._asking or len(self._ready) + len(self._lent) < self._pool["size"] // 2:
+            self._refill()
+        elif not self._refill_at:
+            self._refill_at = time.monotonic() + _UNHURRIED_SECONDS
+
+    # --- the end ---
 
     def _finish(self, run: Run) -> None:
         """Its pid 1 is gone, and with that one everything."""
@@ -348,10 +298,9 @@ class PoolStage(Stage):
         del self._runs[run.name]
         if run in self._ready:
             self._ready.remove(run)
-        if run.started and run.told is None and not run.ended_by and not (run.group and run.group.oom_kills()):
-            run.kill("internal")
-            run.problems = ["the jar's first process was killed, or the interpreter that it came from"]
         self._answer(run)
+        self._lent.discard(run)
+        self._busy.discard(run)
         oom = run.group.oom_fd() if run.group else None
         for watched in (run.init_fd, run.gate, run.observer, oom):
             if watched is not None and watched != -1:
@@ -360,14 +309,49 @@ class PoolStage(Stage):
         self._remove_traces(run.name, run.group)
         self._refill()
 
+    def _answer(self, run: PoolRun) -> None:
+        """Tell the host, if it still wants to know: most of them heard all from the jar's pid 1."""
+        host = self._hosts.pop(run.name, None)
+        if host is None:
+            return
+        self._forget(host)
+        with host:
+            while is_readable(host.fileno()):  # that it began, for example
+                if (received := wire.receive(host)) is None:
+                    return
+                self._obey(run, received)
+            if run.ended_by == LAUNCHER_DIED:  # then the end of the file says it: the run has no result
+                return
+            if run.started and not run.ended_by and not (run.group and run.group.oom_kills()):
+                run.kill("internal")
+                run.problems = ["the jar's first process was killed, or the interpreter that it came from"]
+            _tell(host, run.collect())
+
+    def _remove_traces(self, name: str, group: RunGroup | None) -> None:
+        """A jar has no files of the stage's; but if its group can't be removed, something of it may be left."""
+        if name.startswith("zygote"):
+            super()._remove_traces(name, group)
+        elif group:
+            try:
+                group.remove()
+            except SandboxUnavailableError as error:
+                print(f"belljar: {error}", file=sys.stderr)
+                self._give_up(f"something of a run may be left: {error}")
+
     def _end(self, reason: str) -> None:
         super()._end(reason)
-        while self._asking:
-            _message, descriptors = self._next_asking()
-            self._tell_fault(descriptors, "the pool was closed before the run had begun")
+        if self._offers is not None:
+            self._forget(self._offers)
+            self._offers.close()
+            self._offers = None
+        self._why = self._why or "the pool was closed"
         if self._zygote is not None:
-            self._zygote.close()
-            self._zygote = None
+            self._zygote.socket.close()
+
+
+def _tell(host: socket.socket, message: wire.Message) -> None:
+    with contextlib.suppress(OSError):  # nobody wants to know any more
+        wire.send(host, message)
 
 
 @contextlib.contextmanager
@@ -387,57 +371,8 @@ def _entrance(group: RunGroup | None) -> Iterator[list[int]]:
         os.close(opened)
 
 
-def _is_readable(*descriptors: int) -> bool:
-    """Whether there is something to read from one of them, or its end. (`select` knows only the first 1024.)"""
-    poll = select.poll()
-    for descriptor in descriptors:
-        poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(0))
-
-
-def _call_off(descriptors: list[int]) -> None:
-    """A run that never began: its caller has ended it, or is gone."""
-    with socket.socket(fileno=descriptors[0]) as host, contextlib.suppress(OSError):
-        if (received := wire.receive(host)) is not None:
-            wire.send(host, {**_NOTHING, "ended_by": received[0]["kill"]})
-    close_all(descriptors[1:])
-
-
 def _room_for_descriptors() -> int:
     """How many this process may have, once it has asked for as many as it is allowed."""
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard if hard != resource.RLIM_INFINITY else 1 << 20
-
-
-_NOTHING: wire.Message = {
-    "exit_code": 137,
-    "code_status": None,
-    "problems": [],
-    "started": False,
-    "seconds": 0.0,
-    "cpu_seconds": 0.0,
-    "peak_memory_bytes": 0,
-    "processes": None,
-    "bytes_read": None,
-    "bytes_written": None,
-    "oom_kills": 0,
-    "pids_refused": 0,
-    "observations": [],
-}
-"""The end of a run that never began."""
-
-
-def _become_bubblewrap(bwrap: str, inside: list[int], command: list[str], stage: int) -> NoReturn:
-    """In the child: nothing here may return."""
-    try:
-        place(inside)
-        rlimits.volunteer_for_oom()
-        default_signals()
-        die_with(stage)
-        os.execve(bwrap, ["bwrap", "--args", str(layout.ARGS_FD), "--", *command], {})  # noqa: S606
-    except BaseException as error:  # noqa: BLE001 - whatever it is, the child must not live on as a second stage
-        with contextlib.suppress(OSError):
-            os.write(2, f"{type(error).__name__}: {error}".encode()[:500])
-    finally:
-        os._exit(126)

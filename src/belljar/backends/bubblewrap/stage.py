@@ -15,7 +15,7 @@ import selectors
 import stat
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from belljar.backends import kernel
 from belljar.backends import sockets as socket
@@ -165,11 +165,16 @@ class Stage:
 
     # --- time ---
 
+    def _timed(self) -> Collection[Run]:
+        """The jars that may have to be ended at some time."""
+        return self._runs.values()
+
     def _patience(self) -> float | None:
-        if not self._runs:
+        timed = self._timed()
+        if not timed:
             return None
-        soonest = min(run.deadline for run in self._runs.values()) - time.monotonic()
-        watching = any(self._watches(run) for run in self._runs.values())
+        soonest = min(run.deadline for run in timed) - time.monotonic()
+        watching = any(self._watches(run) for run in timed)
         patience = max(0.0, min(soonest, _SAMPLE_SECONDS) if watching else soonest)
         return None if patience == float("inf") else patience
 
@@ -178,7 +183,7 @@ class Stage:
         return run.started > 0 and not run.spec.memory_group and not run.ended_by
 
     def _on_time(self) -> None:
-        for run in list(self._runs.values()):
+        for run in list(self._timed()):
             if time.monotonic() >= run.deadline:
                 run.kill("timeout" if run.started else "gate")
                 run.deadline = float("inf")

@@ -1,0 +1,232 @@
+"""A jar that the host has been lent, and the run in it. The host speaks with the jar itself.
+
+What it is given goes in one packet to the process that waits in it; how that ended, the jar's pid 1 says. The stage is
+told that it began, and is asked only if there is something to know: the jar was ended, or something was refused in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import time
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from belljar.backends.bubblewrap import wire
+from belljar.backends.bubblewrap.backend import BubblewrapJar, BubblewrapProcess
+from belljar.backends.bubblewrap.jar_root import write_all
+from belljar.backends.bubblewrap.pool_run import FIRST_SAMPLE_SECONDS
+from belljar.backends.contract import End
+from belljar.guest.pooled_code import MOST_INLINE
+from belljar.limits.counters import Counter, read_counters
+
+_END = struct.Struct("=ciQQ")
+"""As the jar's pid 1 packs it (`guest/zygote.py`)."""
+_MOST_SAID = 1024
+
+
+class JarGoneError(Exception):
+    """It died while it waited: nothing has run in it."""
+
+
+class Prepared(Protocol):
+    """What was done to a jar before it waits, and has to be undone."""
+
+    def abandon(self) -> None:
+        """The jar is no more."""
+
+
+class PooledProcess(BubblewrapProcess):
+    """A jar that waits, until `start`; from then on a run."""
+
+    def __init__(self, message: wire.Message, descriptors: list[int], pool: BubblewrapJar, helpers: int) -> None:
+        gate, events, self.workspace, *self._counting = descriptors
+        super().__init__(-1, -1, socket.socket(fileno=events), pool)
+        self.gate = socket.socket(fileno=gate)
+        self.prepared: Prepared | None = None
+        self.generation: int = message["zygote"]
+        self._counters = [Counter(*counter) for counter in message["counters"]]
+        self._counted: bool = message["counted"]
+        """Whether the files of its group say what it used; else the stage looks, now and then."""
+        self._helpers = helpers
+        self._started = 0.0
+        self._told: tuple[int, float, int] | None = None
+        """What pid 1 said: wait status, seconds of processor time, bytes of memory."""
+        self._problem = ""
+        self._unread = False
+
+    def start(  # noqa: PLR0917 - what a run is made of
+        self,
+        code: bytes,
+        name: str,
+        arguments: Sequence[str],
+        files: Mapping[str, bytes],
+        stdin: int | None,
+        timeout_seconds: float,
+    ) -> None:
+        """Give it what to run. Raises JarGoneError, and then nothing has run."""
+        self.stdout, output_inside = os.pipe2(os.O_CLOEXEC)
+        self.stderr, errors_inside = os.pipe2(os.O_CLOEXEC)
+        try:
+            passed = [output_inside, errors_inside, *([] if stdin is None else [stdin])]
+            self._send(_packed(code, name, arguments, files), passed)
+        finally:
+            os.close(output_inside)
+            os.close(errors_inside)
+        self._started = time.monotonic()
+        with contextlib.suppress(OSError):  # then the stage is gone, and that is heard of
+            wire.send(self._events, {"begin": timeout_seconds})
+
+    def _send(self, body: bytes, descriptors: list[int]) -> None:
+        try:
+            if len(body) <= MOST_INLINE:
+                socket.send_fds(self.gate, [b"J" + body], descriptors)
+                return
+            with open(os.memfd_create("belljar-run", os.MFD_CLOEXEC), "wb", buffering=0) as spill:
+                write_all(spill.fileno(), body)
+                socket.send_fds(self.gate, [b"S"], [*descriptors, spill.fileno()])
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise JarGoneError from error
+
+    def begin(self) -> None:
+        """Its network is served; it waits on."""
+
+    def fileno(self) -> int:
+        """Readable when the run has ended: its pid 1 has told how, or is gone."""
+        return self.gate.fileno()
+
+    def end(self) -> End:
+        """Wait for the end, and tell it. Raises JarGoneError if it died by itself, and nothing has run."""
+        self._hear()
+        if self._problem:
+            return _never(self._problem, "gate")
+        if self._told is None:
+            return self._as_the_stage_says()
+        sampled = not self._counted and time.monotonic() - self._started >= FIRST_SAMPLE_SECONDS
+        return self._as_the_stage_says() if sampled or _has_word(self._events) else self._as_told()
+
+    def _hear(self) -> None:
+        if self._told is not None or self._problem:
+            return
+        try:
+            said = self.gate.recv(_MOST_SAID)
+        except ConnectionResetError:  # the kernel's word for it that what we sent was not read
+            said, self._unread = b"", True
+        if len(said) == _END.size and said[:1] == b"E":
+            _word, status, microseconds, most_bytes = _END.unpack(said)
+            self._told = status, microseconds / 1e6, most_bytes
+        elif said[:1] == b"F":
+            self._problem = said[1:].decode(errors="replace")
+
+    def _as_told(self) -> End:
+        """Its pid 1 has told, and the stage has nothing to add: what it used is in the files of its group."""
+        assert self._told is not None
+        status, cpu_seconds, most_bytes = self._told
+        counted = read_counters(self._counters, self._counting)
+        code, number = _split(status)
+        peak = counted.get("pids_peak")
+        return End(
+            exit_code=code,
+            signal=number,
+            ended_by="",
+            problems=(),
+            started=True,
+            cpu_seconds=max(counted.get("cpu_seconds", 0.0), cpu_seconds),
+            peak_memory_bytes=int(counted.get("memory_peak_bytes") or most_bytes),
+            processes=max(1, int(peak) - self._helpers) if peak else None,
+            bytes_read=None,
+            bytes_written=None,
+            oom_kills=int(counted.get("oom_kills", 0)),
+            pids_refused=int(counted.get("pids_refused", 0)),
+            observations=(),
+        )
+
+    def _as_the_stage_says(self) -> End:
+        """It ended the jar, or saw something: with what pid 1 told, if it could still."""
+        from dataclasses import replace
+
+        end = super().end()
+        if self._told is None:
+            if self._unread and end.ended_by in ("", "internal"):
+                raise JarGoneError
+            return replace(end, started=True)
+        status, cpu_seconds, most_bytes = self._told
+        code, number = _split(status)
+        lost = end.ended_by == "internal"  # to the stage; pid 1 had told
+        return replace(
+            end,
+            exit_code=code,
+            signal=number,
+            started=True,
+            ended_by="" if lost else end.ended_by,
+            problems=() if lost else end.problems,
+            cpu_seconds=max(end.cpu_seconds, cpu_seconds),
+            peak_memory_bytes=max(end.peak_memory_bytes or 0, most_bytes),
+        )
+
+    def _received_end(self) -> wire.Message:
+        while True:
+            message = super()._received_end()
+            if "noted" not in message:
+                return message
+
+    def close(self) -> None:
+        """Let go; a run that is still alive is ended by its stage."""
+        super().close()
+        self.gate.close()
+        for listener in self.listeners:
+            os.close(listener.descriptor)
+        self.listeners = ()
+        if self.prepared is not None:
+            self.prepared.abandon()
+        for descriptor in (self.workspace, *self._counting):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self.workspace, self._counting = -1, []
+
+
+def never_started(reason: str) -> End:
+    """The end of a run that was called off while it waited for a jar."""
+    return _never("", reason)
+
+
+def _never(problem: str, ended_by: str) -> End:
+    return End(
+        exit_code=128 + signal.SIGKILL,
+        signal=None,
+        ended_by=ended_by,
+        problems=(problem,) if problem else (),
+        started=False,
+        cpu_seconds=0.0,
+        peak_memory_bytes=0,
+        processes=None,
+        bytes_read=None,
+        bytes_written=None,
+        oom_kills=0,
+        pids_refused=0,
+        observations=(),
+    )
+
+
+def _packed(code: bytes, name: str, arguments: Sequence[str], files: Mapping[str, bytes]) -> bytes:
+    """A line of JSON, then the content of the files, then the code."""
+    sizes = [(path, len(content)) for path, content in files.items()]
+    head = json.dumps({"name": name, "args": list(arguments), "files": sizes})
+    return b"".join((head.encode(), b"\n", *files.values(), code))
+
+
+def _has_word(events: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(events, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _split(status: int) -> tuple[int, int | None]:
+    if os.WIFSIGNALED(status):
+        return 128 + os.WTERMSIG(status), os.WTERMSIG(status)
+    return os.WEXITSTATUS(status), None

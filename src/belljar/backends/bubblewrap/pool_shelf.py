@@ -1,0 +1,223 @@
+"""The jars that a pool's stage has lent to the host, and the runs for which there is none yet.
+
+A thread takes what is offered, has it prepared, and gives it to who has waited longest. Whoever finds one on the shelf
+has no other thread to wait for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from belljar.backends.bubblewrap import wire
+from belljar.backends.bubblewrap.backend import BubblewrapJar, end_of
+from belljar.backends.bubblewrap.client import fault
+from belljar.backends.bubblewrap.pool_process import PooledProcess, never_started
+from belljar.backends.contract import End
+from belljar.errors import BelljarError, SandboxUnavailableError
+
+Prepare = Callable[[PooledProcess], None]
+"""What is done to each jar before it waits."""
+
+
+class Waiter:
+    """A run for which there is no jar yet."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        self._shelf = shelf
+        self._woken = threading.Lock()
+        self._woken.acquire()
+        self.jar: PooledProcess | None = None
+        self.refused: wire.Message | None = None
+        """Instead: what was wrong with the one that it would have got."""
+        self.fault: BelljarError | None = None
+        self.killed = ""
+
+    def wait(self) -> None:
+        """Until it has a jar, or will get none."""
+        try:
+            self._woken.acquire()
+        except BaseException:
+            self.kill("abandoned")
+            if self.jar is not None:
+                self.jar.close()
+            raise
+
+    def end(self) -> End:
+        """How the run ended for which there was no jar: it was called off, or what it would have got does not hold."""
+        return end_of(self.refused) if self.refused is not None else never_started(self.killed)
+
+    def wake(self) -> None:
+        """It has something now."""
+        self._woken.release()
+
+    def kill(self, reason: str) -> None:
+        """It is not wanted any more. From any thread."""
+        self._shelf.call_off(self, reason)
+
+
+class Shelf:
+    """What waits. Its thread ends when the stage does; it does not keep the pool alive."""
+
+    def __init__(self, offers: socket.socket, pool: BubblewrapJar, prepare: Prepare | None, helpers: int) -> None:
+        """`pool` is what has lent them, by a weak reference."""
+        self._offers = offers
+        self._pool = pool
+        self._prepare = prepare
+        self._helpers = helpers
+        self._lock = threading.Lock()
+        self._jars: deque[PooledProcess] = deque()
+        self._waiting: deque[Waiter] = deque()
+        self._zygote = (0, -1)
+        """Of the process that jars come from: its number, and a descriptor that says when it is dead."""
+        self._why: BelljarError | None = None
+        self._thread = threading.Thread(target=self._hear, name="belljar-shelf", daemon=True)
+        self._thread.start()
+
+    @property
+    def queued(self) -> int:
+        """How many runs wait for a jar."""
+        return len(self._waiting)
+
+    def take(self) -> PooledProcess | Waiter:
+        """A jar, or what to wait for. Raises what has befallen the pool, when there will be no more."""
+        with self._lock:
+            while self._jars:
+                jar = self._jars.popleft()
+                if self._is_alive(jar):
+                    return jar
+                jar.close()
+            if self._why is not None:
+                raise self._why
+            waiter = Waiter(self)
+            self._waiting.append(waiter)
+            self._tell_queued()
+            return waiter
+
+    def call_off(self, waiter: Waiter, reason: str) -> None:
+        """It waits no more; if it has been given a jar, that one is its own affair."""
+        with self._lock, contextlib.suppress(ValueError):
+            self._waiting.remove(waiter)
+            waiter.killed = reason
+            waiter.wake()
+            self._tell_queued()
+
+    def close(self, why: str) -> None:
+        """Nobody gets anything any more."""
+        self._stop(SandboxUnavailableError(why))
+        with contextlib.suppress(OSError):
+            self._offers.shutdown(socket.SHUT_RDWR)
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _tell_queued(self) -> None:
+        with contextlib.suppress(OSError):
+            wire.send(self._offers, {"asking": len(self._waiting)})
+
+    def _is_alive(self, jar: PooledProcess) -> bool:
+        """Whether it still waits, and will: what it came from lives. Neither has anything to say but its end."""
+        number, zygote = self._zygote
+        if jar.generation != number:
+            return False
+        poll = select.poll()
+        poll.register(zygote, select.POLLIN)
+        poll.register(jar.gate, select.POLLIN)
+        return not poll.poll(0)
+
+    # --- in its own thread ---
+
+    def _hear(self) -> None:
+        while True:
+            try:
+                received = wire.receive(self._offers)
+            except OSError:
+                received = None
+            if received is None:
+                break
+            self._heard(*received)
+        self._stop(None)
+        self._offers.close()
+        if self._zygote[1] >= 0:
+            os.close(self._zygote[1])
+            self._zygote = (0, -1)
+
+    def _heard(self, message: wire.Message, descriptors: list[int]) -> None:
+        if "lent" in message:
+            jar = PooledProcess(message["lent"], descriptors, self._pool, self._helpers)
+            if self._prepare is not None:
+                self._prepare(jar)
+            self._put(jar)
+        elif "zygote" in message:
+            self._renew(message["zygote"], descriptors[0])
+        elif "refused" in message:
+            self._refuse(message["refused"])
+        else:
+            self._fail(fault(message))
+
+    def _put(self, jar: PooledProcess) -> None:
+        with self._lock:
+            if not self._is_alive(jar):
+                jar.close()
+            elif self._waiting:
+                waiter = self._waiting.popleft()
+                waiter.jar = jar
+                waiter.wake()
+                self._tell_queued()
+            else:
+                self._jars.append(jar)
+
+    def _renew(self, number: int, descriptor: int) -> None:
+        """Another zygote: the one before it is dead, and its jars are."""
+        with self._lock:
+            if self._zygote[1] >= 0:
+                os.close(self._zygote[1])
+            self._zygote = number, descriptor
+            dead, self._jars = self._jars, deque()
+        for jar in dead:
+            jar.close()
+
+    def _refuse(self, message: wire.Message) -> None:
+        """A jar does not hold: whoever waits for it is told so, and gets none."""
+        with self._lock:
+            if self._waiting:
+                waiter = self._waiting.popleft()
+                waiter.refused = message
+                waiter.wake()
+
+    def _fail(self, why: BelljarError) -> None:
+        """There will be no more; those that wait here are still good."""
+        with self._lock:
+            self._why = self._why or why
+            self._wake_all()
+
+    def _stop(self, why: BelljarError | None) -> None:
+        """The stage is gone, or the pool closed."""
+        with self._lock:
+            self._why = self._why or why or _GoneError()
+            self._wake_all()
+            jars, self._jars = self._jars, deque()
+        for jar in jars:
+            jar.close()
+
+    def _wake_all(self) -> None:
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            waiter.fault = self._why
+            waiter.wake()
+
+
+class _GoneError(SandboxUnavailableError):
+    """The stage has died. Why, whoever asks has to find out."""
+
+    def __init__(self) -> None:
+        super().__init__("the pool's stage process has died", hint="open another Pool")
+
+
+def is_gone(error: BelljarError) -> bool:
+    """Whether the stage may have said more about it."""
+    return isinstance(error, _GoneError)

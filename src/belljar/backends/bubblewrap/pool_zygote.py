@@ -1,0 +1,112 @@
+"""The process from which a pool's jars are cloned, from the stage's side: `guest/zygote.py`, in an outer jar."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import socket
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from belljar.backends.bubblewrap import layout
+from belljar.backends.bubblewrap.lifeline import die_with
+from belljar.backends.bubblewrap.running import JarSpec, default_signals, memory_file, place
+from belljar.backends.seccomp import filters
+from belljar.errors import SandboxUnavailableError
+from belljar.limits import rlimits
+
+_SECONDS = 60.0
+
+
+def zygote_files(pool: Mapping[str, Any], spec: JarSpec, *, counted: bool) -> dict[str, bytes]:
+    """What lies beside it: its programs, its settings, and the filters of the jars."""
+    limits = rlimits.rlimits_for(spec.limits, has_memory_group=spec.memory_group)
+    settings = {
+        **pool["settings"],
+        "rlimits": [(which, soft) for which, soft, _hard in limits],
+        "counted": counted,
+    }
+    return {
+        **{name: program.encode() for name, program in pool["programs"].items()},
+        "zygote.json": json.dumps(settings).encode(),
+        "notify.bpf": filters.notify_filter(connects=spec.observe_network, files=False),
+        "jar.bpf": filters.jar_filter(reported=True),
+    }
+
+
+class Zygote:
+    """One that is up. Whatever can be read from it says that it is dead."""
+
+    def __init__(self, name: str, pool: Mapping[str, Any], bwrap: str) -> None:
+        """Start it; its files are in the directory `name`. Raises SandboxUnavailableError with why it does not."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        faults, faults_inside = os.pipe2(os.O_CLOEXEC)
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        own = (layout.RUNS, layout.CODE)
+        words = [word.replace(layout.RUN, name) if word.startswith(own) else word for word in pool["arguments"]]
+        arguments = memory_file("arguments", b"".join(os.fsencode(word) + b"\0" for word in words))
+        program = memory_file("seccomp", filters.jar_filter(reported=True, makes_jars=True))
+        inside = [null, null, faults_inside, program, theirs.fileno(), arguments]
+        stage = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            _become_bubblewrap(bwrap, inside, pool["command"], stage)
+        for descriptor in (null, faults_inside, program, arguments):
+            os.close(descriptor)
+        theirs.close()
+        self.socket = ours
+        self.pidfd = os.pidfd_open(self.pid)
+        self._greet(faults)
+
+    def _greet(self, faults: int) -> None:
+        """Wait until it is up. What it can't import is the caller's business, and told in its words."""
+        self.socket.settimeout(_SECONDS)
+        try:
+            said = self.socket.recv(4096)
+        except TimeoutError:
+            said = b""
+        finally:
+            self.socket.settimeout(None)
+        os.set_blocking(faults, False)
+        with contextlib.suppress(OSError), contextlib.closing(os.fdopen(faults, "rb", buffering=0)) as file:
+            problem = (file.read(2000) or b"").decode(errors="replace").strip()
+        if not said:
+            raise SandboxUnavailableError(f"the pool's interpreter did not start: {problem or 'it said nothing'}")
+        if error := json.loads(said).get("error"):
+            raise SandboxUnavailableError(error, hint="leave it out of `preload`: each run can import it for itself")
+
+    def is_gone(self) -> bool:
+        """Whether it has died, which may not have been heard of yet. It says nothing once it is up, but its end."""
+        return is_readable(self.socket.fileno(), self.pidfd)
+
+    def bury(self) -> None:
+        """It has died."""
+        os.close(self.pidfd)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+        self.socket.close()
+
+
+def is_readable(*descriptors: int) -> bool:
+    """Whether there is something to read from one of them, or its end. (`select` knows only the first 1024.)"""
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _become_bubblewrap(bwrap: str, inside: list[int], command: list[str], stage: int) -> NoReturn:
+    """In the child: nothing here may return."""
+    try:
+        place(inside)
+        rlimits.volunteer_for_oom()
+        default_signals()
+        die_with(stage)
+        os.execve(bwrap, ["bwrap", "--args", str(layout.ARGS_FD), "--", *command], {})  # noqa: S606
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the child must not live on as a second stage
+        with contextlib.suppress(OSError):
+            os.write(2, f"{type(error).__name__}: {error}".encode()[:500])
+    finally:
+        os._exit(126)

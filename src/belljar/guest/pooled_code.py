@@ -1,0 +1,247 @@
+"""The code's process in a jar of a pool: gets ready, waits for what to run, and is it.
+
+Forked from the jar's pid 1 (`zygote`), with no capability and every filter on. Until it has closed the socket it is
+belljar's own; nothing of the run is in it before.
+
+    host ── one packet: arguments, files and code, with its outputs (and input, and a memory file if it is large) ──▶
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import gc
+import io
+import json
+import os
+import random
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, NoReturn
+
+PLACE = "/run/jar"
+"""Where the code lies."""
+LEAVING = signal.SIGRTMIN
+"""What Python that has run to its end sends to pid 1, just before it exits."""
+MOST_INLINE = 60 << 10
+"""What travels in the packet itself."""
+
+_PR_SET_DUMPABLE = 4
+_INTERRUPTED = 130
+_MOST_PACKET = MOST_INLINE + 1
+_MOST_DESCRIPTORS = 4
+
+_libc = ctypes.PyDLL(None, use_errno=True)
+
+
+def be_code(settings: dict[str, Any], gate: socket.socket, place: int) -> NoReturn:
+    """Get ready, wait for the word, and be the code. `place` is the directory in which its file is to lie."""
+    code = 125
+    try:
+        os.setsid()
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_IGN)  # as Python has them
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        _reseed()
+        os.environ.clear()
+        os.environ.update(settings["env"])
+        nothing = os.open(os.devnull, os.O_RDONLY)  # its flags are the run's own
+        os.dup2(nothing, 0)
+        os.close(nothing)
+        _rehearse(place)
+        gate.send(b"ready")
+        body, descriptors = _receive(gate)
+        path, arguments, source = _unpack(body, gate, place)
+        gate.close()
+        for wanted, descriptor in zip((1, 2, 0), descriptors, strict=False):
+            os.dup2(descriptor, wanted)
+        os.closerange(3, 1 << 20)
+        _libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
+        code = _python(path, arguments, source, settings["env"])
+        if settings["counted"]:  # else what it used is known only when it has ended
+            _libc.sigqueue(1, LEAVING, ctypes.c_void_p(code))
+    finally:
+        os._exit(code)
+
+
+def _receive(gate: socket.socket) -> tuple[bytes, list[int]]:
+    """What to run, and its descriptors. What is large comes in a memory file."""
+    packet, descriptors, _flags, _address = socket.recv_fds(gate, _MOST_PACKET, _MOST_DESCRIPTORS)
+    if not packet:  # nobody will come
+        os._exit(125)
+    if packet[:1] == b"J":
+        return packet[1:], descriptors
+    with open(descriptors.pop(), "rb") as spill:
+        spill.seek(0)
+        return spill.read(), descriptors
+
+
+def _unpack(body: bytes, gate: socket.socket, place: int) -> tuple[str, list[str], bytes]:
+    """Put the files where the code finds them; its path, its arguments and its text."""
+    head, _, content = body.partition(b"\n")
+    request = json.loads(head)
+    try:
+        for path, size in request["files"]:
+            if "/" in path:
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "xb") as file:
+                file.write(content[:size])
+            content = content[size:]
+        file_number = os.open(request["name"], os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644, dir_fd=place)
+        with open(file_number, "wb") as file:
+            file.write(content)
+    except OSError as error:
+        gate.send(b"F" + f"the run could not start: {error.strerror or error}".encode()[:500])
+        os._exit(125)
+    return f"{PLACE}/{request['name']}", request["args"], content
+
+
+def _rehearse(place: int) -> None:
+    """Go through what a run does once, for nothing: what is touched here for the first time is copied now, not then."""
+    kept = sys.argv[:], sys.orig_argv[:], sys.path[:], sys.excepthook, sys.modules["__main__"]
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with here, there:
+        head = json.dumps({"name": "rehearsal.py", "args": ["x"], "files": []}).encode()
+        there.send(b"J" + head + b"\n" + _REHEARSAL.encode())
+        body, _descriptors = _receive(here)
+        path, arguments, source = _unpack(body, here, place)
+    _python(path, arguments, source, {"PYTHONPATH": "/tmp"}, rehearses=True)
+    os.unlink("rehearsal.py", dir_fd=place)
+    sys.argv[:], sys.orig_argv[:], sys.path[:] = kept[:3]
+    sys.excepthook, sys.modules["__main__"] = kept[3:]
+    sys.path_importer_cache.clear()
+    _let_go({"nothing": []})
+    _carefully(sys.stdout.flush)
+
+
+_REHEARSAL = """
+import sys
+class Thing:
+    def __init__(self, number):
+        self.numbers = [number, str(number), {number: number}]
+def work(many):
+    return [Thing(n).numbers for n in range(many) if n % 2]
+try:
+    raise ValueError(len(work(100)))
+except ValueError as error:
+    print(f"{error!r}", *map(str, range(20)), sep=",")
+print("", file=sys.stderr)
+sys.stdout.flush()
+"""
+
+
+def _reseed() -> None:
+    """What is random in a program must not be the same in all copies of it."""
+    random.seed()
+    if (mtrand := sys.modules.get("numpy.random.mtrand")) is not None:
+        mtrand._rand.seed()  # noqa: SLF001 - what `numpy.random.seed` calls
+    if (openssl := sys.modules.get("_ssl")) is not None:
+        openssl.RAND_add(os.urandom(32), 32.0)
+    if (process := sys.modules.get("multiprocessing.process")) is not None:
+        process.current_process().authkey = os.urandom(32)
+    if (tempfile := sys.modules.get("tempfile")) is not None:
+        tempfile.__dict__["_name_sequence"] = None  # made anew when next asked for
+
+
+def _python(path: str, arguments: list[str], source: bytes, env: dict[str, str], *, rehearses: bool = False) -> int:
+    """What `python FILE ARGUMENTS…` would do, in a Python that is up already: to its exit code."""
+    sys.argv[:] = [path, *arguments]
+    sys.orig_argv[:] = [sys.executable, path, *arguments]
+    beside = [entry for entry in env.get("PYTHONPATH", "").split(":") if entry]
+    sys.path[:] = [os.path.dirname(path), *beside, *(entry for entry in sys.path if entry != PLACE)]
+    sys.path_importer_cache.clear()
+    sys.excepthook = _without_us
+    module = type(sys)("__main__")
+    module.__dict__.update(__file__=path, __builtins__=__builtins__, __cached__=None)
+    sys.modules["__main__"] = module
+    try:
+        code = compile(source, path, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:  # a NUL in it is a ValueError
+        _show(error)
+        return 1
+    status = _run_code(code, module.__dict__)
+    if rehearses:
+        return status
+    for step in (threading._shutdown, atexit._run_exitfuncs):  # type: ignore[attr-defined]  # noqa: SLF001
+        _carefully(step)
+    _let_go(module.__dict__)
+    out = sys.stdout
+    if out is not None and not out.closed and not _carefully(out.flush):
+        status = 120
+    if sys.stderr is not None and not sys.stderr.closed:
+        _carefully(sys.stderr.flush)
+    if status == _INTERRUPTED:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    return status
+
+
+def _run_code(code: Any, space: dict[str, Any]) -> int:
+    """Run it as the interpreter runs a script, to its exit code."""
+    try:
+        exec(code, space)  # noqa: S102 - that is the point
+    except SystemExit as leaving:
+        return _exit_code(leaving)
+    except KeyboardInterrupt as error:
+        _show(error)
+        return _INTERRUPTED
+    except BaseException as error:  # noqa: BLE001
+        _show(error)
+        return 1
+    return 0
+
+
+def _let_go(space: dict[str, Any]) -> None:
+    """What the interpreter does at its end, as far as someone may wait for it: run finalizers, write open files."""
+    names = [name for name in space if not (name.startswith("__") and name.endswith("__"))]
+    for name in sorted(names, key=lambda name: not name.startswith("_")):
+        space[name] = None
+    _carefully(gc.collect)
+    for thing in gc.get_objects():
+        if issubclass(type(thing), io.IOBase) and thing not in (sys.stdout, sys.stderr):
+            with contextlib.suppress(BaseException):
+                if not thing.closed and thing.writable():
+                    thing.flush()
+
+
+def _show(error: BaseException) -> None:
+    """By the program's own hook; if that one fails, both errors are shown."""
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+    except BaseException as other:  # noqa: BLE001 - the program's own
+        with contextlib.suppress(BaseException):
+            print("Error in sys.excepthook:", file=sys.stderr)
+            _without_us(type(other), other, other.__traceback__)
+            print("\nOriginal exception was:", file=sys.stderr)
+            _without_us(type(error), error, error.__traceback__)
+
+
+def _carefully(step: Callable[[], object]) -> bool:
+    try:
+        step()
+    except BaseException as error:  # noqa: BLE001 - the program's own
+        _show(error)
+        return False
+    return True
+
+
+def _exit_code(leaving: SystemExit) -> int:
+    if leaving.code is None:
+        return 0
+    if isinstance(leaving.code, int):
+        return leaving.code & 0xFF
+    print(leaving.code, file=sys.stderr)
+    return 1
+
+
+def _without_us(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Show an uncaught error as Python does, without the frames in which belljar started the code."""
+    while trace is not None and trace.tb_frame.f_globals is globals():
+        trace = trace.tb_next
+    sys.__excepthook__(kind, error.with_traceback(trace), trace)

@@ -1,0 +1,166 @@
+"""Jars of a pool that wait at the host: what a run has to do with the stage, which is next to nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from belljar import Pool, RunResult, SandboxUnavailableError
+from belljar.backends.bubblewrap.client import LAUNCHER
+from belljar.sandbox.result import Outcome
+
+pytestmark = pytest.mark.backend("bubblewrap")
+
+
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    """One with jars that wait."""
+    with Pool(size=3, timeout="20s") as made:
+        told(made.run("pass"))
+        assert wait_for(lambda: made.statistics().waiting == 3)
+        yield made
+
+
+def told(result: RunResult) -> str:
+    """What the code printed, if it ran to its end."""
+    assert result.ok, (result.outcome, result.reason, result.stderr)
+    return result.stdout
+
+
+def wait_for(true: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 20
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def below(pid: int) -> Iterator[int]:
+    with contextlib.suppress(OSError):
+        for child in map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()):
+            yield child
+            yield from below(child)
+
+
+def named(name: str) -> set[int]:
+    """Processes of this name, of all that the launcher has started."""
+    found = set()
+    for pid in below(LAUNCHER._pid):
+        with contextlib.suppress(OSError):
+            found |= {pid} if Path(f"/proc/{pid}/comm").read_text().strip() == name else set()
+    return found
+
+
+def lives(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
+
+
+def test_a_run_needs_no_stage(pool: Pool) -> None:
+    """One that stands still holds up neither a run's beginning nor its end."""
+    stages = named("belljar-stage")
+    for stage in stages:
+        os.kill(stage, signal.SIGSTOP)
+    try:
+        assert [told(pool.run(f"print({number})")) for number in range(3)] == ["0\n", "1\n", "2\n"]
+    finally:
+        for stage in stages:
+            os.kill(stage, signal.SIGCONT)
+    assert told(pool.run("print('on')")) == "on\n"
+
+
+def test_jars_that_died_while_they_waited(pool: Pool) -> None:
+    """Are no reason for a run to fail: it gets another one."""
+    jars = named("init")
+    assert len(jars) >= 6
+    for pid in jars:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    assert wait_for(lambda: not any(lives(pid) for pid in jars))
+    assert [told(pool.run("print(1)")) for _ in range(4)] == ["1\n"] * 4
+
+
+SIZES = (100, 60 << 10, 61 << 10, 1 << 20)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_code_and_files_of_any_size(pool: Pool, size: int) -> None:
+    """Whether they fit a packet or not; and the code's own file is as it was given."""
+    code = f"print(len(open('data/in', 'rb').read()), len(open(__file__).read()))\n#{'x' * size}"
+    result = pool.run(code, files={"data/in": b"\0" * size, "other": b""}, args=["a"], stdin="input")
+    assert told(result) == f"{size} {len(code)}\n"
+    assert result.artifacts == ()
+
+
+def test_files_that_there_is_no_room_for() -> None:
+    """An error in words, which is the run's alone."""
+    with Pool({"fs": {"size_mb": 2}}, size=1) as pool:
+        with pytest.raises(SandboxUnavailableError, match="No space left"):
+            pool.run("pass", files={"big": b"x" * (4 << 20)})
+        with pytest.raises(SandboxUnavailableError, match="could not start"):
+            pool.run("pass", files={"a": b"", "a/b": b""})
+        assert told(pool.run("print(1)")) == "1\n"
+
+
+def test_what_is_refused_last_is_told(pool: Pool) -> None:
+    """Though nobody waits for the stage, which has seen it: in every one of many runs."""
+    code = "import ctypes, os; ctypes.CDLL(None).ptrace(0, 0, 0, 0); os._exit(3)"
+    for result in pool.map([code] * 12, concurrency=2):
+        assert (result.exit_code, [denial.target for denial in result.denials]) == (3, ["ptrace"])
+
+
+def test_what_was_used_is_told(pool: Pool) -> None:
+    """By the run itself and by what it started; that one ran before takes nothing from it."""
+    quick = pool.run("pass")
+    code = """
+import os, time
+x = bytearray(40 << 20)
+if os.fork() == 0:
+    while time.process_time() < 0.2: pass
+    os._exit(0)
+os.wait()
+"""
+    result = pool.run(code)
+    told(result)
+    assert 0.2 <= result.usage.cpu_seconds < 5
+    assert (result.usage.peak_memory_bytes or 0) > 40 << 20
+    assert quick.usage.cpu_seconds < 0.2
+    assert (quick.usage.peak_memory_bytes or 0) < 40 << 20
+
+
+def test_a_limit_that_ends_a_run_is_told_as_such(pool: Pool) -> None:
+    """Pid 1 is gone then, and can't tell: the stage does."""
+    with Pool({"proc": {"timeout_ms": "300ms"}}, size=2) as short:
+        results = list(short.map(["import time; time.sleep(60)"] * 4, concurrency=2))
+    assert {result.outcome for result in results} == {Outcome.TIMEOUT}
+    assert all(0.25 < result.duration < 10 for result in results)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a socket that nobody closed
+def test_a_pool_that_is_lost_ends() -> None:
+    """Nobody has to close it: what it had goes with it."""
+    before = named("belljar-stage")
+    pool = Pool(size=2)
+    told(pool.run("pass"))
+    stages = named("belljar-stage") - before
+    assert len(stages) == 1
+    del pool
+    gc.collect()
+    assert wait_for(lambda: not named("belljar-stage") & stages)
+
+
+def test_the_runs_module_names_are_its_own(pool: Pool) -> None:
+    """What starts the code is no module of the program's."""
+    code = "import sys\nprint([name for name in sys.modules if 'pooled' in name])\nimport pooled_code"
+    result = pool.run(code)
+    assert result.stdout == "[]\n"
+    assert "ModuleNotFoundError: No module named 'pooled_code'" in result.stderr

@@ -8,11 +8,11 @@ belljar's own; nothing of the run is in it before.
 
 from __future__ import annotations
 
+import _io
 import atexit
 import contextlib
 import ctypes
 import gc
-import io
 import json
 import os
 import random
@@ -55,19 +55,26 @@ def be_code(settings: dict[str, Any], gate: socket.socket, place: int) -> NoRetu
         os.dup2(nothing, 0)
         os.close(nothing)
         _rehearse(place)
+        gc.collect()
+        gc.freeze()  # what is here now is not the run's, and need not be looked at when it ends
         gate.send(b"ready")
         body, descriptors = _receive(gate)
         path, arguments, source = _unpack(body, gate, place)
         gate.close()
-        for wanted, descriptor in zip((1, 2, 0), descriptors, strict=False):
-            os.dup2(descriptor, wanted)
-        os.closerange(3, 1 << 20)
-        _libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
+        _enter(descriptors)
         code = _python(path, arguments, source, settings["env"])
         if settings["counted"]:  # else what it used is known only when it has ended
             _libc.sigqueue(1, LEAVING, ctypes.c_void_p(code))
     finally:
         os._exit(code)
+
+
+def _enter(descriptors: list[int], *, rehearses: bool = False) -> None:
+    """Have the outputs, and the input, in their places, and nothing else open. From here on it may be looked at."""
+    for wanted, descriptor in zip((1, 2, 0), descriptors, strict=False):
+        os.dup2(descriptor, wanted)
+    os.closerange(1 << 16 if rehearses else 3, 1 << 20)
+    _libc.prctl(_PR_SET_DUMPABLE, 0 if rehearses else 1, 0, 0, 0)
 
 
 def _receive(gate: socket.socket) -> tuple[bytes, list[int]]:
@@ -90,16 +97,20 @@ def _unpack(body: bytes, gate: socket.socket, place: int) -> tuple[str, list[str
         for path, size in request["files"]:
             if "/" in path:
                 os.makedirs(os.path.dirname(path), exist_ok=True)
-            with open(path, "xb") as file:
-                file.write(content[:size])
+            _write(path, content[:size])
             content = content[size:]
-        file_number = os.open(request["name"], os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644, dir_fd=place)
-        with open(file_number, "wb") as file:
-            file.write(content)
+        _write(request["name"], content, place)
     except OSError as error:
         gate.send(b"F" + f"the run could not start: {error.strerror or error}".encode()[:500])
         os._exit(125)
     return f"{PLACE}/{request['name']}", request["args"], content
+
+
+def _write(path: str, content: bytes, directory: int | None = None) -> None:
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644, dir_fd=directory)
+    while content:
+        content = content[os.write(descriptor, content) :]
+    os.close(descriptor)
 
 
 def _rehearse(place: int) -> None:
@@ -111,6 +122,7 @@ def _rehearse(place: int) -> None:
         there.send(b"J" + head + b"\n" + _REHEARSAL.encode())
         body, _descriptors = _receive(here)
         path, arguments, source = _unpack(body, here, place)
+    _enter([1, 2], rehearses=True)
     _python(path, arguments, source, {"PYTHONPATH": "/tmp"}, rehearses=True)
     os.unlink("rehearsal.py", dir_fd=place)
     sys.argv[:], sys.orig_argv[:], sys.path[:] = kept[:3]
@@ -204,7 +216,7 @@ def _let_go(space: dict[str, Any]) -> None:
         space[name] = None
     _carefully(gc.collect)
     for thing in gc.get_objects():
-        if issubclass(type(thing), io.IOBase) and thing not in (sys.stdout, sys.stderr):
+        if issubclass(type(thing), _io._IOBase) and thing not in (sys.stdout, sys.stderr):  # noqa: SLF001
             with contextlib.suppress(BaseException):
                 if not thing.closed and thing.writable():
                     thing.flush()

@@ -78,6 +78,8 @@ class _Run:
         self.ended = threading.Event()
         self.told = threading.Event()
         self.failure = ""
+        self.at: socket.socket | None = None
+        """The end of the process that serves it."""
 
 
 class ProxyClient:
@@ -147,6 +149,7 @@ class ProxyClient:
                 if run_id in self._runs:
                     raise InternalError(f"the egress proxy serves run {run_id} already")
                 self._runs[run_id] = run
+                run.at = self._end
                 message = {
                     "op": "serve",
                     "run": run_id,
@@ -204,7 +207,7 @@ class ProxyClient:
         """Whether the proxy lives and has this run."""
         with self._lock:
             run = self._runs.get(run_id)
-            return run is not None and not run.ended.is_set()
+            return run is not None and run.at is self._end and not run.ended.is_set()
 
     def tell_run(self, run_id: str) -> None:
         """Have every event of a run delivered that was decided until now. Nothing happens when it has ended."""

@@ -9,15 +9,15 @@ belljar's own; nothing of the run is in it before.
 from __future__ import annotations
 
 import _io
+import _signal  # type: ignore[import-not-found]
 import atexit
 import contextlib
 import ctypes
 import gc
-import json
 import os
-import random
 import signal
 import socket
+import struct
 import sys
 import threading
 from collections.abc import Callable
@@ -34,27 +34,26 @@ MOST_INLINE = 60 << 10
 _PR_SET_DUMPABLE = 4
 _INTERRUPTED = 130
 _MOST_PACKET = MOST_INLINE + 1
-_MOST_DESCRIPTORS = 4
+_ROOM = socket.CMSG_SPACE(4 * 4)
 
 _libc = ctypes.PyDLL(None, use_errno=True)
 
 
-def be_code(settings: dict[str, Any], gate: socket.socket, place: int) -> NoReturn:
-    """Get ready, wait for the word, and be the code. `place` is the directory in which its file is to lie."""
+def be_code(gate: socket.socket, place: int, env: dict[str, str], *, counted: bool) -> NoReturn:
+    """Get ready, wait for the word, and be the code. `place` is the directory in which its file is to lie.
+
+    The fewer objects it touches before it waits, the less memory a jar that waits has of its own.
+    """
     code = 125
     try:
         os.setsid()
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):
-            signal.signal(number, signal.SIG_IGN)  # as Python has them
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        _signal.signal(_signal.SIGINT, _signal.default_int_handler)
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
         _reseed()
-        os.environ.clear()
-        os.environ.update(settings["env"])
         nothing = os.open(os.devnull, os.O_RDONLY)  # its flags are the run's own
         os.dup2(nothing, 0)
         os.close(nothing)
-        _rehearse(place)
+        _rehearse(gate, place)
         gc.collect()
         gc.freeze()  # what is here now is not the run's, and need not be looked at when it ends
         gate.send(b"ready")
@@ -62,8 +61,8 @@ def be_code(settings: dict[str, Any], gate: socket.socket, place: int) -> NoRetu
         path, arguments, source = _unpack(body, gate, place)
         gate.close()
         _enter(descriptors)
-        code = _python(path, arguments, source, settings["env"])
-        if settings["counted"]:  # else what it used is known only when it has ended
+        code = _python(path, arguments, source, env)
+        if counted:  # else what it used is known only when it has ended
             _libc.sigqueue(1, LEAVING, ctypes.c_void_p(code))
     finally:
         os._exit(code)
@@ -79,9 +78,10 @@ def _enter(descriptors: list[int], *, rehearses: bool = False) -> None:
 
 def _receive(gate: socket.socket) -> tuple[bytes, list[int]]:
     """What to run, and its descriptors. What is large comes in a memory file."""
-    packet, descriptors, _flags, _address = socket.recv_fds(gate, _MOST_PACKET, _MOST_DESCRIPTORS)
+    packet, ancillary, _flags, _address = gate.recvmsg(_MOST_PACKET, _ROOM)
     if not packet:  # nobody will come
         os._exit(125)
+    descriptors = list(struct.unpack(f"{len(ancillary[0][2]) // 4}i", ancillary[0][2])) if ancillary else []
     if packet[:1] == b"J":
         return packet[1:], descriptors
     with open(descriptors.pop(), "rb") as spill:
@@ -90,20 +90,26 @@ def _receive(gate: socket.socket) -> tuple[bytes, list[int]]:
 
 
 def _unpack(body: bytes, gate: socket.socket, place: int) -> tuple[str, list[str], bytes]:
-    """Put the files where the code finds them; its path, its arguments and its text."""
-    head, _, content = body.partition(b"\n")
-    request = json.loads(head)
+    """Put the files where the code finds them; its path, its arguments and its text.
+
+    Ten digits say how long the first part is: words that end in NUL. The name of the code, how many arguments it has,
+    they, and for each file its path and its size. The content of the files follows, and then the code.
+    """
+    start = 10 + int(body[:10])
+    words = body[10 : start - 1].decode("utf-8", "surrogateescape").split("\0")
+    name, first_file = words[0], 2 + int(words[1])
+    content = body[start:]
     try:
-        for path, size in request["files"]:
+        for path, size in zip(words[first_file::2], map(int, words[first_file + 1 :: 2]), strict=True):
             if "/" in path:
                 os.makedirs(os.path.dirname(path), exist_ok=True)
             _write(path, content[:size])
             content = content[size:]
-        _write(request["name"], content, place)
+        _write(name, content, place)
     except OSError as error:
         gate.send(b"F" + f"the run could not start: {error.strerror or error}".encode()[:500])
         os._exit(125)
-    return f"{PLACE}/{request['name']}", request["args"], content
+    return f"{PLACE}/{name}", words[2:first_file], content
 
 
 def _write(path: str, content: bytes, directory: int | None = None) -> None:
@@ -113,15 +119,10 @@ def _write(path: str, content: bytes, directory: int | None = None) -> None:
     os.close(descriptor)
 
 
-def _rehearse(place: int) -> None:
+def _rehearse(gate: socket.socket, place: int) -> None:
     """Go through what a run does once, for nothing: what is touched here for the first time is copied now, not then."""
     kept = sys.argv[:], sys.orig_argv[:], sys.path[:], sys.excepthook, sys.modules["__main__"]
-    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with here, there:
-        head = json.dumps({"name": "rehearsal.py", "args": ["x"], "files": []}).encode()
-        there.send(b"J" + head + b"\n" + _REHEARSAL.encode())
-        body, _descriptors = _receive(here)
-        path, arguments, source = _unpack(body, here, place)
+    path, arguments, source = _unpack(_REHEARSAL, gate, place)
     _enter([1, 2], rehearses=True)
     _python(path, arguments, source, {"PYTHONPATH": "/tmp"}, rehearses=True)
     os.unlink("rehearsal.py", dir_fd=place)
@@ -132,25 +133,16 @@ def _rehearse(place: int) -> None:
     _carefully(sys.stdout.flush)
 
 
-_REHEARSAL = """
+_REHEARSAL = b"""        17rehearsal.py\x001\0x\0
 import sys
-class Thing:
-    def __init__(self, number):
-        self.numbers = [number, str(number), {number: number}]
-def work(many):
-    return [Thing(n).numbers for n in range(many) if n % 2]
-try:
-    raise ValueError(len(work(100)))
-except ValueError as error:
-    print(f"{error!r}", *map(str, range(20)), sep=",")
-print("", file=sys.stderr)
+print(f"{1}")
 sys.stdout.flush()
 """
+"""What almost every program does. What others do costs memory in every jar that waits, and would save them little."""
 
 
 def _reseed() -> None:
-    """What is random in a program must not be the same in all copies of it."""
-    random.seed()
+    """What is random in a program must not be the same in all copies of it; `random` sees to that itself."""
     if (mtrand := sys.modules.get("numpy.random.mtrand")) is not None:
         mtrand._rand.seed()  # noqa: SLF001 - what `numpy.random.seed` calls
     if (openssl := sys.modules.get("_ssl")) is not None:

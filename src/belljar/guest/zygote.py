@@ -14,6 +14,7 @@ on the filters, and forks the process that becomes the code (`pooled_code`), whi
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import contextlib
 import ctypes
 import fcntl
@@ -61,6 +62,7 @@ _END = struct.Struct("=ciQQ")
 
 _libc = ctypes.PyDLL(None, use_errno=True)  # keeps the interpreter's lock: a clone's child has it from its start
 _libc.syscall.restype = ctypes.c_long
+_before_fork, _after_fork_in_parent = ctypes.pythonapi.PyOS_BeforeFork, ctypes.pythonapi.PyOS_AfterFork_Parent
 _machine = os.uname().machine
 _ZYGOTE_PID = os.getpid()
 _RESERVED_PIDS = 300
@@ -122,19 +124,38 @@ def main() -> None:
         with open(f"{PLACE}/{name}", "rb") as program:
             filters.append(program.read())
     threading.current_thread()  # made now, and not by each child
+    os.environ.clear()  # of the runs, from now on
+    os.environ.update(settings["env"])
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_IGN)  # as Python has them
     gc.collect()
     gc.freeze()  # what is here now is shared with every child: a collection there need not touch it
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     control.send(b"{}")
+    _serve(control, settings, filters)
+
+
+def _serve(control: socket.socket, settings: dict[str, Any], filters: list[bytes]) -> NoReturn:
+    """Clone a jar for each word. What is touched here from one to the next, the jar made in between has to itself: so
+    it is as little as can be.
+    """
+    receive, unpack, close = control.recvmsg, struct.Struct("i").iter_unpack, os.close
+    room, flags = socket.CMSG_SPACE(16 * 4), int(socket.MSG_CMSG_CLOEXEC)
+    before, after, clone = _before_fork, _after_fork_in_parent, _libc.syscall
+    arguments = ctypes.c_long(_NR_CLONE[_machine]), ctypes.c_ulong(_NAMESPACES | signal.SIGCHLD), 0, 0, 0, 0
     while True:
-        words, descriptors, _flags, _address = socket.recv_fds(control, 64, 16, socket.MSG_CMSG_CLOEXEC)
-        if not words:
+        word, ancillary, _flags, _address = receive(64, room, flags)
+        if not word:
             os._exit(0)
-        if _clone() == 0:
+        descriptors = [number for (number,) in unpack(ancillary[0][2])]
+        before()
+        if clone(*arguments) == 0:  # as `os.fork`, into new namespaces: in them the child is pid 1
+            ctypes.pythonapi.PyOS_AfterFork_Child()
             control.close()
             _begin(settings, filters, descriptors)
+        after()
         for descriptor in descriptors:
-            os.close(descriptor)
+            close(descriptor)
 
 
 def _preload(names: list[str]) -> str:
@@ -151,18 +172,6 @@ def _preload(names: list[str]) -> str:
         if len(os.listdir("/proc/self/fd")) != opened:
             return f"{name} can't be preloaded: it holds a file or a socket open, which all copies would share"
     return ""
-
-
-def _clone() -> int:
-    """As `os.fork`, into new namespaces: in them the child is pid 1."""
-    ctypes.pythonapi.PyOS_BeforeFork()
-    number = ctypes.c_long(_NR_CLONE[_machine])
-    pid: int = _libc.syscall(number, ctypes.c_ulong(_NAMESPACES | signal.SIGCHLD), 0, 0, 0, 0)
-    if pid == 0:
-        ctypes.pythonapi.PyOS_AfterFork_Child()
-        return 0
-    ctypes.pythonapi.PyOS_AfterFork_Parent()
-    return pid
 
 
 # --- pid 1 of a jar --------------------------------------------------------------------------------------------------
@@ -203,7 +212,7 @@ def _be_init(settings: dict[str, Any], filters: list[bytes], gate: socket.socket
     _rehearse_end()
     pid = os.fork()
     if pid == 0:
-        pooled_code.be_code(settings, gate, code)
+        pooled_code.be_code(gate, code, settings["env"], counted=settings["counted"])
     os.close(code)
     _tell_end(pid, gate, believes=settings["counted"])
     os._exit(0)
@@ -224,8 +233,7 @@ def _tell_end(pid: int, gate: socket.socket, *, believes: bool) -> None:
     is the code that could send it earlier, as it could exit earlier; either way it is ended now.
     """
     status, usage = _await_end(pid, believes=believes)
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(-1, signal.SIGKILL)
+    _end_all()
     microseconds = most_bytes = 0
     if usage is not None:
         with contextlib.suppress(ChildProcessError):
@@ -236,10 +244,18 @@ def _tell_end(pid: int, gate: socket.socket, *, believes: bool) -> None:
         gate.send(_END.pack(b"E", status, microseconds, most_bytes))
 
 
+def _end_all() -> None:
+    """End every other process of the jar. Only its pid 1 can mean that by -1: anywhere else it would be the host's."""
+    if os.getpid() != 1:
+        raise RuntimeError("this is no jar's pid 1")
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(-1, signal.SIGKILL)
+
+
 def _await_end(pid: int, *, believes: bool) -> tuple[int, resource.struct_rusage | None]:
     """The code's wait status, and what it used; None for that if it has only said that it exits, and is believed."""
     while True:
-        heard = signal.sigwaitinfo(_HEARD)
+        heard = _signal.sigwaitinfo(_HEARD)
         if heard.si_signo == pooled_code.LEAVING and heard.si_pid == pid and believes:
             return (heard.si_status & 0xFF) << 8, None
         with contextlib.suppress(ChildProcessError):

@@ -7,7 +7,6 @@ told that it began, and is asked only if there is something to know: the jar was
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import signal
@@ -214,10 +213,12 @@ def _never(problem: str, ended_by: str) -> End:
 
 
 def _packed(code: bytes, name: str, arguments: Sequence[str], files: Mapping[str, bytes]) -> bytes:
-    """A line of JSON, then the content of the files, then the code."""
-    sizes = [(path, len(content)) for path, content in files.items()]
-    head = json.dumps({"name": name, "args": list(arguments), "files": sizes})
-    return b"".join((head.encode(), b"\n", *files.values(), code))
+    """As `guest/pooled_code.py` unpacks it: words that end in NUL, the content of the files, the code."""
+    words = [name, str(len(arguments)), *arguments]
+    for path, content in files.items():
+        words += (path, str(len(content)))
+    head = "\0".join((*words, "")).encode("utf-8", "surrogateescape")
+    return b"".join((b"%10d" % len(head), head, *files.values(), code))
 
 
 def _has_word(events: socket.socket) -> bool:

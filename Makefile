@@ -21,6 +21,8 @@ USER_TESTS   ?= tests/attacks tests/cli/test_cli_run.py tests/conformance tests/
   $(addprefix tests/network/test_network_,guest.py denials.py programs.py publish.py without_veth.py)
 # How long `make fuzz` works on each of its targets; by hand, an hour finds more.
 FUZZ_SECONDS ?= 10
+# How many runs `make soak` makes, twice.
+SOAK_RUNS    ?= 10000
 # Where `make bench-egress` has mitmproxy, whose dependencies are its own affair.
 MITMPROXY    := .cache/mitmproxy
 # Which tests `make test-vm` runs in the virtual machine.
@@ -29,7 +31,7 @@ VM_TESTS     ?= tests/conformance
 .DEFAULT_GOAL := help
 MAKEFLAGS     += --no-print-directory
 export BELLJAR_TEST_ENGINES BELLJAR_CONTAINER_TESTS
-.PHONY: help demo test test-passes test-here test-user test-containers engines engines-stop test-vm check lint format types layers generated generate bench bench-peers bench-containers bench-egress fuzz install dev clean
+.PHONY: help demo test test-passes test-here test-user test-containers engines engines-stop test-vm check lint format types layers generated generate bench bench-peers bench-containers bench-egress fuzz soak install dev clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -102,6 +104,9 @@ generated: dev ## whether the generated files are current
 generate: dev ## write the compiled presets and the reference pages again
 	@$(BIN)/python scripts/generate.py
 	@$(BIN)/python scripts/generate_cli.py
+
+soak: dev ## SOAK_RUNS=10000 runs in one pool, then as many of which a third crash, run out of time or are killed
+	@BELLJAR_SOAK=$(SOAK_RUNS) timeout --foreground --kill-after=20 $(TEST_SECONDS) $(BIN)/python -m pytest -q -s tests/sandbox/test_pool_soak.py
 
 fuzz: dev ## fuzz the egress proxy's parsers and decisions, FUZZ_SECONDS=10 each; FUZZ_ARGS="http1 socks" for some of them
 	@$(BIN)/python tests/fuzz/run.py --seconds $(FUZZ_SECONDS) $(FUZZ_ARGS)

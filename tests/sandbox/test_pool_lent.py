@@ -145,6 +145,26 @@ def test_a_limit_that_ends_a_run_is_told_as_such(pool: Pool) -> None:
     assert all(0.25 < result.duration < 10 for result in results)
 
 
+def _memory_of_jars() -> int:
+    """Bytes of all processes of the pools that there are, what they share counted once."""
+    total = 0
+    for name in ("init", "belljar-zygote"):
+        for pid in named(name):
+            total += 1024 * int(Path(f"/proc/{pid}/smaps_rollup").read_text().partition("Pss:")[2].split()[0])
+    return total
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the memory of a jar's processes is nobody's to see but root's")
+def test_a_jar_that_waits_has_little_memory_of_its_own() -> None:
+    """Most of it is shared with the interpreter from which all are copied: one more is less than four megabytes."""
+    seen = []
+    for size in (2, 10):
+        with Pool(size=size) as pool:
+            assert wait_for(lambda pool=pool, size=size: pool.statistics().waiting == size)  # type: ignore[misc]
+            seen.append(_memory_of_jars())
+    assert (seen[1] - seen[0]) / 8 < 4 << 20
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a socket that nobody closed
 def test_a_pool_that_is_lost_ends() -> None:
     """Nobody has to close it: what it had goes with it."""

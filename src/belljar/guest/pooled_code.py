@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import _io
 import _signal  # type: ignore[import-not-found]
+import _socket
 import atexit
 import contextlib
 import ctypes
 import gc
 import os
 import signal
-import socket
 import struct
 import sys
 import threading
@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 
 PLACE = "/run/jar"
 """Where the code lies."""
-LEAVING = signal.SIGRTMIN
+LEAVING = int(signal.SIGRTMIN)
 """What Python that has run to its end sends to pid 1, just before it exits."""
 MOST_INLINE = 60 << 10
 """What travels in the packet itself."""
@@ -34,12 +34,12 @@ MOST_INLINE = 60 << 10
 _PR_SET_DUMPABLE = 4
 _INTERRUPTED = 130
 _MOST_PACKET = MOST_INLINE + 1
-_ROOM = socket.CMSG_SPACE(4 * 4)
+_ROOM = _socket.CMSG_SPACE(4 * 4)
 
 _libc = ctypes.PyDLL(None, use_errno=True)
 
 
-def be_code(gate: socket.socket, place: int, env: dict[str, str], *, counted: bool) -> NoReturn:
+def be_code(gate: _socket.socket, place: int, env: dict[str, str], *, counted: bool) -> NoReturn:
     """Get ready, wait for the word, and be the code. `place` is the directory in which its file is to lie.
 
     The fewer objects it touches before it waits, the less memory a jar that waits has of its own.
@@ -76,7 +76,7 @@ def _enter(descriptors: list[int], *, rehearses: bool = False) -> None:
     _libc.prctl(_PR_SET_DUMPABLE, 0 if rehearses else 1, 0, 0, 0)
 
 
-def _receive(gate: socket.socket) -> tuple[bytes, list[int]]:
+def _receive(gate: _socket.socket) -> tuple[bytes, list[int]]:
     """What to run, and its descriptors. What is large comes in a memory file."""
     packet, ancillary, _flags, _address = gate.recvmsg(_MOST_PACKET, _ROOM)
     if not packet:  # nobody will come
@@ -89,7 +89,7 @@ def _receive(gate: socket.socket) -> tuple[bytes, list[int]]:
         return spill.read(), descriptors
 
 
-def _unpack(body: bytes, gate: socket.socket, place: int) -> tuple[str, list[str], bytes]:
+def _unpack(body: bytes, gate: _socket.socket, place: int) -> tuple[str, list[str], bytes]:
     """Put the files where the code finds them; its path, its arguments and its text.
 
     Ten digits say how long the first part is: words that end in NUL. The name of the code, how many arguments it has,
@@ -119,7 +119,7 @@ def _write(path: str, content: bytes, directory: int | None = None) -> None:
     os.close(descriptor)
 
 
-def _rehearse(gate: socket.socket, place: int) -> None:
+def _rehearse(gate: _socket.socket, place: int) -> None:
     """Go through what a run does once, for nothing: what is touched here for the first time is copied now, not then."""
     kept = sys.argv[:], sys.orig_argv[:], sys.path[:], sys.excepthook, sys.modules["__main__"]
     path, arguments, source = _unpack(_REHEARSAL, gate, place)

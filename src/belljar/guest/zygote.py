@@ -15,6 +15,7 @@ on the filters, and forks the process that becomes the code (`pooled_code`), whi
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
+import _socket
 import contextlib
 import ctypes
 import fcntl
@@ -56,7 +57,9 @@ _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 _CAPABILITIES_V3 = 0x20080522
 _LAST_CAPABILITY = 63
 """Of this kernel: `main` looks."""
-_HEARD = frozenset({signal.SIGCHLD, pooled_code.LEAVING})
+_SIGCHLD = int(signal.SIGCHLD)
+_HEARD = (_SIGCHLD, pooled_code.LEAVING)
+_ROOM = _socket.CMSG_SPACE(8)
 _END = struct.Struct("=ciQQ")
 """What is told of the end: `E`, the wait status, microseconds of processor time, bytes of memory at the most."""
 
@@ -124,6 +127,7 @@ def main() -> None:
         with open(f"{PLACE}/{name}", "rb") as program:
             filters.append(program.read())
     threading.current_thread()  # made now, and not by each child
+    sys.path_importer_cache.clear()
     os.environ.clear()  # of the runs, from now on
     os.environ.update(settings["env"])
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
@@ -178,7 +182,7 @@ def _preload(names: list[str]) -> str:
 
 
 def _begin(settings: dict[str, Any], filters: list[bytes], descriptors: list[int]) -> NoReturn:
-    gate = socket.socket(fileno=descriptors[0])
+    gate = _socket.socket(fileno=descriptors[0])
     try:
         _be_init(settings, filters, gate, descriptors[1:])
     except BaseException as error:  # noqa: BLE001 - whatever it is, this process must not go on as a zygote
@@ -188,27 +192,26 @@ def _begin(settings: dict[str, Any], filters: list[bytes], descriptors: list[int
         os._exit(125)
 
 
-def _be_init(settings: dict[str, Any], filters: list[bytes], gate: socket.socket, groups: list[int]) -> NoReturn:
+def _be_init(settings: dict[str, Any], filters: list[bytes], gate: _socket.socket, groups: list[int]) -> NoReturn:
     for group in groups:
         os.write(group, b"0")
         os.close(group)
     _check(_libc.unshare(_NEW_CGROUP_NAMESPACE), "unshare")  # now: its root is the group that we are in
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # pid 1 is safe from a signal unless it has a handler
+    _signal.signal(_SIGCHLD, _signal.SIG_DFL)
+    _signal.signal(_signal.SIGINT, _signal.SIG_IGN)  # pid 1 is safe from a signal unless it has a handler
     _libc.prctl(_PR_SET_NAME, b"init", 0, 0, 0)
     _map_user()
-    code, workspace = _furnish(settings)
-    _bring_loopback_up()
+    code, workspace = _furnished(settings)
     _drop_capabilities()
     _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     listener = _filter(filters[0], listening=True)
-    socket.send_fds(gate, [b"made"], [listener, workspace])
+    gate.sendmsg([b"made"], [_rights(listener, workspace)])
     for descriptor in (listener, workspace):
         os.close(descriptor)
     for which, limit in settings["rlimits"]:  # after sending: the one for open files also counts those under way
         resource.setrlimit(which, (limit, limit))
     _filter(filters[1])
-    signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
+    _signal.pthread_sigmask(_signal.SIG_BLOCK, _HEARD)
     _rehearse_end()
     pid = os.fork()
     if pid == 0:
@@ -218,15 +221,20 @@ def _be_init(settings: dict[str, Any], filters: list[bytes], gate: socket.socket
     os._exit(0)
 
 
+def _rights(*descriptors: int) -> tuple[int, int, bytes]:
+    return _socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack(f"{len(descriptors)}i", *descriptors)
+
+
 def _rehearse_end() -> None:
     """Go through the end once, with nobody listening: what is touched here for the first time is copied now."""
-    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with here, there:
-        os.kill(os.getpid(), pooled_code.LEAVING)
-        _tell_end(os.getpid(), here, believes=True)
+    here, there = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+    os.kill(1, pooled_code.LEAVING)
+    _tell_end(1, here, believes=True)
+    here.close()
+    there.close()
 
 
-def _tell_end(pid: int, gate: socket.socket, *, believes: bool) -> None:
+def _tell_end(pid: int, gate: _socket.socket, *, believes: bool) -> None:
     """Wait for the code, end what it left, and tell.
 
     Python that runs to its end says so in a signal, just before it exits: a process takes longer to die than to run. It
@@ -240,16 +248,20 @@ def _tell_end(pid: int, gate: socket.socket, *, believes: bool) -> None:
             while True:
                 os.waitpid(-1, 0)
         microseconds, most_bytes = int(1e6 * (usage.ru_utime + usage.ru_stime)), usage.ru_maxrss << 10
-    with contextlib.suppress(OSError):
+    try:
         gate.send(_END.pack(b"E", status, microseconds, most_bytes))
+    except OSError:
+        pass
 
 
 def _end_all() -> None:
     """End every other process of the jar. Only its pid 1 can mean that by -1: anywhere else it would be the host's."""
     if os.getpid() != 1:
         raise RuntimeError("this is no jar's pid 1")
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(-1, signal.SIGKILL)
+    try:
+        os.kill(-1, _signal.SIGKILL)
+    except ProcessLookupError:
+        pass
 
 
 def _await_end(pid: int, *, believes: bool) -> tuple[int, resource.struct_rusage | None]:
@@ -273,6 +285,30 @@ def _map_user() -> None:
         descriptor = os.open(f"/proc/self/{name}", os.O_WRONLY)
         os.write(descriptor, text.encode())
         os.close(descriptor)
+
+
+def _furnished(settings: dict[str, Any]) -> tuple[int, int]:
+    """Have the jar furnished by a process that ends then: what that one touched is gone with it."""
+    here, there = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            code, workspace = _furnish(settings)
+            _bring_loopback_up()
+            there.sendmsg([b"done"], [_rights(code, workspace)])
+        except BaseException as error:  # noqa: BLE001 - told to pid 1, which tells it
+            there.send(f"{type(error).__name__}: {error}".encode()[:400])
+        finally:
+            os._exit(0)
+    there.close()
+    word, ancillary, _flags, _address = here.recvmsg(500, _ROOM, _socket.MSG_CMSG_CLOEXEC)
+    here.close()
+    os.waitpid(pid, 0)
+    if word != b"done":
+        raise RuntimeError(word.decode() or "the jar could not be furnished")
+    code, workspace = struct.unpack("2i", ancillary[0][2])
+    os.fchdir(workspace)
+    return code, workspace
 
 
 def _furnish(settings: dict[str, Any]) -> tuple[int, int]:

@@ -16,8 +16,8 @@ TELL = "print(*(set(sys.modules) - before), file=sys.stderr)\n"
 
 STANDARD = {
     "__future__", "_collections", "_functools", "_json", "_operator", "_sha2", "_sha256", "_socket", "_stat",
-    "_weakref", "atexit", "collections", "contextlib", "enum", "errno", "functools", "gc", "itertools", "keyword",
-    "operator", "reprlib", "select", "types",
+    "_weakref", "atexit", "collections", "contextlib", "enum", "errno", "fcntl", "functools", "gc", "itertools",
+    "keyword", "operator", "reprlib", "select", "types",
 }  # fmt: skip
 """Of the standard library, in the command's own process; 're' comes with the script of older versions of pip."""
 
@@ -37,7 +37,8 @@ OF_THE_LAUNCHER = {
 """What the launcher has besides: system calls, deny globs, an event loop."""
 
 OWN = {
-    "belljar", "belljar.audit", "belljar.audit.state", "belljar.backends", "belljar.errors", "belljar.guest",
+    "belljar", *(f"belljar.audit{name}" for name in ("", ".chain", ".killswitch", ".log", ".state", ".stored")),
+     "belljar.backends", "belljar.errors", "belljar.guest",
     "belljar.guest.tree", "belljar.limits", "belljar.policy", "belljar.sandbox",
     *(f"belljar.backends.{name}" for name in (
         "contract", "hostile_files", "network", "network.clauses", "registry", "runtimes", "session_clauses", "sockets",
@@ -54,7 +55,9 @@ OWN = {
         "assemble", "digest", "json_text", "layer", "mapping", "merge", "models", "paths", "presets",
         "presets._compiled", "problems", "records", "resolve",
     )),
-    *(f"belljar.sandbox.{name}" for name in ("detect", "events", "inputs", "result", "running", "sandbox", "stream")),
+    *(f"belljar.sandbox.{name}" for name in (
+        "control", "detect", "events", "inputs", "recording", "result", "running", "sandbox", "stream",
+    )),
 }  # fmt: skip
 """Of belljar, in the command's own process."""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import shutil
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +14,11 @@ from network_routes import OpenJar, network, rule, run_python, told
 from network_servers import Server
 
 from belljar import Sandbox
+from belljar.audit.reading import records
 from belljar.egress.client import PROXY
 from belljar.egress.rules import Rule, Rules
+from belljar.errors import AuditError
+from belljar.sandbox.events import Output
 from belljar.sandbox.result import Outcome
 
 EVERYTHING = Rules(allow=(Rule(0, "net.allowlist[0]", "", "*", ports=(80, 443)),), max_name_entropy=8.0)
@@ -48,8 +52,8 @@ def test_a_proxy_that_knows_every_name(
     assert (result.outcome, result.exit_code) == (Outcome.REFUSED, None)
     assert "a name that nobody listed was not refused" in result.reason
     assert [entry.path for entry in jar.files.list()] == []
-    lines = Path(state_directory, "refusals.jsonl").read_text().splitlines()
-    assert json.loads(lines[-1])["run_id"] == result.run_id
+    refused = [record for record in records(str(Path(state_directory, "audit"))) if record["event"] == "refused"]
+    assert refused[-1]["run"] == result.run_id
 
 
 def test_a_proxy_that_lets_every_host_pass(open_jar: OpenJar, plain: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,8 +88,13 @@ def test_a_refusal_that_cannot_be_written_down(
     code = "import socket, time\ntry: socket.getaddrinfo('other.test', 80)\nexcept OSError: time.sleep(2)\nprint('on')"
     jar = open_jar(network(rule("echo.test", plain.address)))
     assert told(run_python(jar, code)) == "on\n"
-    (tmp_path / "refusals.jsonl").mkdir()
     monkeypatch.setenv("BELLJAR_STATE_DIR", str(tmp_path))
-    result = run_python(jar, code.replace("sleep(2)", "sleep(60)"))
-    assert (result.outcome, result.stdout) == (Outcome.KILLED, "")
-    assert "refusals.jsonl" in result.reason
+    started = time.monotonic()
+    late = f"print('up', flush=True); __import__('time').sleep(1); {code}".replace("sleep(2)", "sleep(60)")
+    events = jar.stream(late)
+    assert isinstance(next(events), Output)
+    shutil.rmtree(tmp_path / "audit")
+    (tmp_path / "audit").write_text("in the way")
+    with pytest.raises(AuditError, match="audit log can't be written"):
+        list(events)
+    assert time.monotonic() - started < 50

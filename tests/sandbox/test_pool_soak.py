@@ -31,7 +31,7 @@ TIMEOUT = "700ms"
 ENDS = {
     "crash": ("print({n}, flush=True); import os; os.kill(os.getpid(), 11)", Outcome.FAILED),
     "timeout": ("print({n}, flush=True)\nwhile True: __import__('time').sleep(9)", Outcome.TIMEOUT),
-    "killed": ("print({n}, flush=True)\n__import__('subprocess').run(['sleep', '9'])", Outcome.KILLED),
+    "killed": ("__import__('os').write(1, b'{n}\\n')\n__import__('subprocess').run(['sleep', '9'])", Outcome.KILLED),
 }
 FINE = "print({n})"
 

@@ -14,7 +14,7 @@ import time
 from _thread import allocate_lock  # threading's own, without threading
 
 from belljar.audit.chain import START, BrokenRecordError, Link, decode, encode, follow
-from belljar.audit.state import state_directory
+from belljar.audit.state import private_directory, state_directory
 from belljar.errors import AuditError
 from belljar.policy.digest import sha256
 from belljar.policy.records import dataclass
@@ -125,13 +125,29 @@ class AuditLog:
     # --- opening ---
 
     def _open(self) -> None:
-        """In a forked process everything is opened anew: a lock belongs to an open file, and both would have it."""
+        """In a forked process everything is opened anew: a lock belongs to an open file, and both would have it.
+
+        So it is when someone removed the files: what is written into a file without a name is written nowhere.
+        """
+        for descriptor in (self._head, self._file) if self._pid == os.getpid() else ():
+            if descriptor >= 0 and not os.fstat(descriptor).st_nlink:
+                self._close()
         if self._pid == os.getpid() and self._head >= 0:
             return
-        os.makedirs(self.path, mode=0o700, exist_ok=True)
+        if self._pid != os.getpid():
+            self._head = self._file = -1  # the parent's: not ours to use
+            self._day = ""
+        private_directory(self.path)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         self._head = os.open(os.path.join(self.path, "head"), flags, 0o600)
-        self._pid, self._day, self._file = os.getpid(), "", -1
+        self._pid = os.getpid()
+
+    def _close(self) -> None:
+        for descriptor in (self._head, self._file):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._head = self._file = -1
+        self._day = ""
 
     def _open_day(self, day: str) -> None:
         if day == self._day:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+
+from belljar.policy.records import NamedTuple
 
 _MOST = 4096
 

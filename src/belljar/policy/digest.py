@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 from belljar.errors import InternalError
 from belljar.policy.models import Policy
 
@@ -23,14 +21,17 @@ def digest(policy: Policy) -> str:
 
 def sha256(data: bytes) -> str:
     """The hexadecimal SHA-256."""
-    return str(_sha256()(data).hexdigest())
+    return str(_SHA256(data).hexdigest())
 
 
-def _sha256() -> Any:
+def _found() -> Any:
     """The interpreter's own: hashlib would load OpenSSL first. `_sha256` up to Python 3.11, `_sha2` since."""
-    for module in ("_sha2" if sys.version_info >= (3, 12) else "_sha256", "hashlib"):
+    for module in ("_sha2", "_sha256", "hashlib"):
         try:
             return __import__(module).sha256
         except ImportError:
             continue
     raise InternalError("this Python has no SHA-256")
+
+
+_SHA256 = _found()

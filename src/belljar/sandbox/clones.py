@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from belljar.backends.bubblewrap.pool_process import JarGoneError, PooledProcess
@@ -12,6 +12,8 @@ from belljar.backends.contract import End, EnforcementReport, Entry, Process
 from belljar.backends.hostile_files import open_beneath, walk
 from belljar.errors import PolicyError
 from belljar.policy.models import Policy
+from belljar.sandbox import recording
+from belljar.sandbox.control import CONTROL
 from belljar.sandbox.events import Finished, Output
 from belljar.sandbox.inputs import opened_input
 from belljar.sandbox.result import Artifact, RunResult
@@ -56,6 +58,7 @@ class Clones:
         self._plan, self._jars = backend.open_pool(policy, size=size, preload=preload, trust=trust, prepare=prepare)
         self._report = EnforcementReport((*self._plan.report.clauses, *self._jars.shortfalls), self._plan.report.unseen)
         self._refused = self._report.refused_by(policy)
+        self._begun = recording.Begun(policy, self._plan)
         self._running: set[PooledProcess] = set()
 
     def statistics(self) -> dict[str, int]:
@@ -73,6 +76,17 @@ class Clones:
             yield Finished(refused_result(self._policy, self._plan, run_id, self._report, self._refused))
             return
         files = {**self._planted, **work.files} if self._planted or work.files else {}
+        details = recording.code_details(work.code, (), "python", work.arguments)
+        recording.begin(run_id, "pool", self._begun, self._plan, **details)
+        CONTROL.enter(run_id, handle, backend=self._plan.backend, policy=self._plan.policy_digest, language="python")
+        try:
+            yield from self._run(handle, work, run_id, files, started)
+        finally:
+            CONTROL.leave(run_id)
+
+    def _run(
+        self, handle: Handle, work: Work, run_id: str, files: Mapping[str, bytes], started: float
+    ) -> Iterator[Output | Finished]:
         while True:
             process = self._started(handle, run_id, work, files)
             if isinstance(process, End):

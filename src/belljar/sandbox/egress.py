@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 
-from belljar.audit.journal import record_egress_denial
+from belljar.audit.log import record
 from belljar.backends.contract import Jar, Process, Trust
 from belljar.egress import ca
 from belljar.egress.client import PROXY, Listener, Served
@@ -17,13 +17,15 @@ from belljar.egress.events import Event
 from belljar.egress.java_store import java_store
 from belljar.egress.reasons import change, words
 from belljar.egress.rules import Rules, compile_rules
-from belljar.errors import BelljarError, SandboxUnavailableError
+from belljar.errors import AuditError, BelljarError, SandboxUnavailableError
 from belljar.policy.models import Policy
 from belljar.sandbox.egress_canary import ROLES, Canary
 from belljar.sandbox.result import Denial
 
 _MOST_RECORDS = 1000
 _MOST_DENIALS = 100
+_TOLD = ("kind", "host", "port", "method", "path", "reason", "detail", "rule", "where", "bytes_out", "bytes_in")
+"""What of a decision is in the audit log, as far as there is something to tell."""
 _MOST_ROOTS = 4 << 20
 CANARY = "canary-token"
 """Why a run is ended that sent a planted token."""
@@ -139,24 +141,27 @@ class Traffic:
                 return
             if len(self._records) < _MOST_RECORDS:
                 self._records.append(event)
+                self._record(event)
             if not event.allowed:
                 self._refused(event)
         if self._also:
             self._also(event)
 
     def _refused(self, event: Event) -> None:
-        """Count it; what is new is written down."""
+        """Count it."""
         denial = self._denial(event)
         if denial in self._denied:
             self._denied[denial] += 1
         elif len(self._denied) < _MOST_DENIALS:
             self._denied[denial] = 1
-            try:
-                record_egress_denial(
-                    event.run_id, event.time, event.reason, target=denial.target, rule=denial.rule, where=denial.where
-                )
-            except OSError:  # nobody would know of it later
-                self._kill(UNRECORDED)
+
+    def _record(self, event: Event) -> None:
+        """Write it to the audit log."""
+        told = {name: value for name in _TOLD if (value := getattr(event, name))}
+        try:
+            record("egress", run=event.run_id, at=event.time, allowed=event.allowed, **told)
+        except AuditError:  # nobody would know of it later
+            self._kill(UNRECORDED)
 
     def _denial(self, event: Event) -> Denial:
         rule = event.rule or "net.allowlist"

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from belljar.backends.contract import Process
 from belljar.errors import BelljarError, SandboxUnavailableError
+from belljar.sandbox import recording
 from belljar.sandbox import session_wire as wire
 from belljar.sandbox.network import RunNetwork
 from belljar.sandbox.result import RunResult
@@ -105,6 +106,7 @@ class Live:
         if refused := report.refused_by(self._policy):
             self.result = refused_result(self._policy, plan, self.run_id, report, refused)
             raise SandboxUnavailableError(self.result.reason)
+        recording.begin(self.run_id, "session", recording.Begun(self._policy, plan), plan, language="python")
         reader, self._orders = os.pipe2(os.O_CLOEXEC)
         self._stack.callback(self._hang_up)
         os.set_blocking(self._orders, False)

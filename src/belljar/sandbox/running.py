@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from belljar.backends.contract import Clause, End, EnforcementReport, LaunchPlan, Process
 from belljar.errors import SandboxUnavailableError
 from belljar.policy.models import Policy
+from belljar.sandbox import recording
 from belljar.sandbox.events import Finished, Output
 from belljar.sandbox.result import Artifact, Denial, Outcome, RunResult, Usage
 
@@ -104,14 +105,11 @@ def make_result(
     if end.ended_by == "internal" or (not end.started and end.ended_by in ("", "gate")):
         detail = watch.captured["stderr"].decode(errors="replace").strip() or "; ".join(end.problems)
         what = "the jar was lost" if end.started else "the jar could not be made"
+        recording.lost(run_id, f"{what}: {detail}"[:2000])
         raise SandboxUnavailableError(f"{what}: {detail}", hint="run `belljar doctor`")
     outcome = _outcome(end)
     reason = _reason(policy, outcome, end)
-    if outcome is Outcome.REFUSED:
-        from belljar.audit.journal import record_refusal
-
-        record_refusal(run_id, reason, backend=plan.backend, policy_digest=plan.policy_digest, problems=end.problems)
-    return RunResult(
+    result = RunResult(
         run_id=run_id,
         outcome=outcome,
         exit_code=end.exit_code if end.started else None,
@@ -132,6 +130,7 @@ def make_result(
         container=end.kept,
         egress=traffic.records if traffic else (),
     )
+    return recording.finish(result)
 
 
 def _signal_name(number: int) -> str | None:
@@ -174,7 +173,7 @@ def _reason(policy: Policy, outcome: Outcome, end: End) -> str:
         )
     words = {
         "killed": "it was killed by the caller",
-        "unrecorded": "what the egress proxy refused could not be written down (refusals.jsonl in the state directory)",
+        "unrecorded": "what the egress proxy decided could not be written to the audit log",
         "canary-token": "it sent a planted canary token to the network (net.canary_files)",
         "container": "its container's first process was killed: by the code itself, or from outside",
         "abandoned": "nobody waited for it any more, or its Sandbox closed",
@@ -200,10 +199,7 @@ def refused_result(
     )
     if plan.backend == "unconfined":
         reason = "the backend `unconfined` enforces next to nothing\nto accept that: --policy unrestricted"
-    from belljar.audit.journal import record_refusal
-
-    record_refusal(run_id, reason, backend=plan.backend, policy_digest=plan.policy_digest)
-    return RunResult(
+    result = RunResult(
         run_id=run_id,
         outcome=Outcome.REFUSED,
         exit_code=None,
@@ -221,6 +217,7 @@ def refused_result(
         reason=reason,
         image=plan.image,
     )
+    return recording.finish(result)
 
 
 __all__ = ["Finished", "Watch", "make_result", "new_run_id", "refused_result"]

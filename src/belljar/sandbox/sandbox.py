@@ -13,6 +13,8 @@ from belljar.backends.contract import EnforcementReport, Entry, Jar, LaunchPlan,
 from belljar.backends.runtimes import language_named
 from belljar.errors import BelljarError, UsageError
 from belljar.policy.models import Policy
+from belljar.sandbox import recording
+from belljar.sandbox.control import CONTROL
 from belljar.sandbox.detect import open_best
 from belljar.sandbox.events import Finished, Output
 from belljar.sandbox.inputs import Input, opened_input
@@ -197,6 +199,8 @@ class Sandbox:
         if refused := report.refused_by(self.policy):
             yield Finished(refused_result(self.policy, plan, run_id, report, refused))
             return
+        details = recording.code_details(request.code, request.argv, request.language, request.arguments)
+        recording.begin(run_id, "run", recording.Begun(self.policy, plan), plan, **details)
         since_ns = max(time.time_ns() - _CLOCK_TICK_NS, self._last_end_ns)
         with self.launched(handle, plan, request, run_id, stdin) as (process, network):
             watch = Watch(process, self.policy.proc.output_bytes)
@@ -242,12 +246,14 @@ class Sandbox:
                 process = jar.launch(plan, request, stdin=descriptor, prepare=not self._one_shot)
             with self._lock:
                 self._running.add(handle)
+            CONTROL.enter(run_id, handle, backend=plan.backend, policy=plan.policy_digest, language=request.language)
             try:
                 handle.started(process)
                 if network:
                     network.serve(process)
                 yield process, network
             finally:
+                CONTROL.leave(run_id)
                 handle.ended()
                 with self._lock:
                     self._running.discard(handle)

@@ -1,0 +1,73 @@
+"""The kill switch: a file in the state directory, or what a variable says. While it is on, nothing runs."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from belljar.audit.state import state_directory
+from belljar.errors import KillSwitchError
+from belljar.policy import json_text
+
+TYPE_CHECKING = False  # see policy/records.py
+if TYPE_CHECKING:
+    from typing import Any
+
+VARIABLE = "BELLJAR_KILLSWITCH"
+"""`1`: it is on. A path: it is on while there is a file at it. Nothing, or `0`: what the state directory says."""
+
+
+def path() -> str:
+    """The file that `belljar killswitch on` makes."""
+    return os.path.join(state_directory(), "killswitch")
+
+
+def why() -> str:
+    """Why nothing may run; empty while it may."""
+    value = os.environ.get(VARIABLE, "")
+    if os.sep in value:
+        if os.path.lexists(value):
+            return f"{value} is there ({VARIABLE})"
+    elif value not in ("", "0"):
+        return f"{VARIABLE} is set"
+    if not os.path.lexists(path()):
+        return ""
+    told = read()
+    return str(told.get("reason") or "no reason was given")
+
+
+def read() -> dict[str, Any]:
+    """What whoever turned it on said. A file that says nothing, made by some other program, counts as well."""
+    try:
+        with open(path(), encoding="utf-8", errors="replace") as file:
+            told = json_text.loads(file.read(1 << 16).strip())
+    except (OSError, ValueError):
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def check() -> None:
+    """Raises KillSwitchError while it is on."""
+    if reason := why():
+        raise KillSwitchError(
+            f"the kill switch is on: {reason}", hint="`belljar killswitch off`, when whoever turned it on agrees"
+        )
+
+
+def turn_on(reason: str) -> None:
+    """Nothing new runs from now on, and every belljar process of this user ends what runs."""
+    os.makedirs(state_directory(), mode=0o700, exist_ok=True)
+    text = json_text.dumps({"reason": reason, "since": time.time(), "by": os.getuid()})
+    unfinished = f"{path()}.{os.getpid()}"
+    with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
+        file.write(text + "\n")
+    os.rename(unfinished, path())
+
+
+def turn_off() -> bool:
+    """Let things run again. False if it was off."""
+    try:
+        os.unlink(path())
+    except FileNotFoundError:
+        return False
+    return True

@@ -1,0 +1,134 @@
+"""What runs in this process, for others: a socket in the state directory that lists and ends runs, and the kill switch.
+
+One thread for the process, started with its first run. It looks at the kill switch four times a second while anything
+runs, so that a file that some other program made is enough.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import select
+import time
+from _thread import allocate_lock, start_new_thread
+
+from belljar.audit import killswitch
+from belljar.audit.state import state_directory
+from belljar.backends import sockets as socket
+from belljar.policy import json_text
+from belljar.sandbox.stream import Handle
+
+TYPE_CHECKING = False  # see policy/records.py
+if TYPE_CHECKING:
+    from typing import Any
+
+TICK_MS = 250
+_LONGEST = 1 << 20
+_PEER_BYTES = 12
+
+
+def control_directory() -> str:
+    """Where the sockets are."""
+    return os.path.join(state_directory(), "control")
+
+
+class Control:
+    """The runs of this process."""
+
+    def __init__(self) -> None:
+        self._lock = allocate_lock()
+        self._runs: dict[str, tuple[Handle, dict[str, Any]]] = {}
+        self._pid = 0
+        self._path = ""
+
+    def enter(self, run_id: str, handle: Handle, **details: Any) -> None:
+        """A run that others may end, from now until `leave`."""
+        with self._lock:
+            self._runs[run_id] = (handle, {"run": run_id, "since": time.time(), "owner": os.getpid(), **details})
+            if self._pid == 0:
+                self._start()
+
+    def leave(self, run_id: str) -> None:
+        """It has ended."""
+        with self._lock:
+            self._runs.pop(run_id, None)
+
+    def kill(self, run_id: str, reason: str) -> list[str]:
+        """End a run, or with `*` all of them. Which ones."""
+        with self._lock:
+            chosen = {name: handle for name, (handle, _details) in self._runs.items() if run_id in ("*", name)}
+        for handle in chosen.values():
+            handle.kill(reason)
+        return list(chosen)
+
+    # --- the thread ---
+
+    def _start(self) -> None:
+        """Without a socket the kill switch still works: a state directory that can't be written has been told of."""
+        self._pid = os.getpid()
+        listener = None
+        try:
+            os.makedirs(control_directory(), mode=0o700, exist_ok=True)
+            directory = os.open(control_directory(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                name = f"{self._pid}.sock"
+                self._path = os.path.join(control_directory(), name)
+                if os.path.lexists(self._path):
+                    os.unlink(self._path)  # of a process that had the same number
+                listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                listener.bind(f"/proc/self/fd/{directory}/{name}")  # a socket's path may have 107 bytes
+                listener.listen(16)
+            finally:
+                os.close(directory)
+        except OSError:
+            listener = None
+        atexit.register(self._remove, self._pid)
+        start_new_thread(self._listen, (listener, self._pid))
+
+    def _remove(self, pid: int) -> None:
+        if pid == os.getpid() and self._path:
+            try:
+                os.unlink(self._path)
+            except OSError:
+                pass
+
+    def _listen(self, listener: Any, pid: int) -> None:
+        poll = select.poll()
+        if listener is not None:
+            poll.register(listener.fileno(), select.POLLIN)
+        while os.getpid() == pid:
+            if poll.poll(TICK_MS) and listener is not None:
+                self._answer(listener)
+            if self._runs and (reason := killswitch.why()):
+                self.kill("*", f"the kill switch is on: {reason}")
+
+    def _answer(self, listener: Any) -> None:
+        try:
+            descriptor, _address = listener._accept()  # noqa: SLF001 - what the part of `socket` in C calls it
+        except OSError:
+            return
+        end = socket.socket(fileno=descriptor)
+        try:
+            end.settimeout(1)
+            peer = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_BYTES)
+            uid = int.from_bytes(peer[4:8], "little")
+            if uid in (0, os.geteuid()):
+                end.sendall(json_text.dumps(self._obey(json_text.loads(end.recv(_LONGEST).decode()))).encode())
+        except (OSError, ValueError, TypeError, KeyError):
+            pass  # whoever asked has gone, or asks for what there is not
+        finally:
+            end.close()
+
+    def _obey(self, order: dict[str, Any]) -> dict[str, Any]:
+        if order["op"] == "kill":
+            return {"killed": self.kill(str(order["run"]), str(order["reason"]))}
+        with self._lock:
+            return {"runs": [details for _handle, details in self._runs.values()]}
+
+    def forget(self) -> None:
+        """In a forked process: what runs is the parent's."""
+        self._lock, self._runs, self._pid = allocate_lock(), {}, 0
+
+
+CONTROL = Control()
+os.register_at_fork(after_in_child=CONTROL.forget)

@@ -1,0 +1,145 @@
+"""What the audit log gets of a run: before it starts, and when it has ended."""
+
+from __future__ import annotations
+
+import os
+
+from belljar.audit import killswitch, stored
+from belljar.audit.log import audit_log
+from belljar.backends.contract import LaunchPlan
+from belljar.policy import json_text
+from belljar.policy.mapping import to_mapping
+from belljar.policy.models import Policy
+from belljar.sandbox.result import Outcome, RunResult
+
+TYPE_CHECKING = False  # see policy/records.py
+if TYPE_CHECKING:
+    from typing import Any
+
+_MOST_TOLD = 100
+"""Denials and artifacts of a run that are in the log; how many there were is, too."""
+_POLICIES: set[tuple[str, str]] = set()
+
+
+class Begun:
+    """What of a run's records is the same for every run of its plan."""
+
+    __slots__ = ("plan", "policy")
+
+    def __init__(self, policy: Policy, plan: LaunchPlan) -> None:
+        text = json_text.dumps(to_mapping(policy), sort_keys=True)
+        self.policy = "sha256:" + stored.store(stored.policies(), text.encode("ascii"), ".json")
+        self.plan = "sha256:" + stored.store(stored.plans(), _plan_text(plan), ".json")
+
+
+def begin(run_id: str, kind: str, same: Begun, plan: LaunchPlan, **details: Any) -> None:
+    """A run is about to start. Before anything of it happens.
+
+    Raises:
+        KillSwitchError: nothing may run.
+        AuditError: it can't be recorded, so it must not start.
+    """
+    killswitch.check()
+    told = [
+        {
+            "event": "created",
+            "run": run_id,
+            "kind": kind,
+            "backend": plan.backend,
+            "policy": same.policy,
+            "owner": os.getpid(),
+            **details,
+        }
+    ]
+    log = audit_log()
+    if (log.path, same.policy) not in _POLICIES:
+        told.insert(0, {"event": "policy", "policy": same.policy})
+    told += [{"event": "plan", "run": run_id, "plan": same.plan}, {"event": "started", "run": run_id}]
+    log.append(*told)
+    _POLICIES.add((log.path, same.policy))
+
+
+def code_details(
+    code: bytes | None, argv: tuple[str, ...], language: str, arguments: tuple[str, ...]
+) -> dict[str, Any]:
+    """What is run, by digest: code may hold anything, and the log goes to others."""
+    if code is None:
+        return {"language": "", "command": list(argv[:50])}
+    told: dict[str, Any] = {"language": language, "code": stored.store(stored.inputs(), code), "code_bytes": len(code)}
+    return {**told, "arguments": list(arguments)} if arguments else told
+
+
+def finish(result: RunResult) -> RunResult:
+    """A run has ended, and its result is about to be returned. Raises AuditError."""
+    run = result.run_id
+    told: list[dict[str, Any]] = [
+        {"event": "canaries", "run": run, "held": result.outcome is not Outcome.REFUSED},
+        *(
+            {
+                "event": "denied",
+                "run": run,
+                "kind": denial.kind,
+                "target": denial.target,
+                "rule": denial.rule,
+                "where": denial.where,
+                "count": denial.count,
+            }
+            for denial in result.denials[:_MOST_TOLD]
+            if denial.kind != "network"  # those were told when they happened
+        ),
+    ]
+    if result.outcome in (Outcome.TIMEOUT, Outcome.OOM) or result.truncated:
+        told.append({"event": "limit", "run": run, "reason": result.reason})
+    elif result.outcome is Outcome.KILLED:
+        told.append({"event": "killed", "run": run, "reason": result.reason})
+    if result.artifacts:
+        paths = [artifact.path for artifact in result.artifacts[:_MOST_TOLD]]
+        told.append({"event": "artifacts", "run": run, "paths": paths, "count": len(result.artifacts)})
+    told.append(_finished(result))
+    audit_log().append(*told)
+    return result
+
+
+def _finished(result: RunResult) -> dict[str, Any]:
+    usage = result.usage
+    return {
+        "event": "refused" if result.outcome is Outcome.REFUSED else "finished",
+        "run": result.run_id,
+        "outcome": str(result.outcome),
+        "exit_code": result.exit_code,
+        "signal": result.signal,
+        "reason": result.reason,
+        "duration": round(result.duration, 6),
+        "cpu_seconds": round(usage.cpu_seconds, 6),
+        "peak_memory_bytes": usage.peak_memory_bytes,
+        "processes": usage.processes,
+        "bytes_read": usage.bytes_read,
+        "bytes_written": usage.bytes_written,
+        "stdout_bytes": len(result.stdout),
+        "stderr_bytes": len(result.stderr),
+        "truncated": result.truncated,
+        "backend": result.backend,
+        "policy": result.policy_digest,
+        "image": result.image,
+        "denials": len(result.denials),
+        "weaker": [clause.key for clause in result.enforcement.shortfalls()],
+    }
+
+
+def lost(run_id: str, reason: str) -> None:
+    """A jar broke, or could not be made. Raises AuditError."""
+    audit_log().append({"event": "lost", "run": run_id, "reason": reason})
+
+
+def _plan_text(plan: LaunchPlan) -> bytes:
+    clauses = [[clause.key, str(clause.status), clause.by, clause.lost] for clause in plan.report.clauses]
+    told = {
+        "backend": plan.backend,
+        "argv": list(plan.argv),
+        "env": dict(plan.env),
+        "workdir": plan.workdir,
+        "limits": dict(plan.limits),
+        "image": plan.image,
+        "enforcement": clauses,
+    }
+    return json_text.dumps(told, sort_keys=True).encode("ascii")

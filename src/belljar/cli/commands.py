@@ -20,10 +20,21 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "image pull": ("belljar.cli.image_pull", "Get an image from a registry."),
     "image rm": ("belljar.cli.image_rm", "Remove an image."),
     "net test": ("belljar.cli.net_test", "Say whether a policy lets a request pass, and why."),
+    "ps": ("belljar.cli.ps", "List what runs, in every belljar process of this user."),
+    "kill": ("belljar.cli.kill", "End a run of any belljar process of this user."),
+    "killswitch": ("belljar.cli.killswitch", "End every jar of this user, and let none start until it is off."),
+    "inspect": ("belljar.cli.inspect", "Show all that is known of a run."),
+    "replay": ("belljar.cli.replay", "Run again what ran, under the same policy, and say what differs."),
+    "audit tail": ("belljar.cli.audit_tail", "Show the last records of the audit log."),
+    "audit query": ("belljar.cli.audit_query", "Show the records of the audit log that fit."),
+    "audit verify": ("belljar.cli.audit_verify", "Say whether the audit log is as it was written."),
+    "audit export": ("belljar.cli.audit_export", "Write the audit log for other programs, or send it to them."),
+    "audit sign": ("belljar.cli.audit_sign", "Sign the audit log as it is now."),
+    "audit keygen": ("belljar.cli.audit_keygen", "Make an Ed25519 key to sign the audit log with."),
     "presets": ("belljar.cli.presets", "List the policies that come with belljar."),
     "init": ("belljar.cli.init", "Write a policy file with every key explained."),
 }
 """Name to module and summary."""
 
-GROUPS = ("policy", "image", "net")
+GROUPS = ("policy", "image", "net", "audit")
 """First words that are no command by themselves."""

@@ -40,6 +40,16 @@ RUNNING: tuple[Option, ...] = (
 )
 
 
+def whole_number(parsed: Parsed, name: str, default: int) -> int:
+    """The value of an option that is a number of things. Raises UsageError."""
+    text = parsed.text(name)
+    if text is None:
+        return default
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 10**9:
+        raise UsageError(f"{name} {text}: wanted a whole number")
+    return int(text)
+
+
 def check(parsed: Parsed) -> None:
     """Refuse options that make no sense together. Raises UsageError."""
     if parsed.text("--workspace") is None:

@@ -1,0 +1,49 @@
+"""`belljar audit export`: the log for other programs."""
+
+from __future__ import annotations
+
+import sys
+
+from belljar.cli.audit_show import FILTERS, chosen
+from belljar.cli.parsing import Command, Option, Parsed
+from belljar.errors import UsageError
+
+
+def run(parsed: Parsed) -> int:
+    """Do it."""
+    from belljar.audit.export import FORMATS, to_otlp, to_syslog
+
+    records = chosen(parsed, parsed.all_words())
+    for name, ship in (("--syslog", to_syslog), ("--otlp", to_otlp)):
+        if address := parsed.text(name):
+            count = ship(records, address)
+            sys.stderr.write(f"belljar: {count} records were sent to {address}\n")
+            return 0
+    wanted = parsed.text("--format") or "jsonl"
+    if wanted not in FORMATS:
+        raise UsageError(f"--format {wanted}: wanted one of {', '.join(FORMATS)}")
+    for text in FORMATS[wanted](records):
+        sys.stdout.write(text)
+    return 0
+
+
+COMMAND = Command(
+    "audit export",
+    "Write the audit log for other programs, or send it to them.",
+    usage="audit export [OPTIONS] [NAME=VALUE…]",
+    run=run,
+    options=(
+        Option("--format", "NAME", "jsonl, csv or ocsf (default: jsonl)"),
+        *FILTERS,
+        Option("--syslog", "ADDRESS", "send each as RFC 5424: /dev/log, udp://host:514, tcp://host:601"),
+        Option("--otlp", "URL", "send them to an OpenTelemetry collector: http://host:4318"),
+    ),
+    details="""
+In CSV, text that a spreadsheet would take for a formula has a quote before it: names in the log are the code's own.
+""",
+    examples=(
+        ("audit export --format csv --since 2026-01-31 >runs.csv", "for a spreadsheet"),
+        ("audit export --format ocsf event=egress", "for a SIEM"),
+        ("audit export --syslog udp://logs.example:514", "to syslog"),
+    ),
+)

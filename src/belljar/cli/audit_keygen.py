@@ -1,0 +1,26 @@
+"""`belljar audit keygen`: a key to sign the log with."""
+
+from __future__ import annotations
+
+import sys
+
+from belljar.cli.parsing import Command, Parsed, expect_words
+
+
+def run(parsed: Parsed) -> int:
+    """Do it."""
+    from belljar.audit.signing import make_key
+
+    (path,) = expect_words(COMMAND, parsed, 1, 1)
+    sys.stdout.write(f"{make_key(path)}\n")
+    return 0
+
+
+COMMAND = Command(
+    "audit keygen",
+    "Make an Ed25519 key to sign the audit log with.",
+    usage="audit keygen FILE",
+    run=run,
+    details="\nPrints the public key, for `audit verify --public-key`.\n",
+    examples=(("audit keygen /media/key/belljar.pem", "keep it where the log is not"),),
+)

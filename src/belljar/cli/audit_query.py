@@ -1,0 +1,35 @@
+"""`belljar audit query`: records by what is in them."""
+
+from __future__ import annotations
+
+from belljar.cli.audit_show import FILTERS, chosen, show
+from belljar.cli.jar_options import JSON
+from belljar.cli.parsing import Command, Option, Parsed
+
+
+def run(parsed: Parsed) -> int:
+    """Do it."""
+    from belljar.cli.jar_options import whole_number
+
+    limit = whole_number(parsed, "--limit", 1000)
+    found = list(chosen(parsed, parsed.all_words()))
+    show(found[-limit:], json=parsed.flag("--json"))
+    return 0 if found else 1
+
+
+COMMAND = Command(
+    "audit query",
+    "Show the records of the audit log that fit.",
+    usage="audit query [OPTIONS] [NAME=VALUE…]",
+    run=run,
+    options=(*FILTERS, Option("--limit", "COUNT", "the last so many (default: 1000)"), JSON),
+    details="""
+Each NAME=VALUE is a member of the record, such as `event=denied`, `run=…`, `outcome=timeout`, `host=example.com`. Exits
+with 1 if there is none.
+""",
+    examples=(
+        ("audit query event=egress allowed=false", "what the network refused"),
+        ("audit query --since 2026-01-31 event=killed", "since a day"),
+        ("audit query --run 01a1e4 --json", "all of one run"),
+    ),
+)

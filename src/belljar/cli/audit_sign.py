@@ -1,0 +1,31 @@
+"""`belljar audit sign`: put a signature of the log so far into it."""
+
+from __future__ import annotations
+
+import sys
+
+from belljar.cli.parsing import Command, Parsed, expect_words
+
+
+def run(parsed: Parsed) -> int:
+    """Do it."""
+    from belljar.audit.log import directory
+    from belljar.audit.signing import sign
+
+    (key,) = expect_words(COMMAND, parsed, 1, 1)
+    signed = sign(directory(), key)
+    sys.stdout.write(f"signed up to record {signed['signed_seq']}; the public key is {signed['public_key']}\n")
+    return 0
+
+
+COMMAND = Command(
+    "audit sign",
+    "Sign the audit log as it is now.",
+    usage="audit sign KEYFILE",
+    run=run,
+    details="""
+Whoever can write the log could write all of it anew; a signature by a key that lies elsewhere can't be made again. The
+log is verified first.
+""",
+    examples=(("audit sign /media/key/belljar.pem", "with a key that `audit keygen` made"),),
+)

@@ -1,0 +1,53 @@
+"""`belljar audit verify`: whether the log is as it was written."""
+
+from __future__ import annotations
+
+import sys
+
+from belljar.cli.jar_options import JSON
+from belljar.cli.parsing import Command, Option, Parsed, expect_words
+
+
+def run(parsed: Parsed) -> int:
+    """Do it."""
+    from belljar.audit.log import directory
+
+    words = expect_words(COMMAND, parsed, 0, 1)
+    path = words[0] if words else directory()
+    if key := parsed.text("--public-key"):
+        from belljar.audit.signing import check
+
+        verdict = check(path, key)
+    else:
+        from belljar.audit.verify import verify
+
+        verdict = verify(path)
+    if parsed.flag("--json"):
+        from belljar.cli.document import print_json
+
+        print_json({"ok": verdict.ok, "records": verdict.records, "where": verdict.where, "problem": verdict.problem})
+    elif verdict.ok:
+        sys.stdout.write(f"{verdict.records} records, all as they were written; the last is {verdict.link.digest}\n")
+    else:
+        sys.stderr.write(
+            f"belljar: the audit log is not as it was written: {verdict.where}: {verdict.problem}\n"
+            f"the {verdict.records} records before it are in order\n"
+        )
+    return 0 if verdict.ok else 1
+
+
+COMMAND = Command(
+    "audit verify",
+    "Say whether the audit log is as it was written.",
+    usage="audit verify [OPTIONS] [DIRECTORY]",
+    run=run,
+    options=(Option("--public-key", "KEY", "also check the signatures by this key"), JSON),
+    details="""
+Names the first record that was changed, is missing, stands in the wrong place, or was cut off. Exits with 1 if there is
+one. DIRECTORY is a copy of a log; without it, it is this user's own.
+""",
+    examples=(
+        ("audit verify", "this user's log"),
+        ("audit verify --public-key KEY backup/audit", "a copy, and who signed it"),
+    ),
+)

@@ -337,6 +337,33 @@ def test_a_full_disk(tmp_path: Path) -> None:
     assert "hint: nothing runs unrecorded" in done.stdout
 
 
+class TestDescriptors:
+    """The program that belljar is in may do anything to them."""
+
+    def test_closed_and_used_for_something_else(self, tmp_path: Path) -> None:
+        """Nothing is written into another's file."""
+        log = write(tmp_path / "audit", 2)
+        for descriptor in (log._head, log._file):
+            os.close(descriptor)
+        others = [os.open(tmp_path / f"other{number}", os.O_RDWR | os.O_CREAT) for number in range(3)]
+        log.append({"event": "third"})
+        for descriptor in others:
+            os.close(descriptor)
+        assert [(tmp_path / f"other{number}").read_bytes() for number in range(3)] == [b"", b"", b""]
+        assert verify(str(tmp_path / "audit")).records == 3
+
+    @pytest.mark.parametrize("names", [["head"], ["day"], ["head", "day"]], ids="+".join)
+    def test_removed(self, tmp_path: Path, names: list[str]) -> None:
+        """What is written later has a name; and what is gone is told, as long as the head or the file is there."""
+        log = write(tmp_path, 2)
+        for name in names:
+            (day_file(tmp_path) if name == "day" else tmp_path / name).unlink()
+        log.append({"event": "third"})
+        log.append({"event": "fourth"})
+        assert [record["event"] for record in records(str(tmp_path))][-2:] == ["third", "fourth"]
+        assert verify(str(tmp_path)).ok is (names != ["day"])
+
+
 def test_a_directory_that_is_none(tmp_path: Path) -> None:
     """What can't be recorded does not happen."""
     (tmp_path / "audit").write_text("in the way")

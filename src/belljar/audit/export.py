@@ -155,17 +155,23 @@ def to_syslog(records: Iterable[Mapping[str, Any]], address: str) -> int:
 def _syslog_socket(address: str) -> socket.socket:
     scheme, _, place = address.partition("://")
     if not place:
-        end = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        end.connect(address)
-        return end
+        return _connected(socket.AF_UNIX, address)
     host, _, port = place.rpartition(":")
     if scheme not in ("udp", "tcp") or not host or not port.isdigit():
         raise UsageError(f"{address!r}: wanted /dev/log, udp://host:port or tcp://host:port")
     if scheme == "tcp":
         return socket.create_connection((host.strip("[]"), int(port)), timeout=10)
-    family, kind, *_rest, where = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
-    end = socket.socket(family, kind)
-    end.connect(where)
+    family, *_rest, where = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
+    return _connected(family, where)
+
+
+def _connected(family: int, where: Any) -> socket.socket:
+    end = socket.socket(family, socket.SOCK_DGRAM)
+    try:
+        end.connect(where)
+    except OSError:
+        end.close()
+        raise
     return end
 
 

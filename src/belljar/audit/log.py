@@ -73,8 +73,11 @@ class AuditLog:
         self._lock = allocate_lock()
         self._pid = 0
         self._head = -1
+        self._head_identity = (0, 0)
         self._day = ""
+        """Of the file that is open; empty if none is."""
         self._file = -1
+        self._file_identity = (0, 0)
 
     def append(self, *events: dict[str, Any]) -> Link:
         """Write records, all or none, and return where the chain stands.
@@ -125,38 +128,42 @@ class AuditLog:
     # --- opening ---
 
     def _open(self) -> None:
-        """In a forked process everything is opened anew: a lock belongs to an open file, and both would have it.
-
-        So it is when someone removed the files: what is written into a file without a name is written nowhere.
+        """Have both files open. In a forked process they are opened anew: a lock belongs to an open file, and both
+        would have it. So they are when someone removed them, or closed our descriptors: what is written into a file
+        without a name, or into another, is written nowhere.
         """
-        for descriptor in (self._head, self._file) if self._pid == os.getpid() else ():
-            if descriptor >= 0 and not os.fstat(descriptor).st_nlink:
-                self._close()
-        if self._pid == os.getpid() and self._head >= 0:
-            return
-        if self._pid != os.getpid():
-            self._head = self._file = -1  # the parent's: not ours to use
+        if self._pid == os.getpid() and self._is(self._head, self._head_identity):
+            if not self._day or self._is(self._file, self._file_identity):
+                return
             self._day = ""
+            return
         private_directory(self.path)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         self._head = os.open(os.path.join(self.path, "head"), flags, 0o600)
-        self._pid = os.getpid()
+        self._head_identity = _identity(self._head)
+        self._pid, self._day, self._file = os.getpid(), "", -1
 
-    def _close(self) -> None:
-        for descriptor in (self._head, self._file):
-            if descriptor >= 0:
-                os.close(descriptor)
-        self._head = self._file = -1
-        self._day = ""
+    def _is(self, descriptor: int, identity: tuple[int, int]) -> bool:
+        """Whether the descriptor is still the file that was opened, and the file still has a name."""
+        try:
+            status = os.fstat(descriptor)
+        except OSError:
+            return False
+        if (status.st_dev, status.st_ino) != identity:
+            return False
+        if not status.st_nlink:
+            os.close(descriptor)
+            return False
+        return True
 
     def _open_day(self, day: str) -> None:
         if day == self._day:
             return
-        if self._file >= 0:
+        if self._day and self._is(self._file, self._file_identity):
             os.close(self._file)
-            self._file = -1
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         self._file = os.open(os.path.join(self.path, day + _SUFFIX), flags, 0o600)
+        self._file_identity = _identity(self._file)
         self._day = day
 
     # --- what another process left ---
@@ -202,6 +209,11 @@ class AuditLog:
         found = Head(link, head.day, whole)
         self._renew(found)
         return found
+
+
+def _identity(descriptor: int) -> tuple[int, int]:
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino
 
 
 _LOGS: dict[str, AuditLog] = {}

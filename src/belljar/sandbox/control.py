@@ -13,7 +13,7 @@ import time
 from _thread import allocate_lock, start_new_thread
 
 from belljar.audit import killswitch
-from belljar.audit.state import state_directory
+from belljar.audit.state import private_directory, state_directory
 from belljar.backends import sockets as socket
 from belljar.policy import json_text
 from belljar.sandbox.stream import Handle
@@ -40,12 +40,13 @@ class Control:
         self._runs: dict[str, tuple[Handle, dict[str, Any]]] = {}
         self._pid = 0
         self._path = ""
+        self._directory = ""
 
     def enter(self, run_id: str, handle: Handle, **details: Any) -> None:
         """A run that others may end, from now until `leave`."""
         with self._lock:
             self._runs[run_id] = (handle, {"run": run_id, "since": time.time(), "owner": os.getpid(), **details})
-            if self._pid == 0:
+            if self._pid == 0 or self._directory != control_directory():
                 self._start()
 
     def leave(self, run_id: str) -> None:
@@ -65,14 +66,16 @@ class Control:
 
     def _start(self) -> None:
         """Without a socket the kill switch still works: a state directory that can't be written has been told of."""
+        self._remove(self._pid)
         self._pid = os.getpid()
+        self._directory = control_directory()
         listener = None
         try:
-            os.makedirs(control_directory(), mode=0o700, exist_ok=True)
-            directory = os.open(control_directory(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            private_directory(self._directory)
+            directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 name = f"{self._pid}.sock"
-                self._path = os.path.join(control_directory(), name)
+                self._path = os.path.join(self._directory, name)
                 if os.path.lexists(self._path):
                     os.unlink(self._path)  # of a process that had the same number
                 listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -83,7 +86,7 @@ class Control:
         except OSError:
             listener = None
         atexit.register(self._remove, self._pid)
-        start_new_thread(self._listen, (listener, self._pid))
+        start_new_thread(self._listen, (listener, self._pid, self._directory))
 
     def _remove(self, pid: int) -> None:
         if pid == os.getpid() and self._path:
@@ -92,15 +95,17 @@ class Control:
             except OSError:
                 pass
 
-    def _listen(self, listener: Any, pid: int) -> None:
+    def _listen(self, listener: Any, pid: int, directory: str) -> None:
         poll = select.poll()
         if listener is not None:
             poll.register(listener.fileno(), select.POLLIN)
-        while os.getpid() == pid:
+        while os.getpid() == pid and self._directory == directory:
             if poll.poll(TICK_MS) and listener is not None:
                 self._answer(listener)
             if self._runs and (reason := killswitch.why()):
                 self.kill("*", f"the kill switch is on: {reason}")
+        if listener is not None:
+            listener.close()
 
     def _answer(self, listener: Any) -> None:
         try:

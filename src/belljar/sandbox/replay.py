@@ -48,11 +48,11 @@ def replay(name: str) -> Replayed:
     if created is None or ended is None:
         raise UsageError(f"the run {row['run']} has no end in the audit log, or no beginning")
     policy = _policy(str(created["policy"]))
-    with Sandbox(policy, backend=str(created["backend"]), one_shot=True) as jar:
+    with Sandbox(policy, one_shot=True) as jar:
         result = _again(jar, created)
     now = _ended(result.run_id)
     differences = [(what, ended.get(what), now.get(what)) for what in _COMPARED if ended.get(what) != now.get(what)]
-    if jar.policy.digest != created["policy"] and policy.get("backend") == created["backend"]:
+    if result.policy_digest != created["policy"]:  # the managed policy is another, or belljar is
         differences.append(("policy", created["policy"], jar.policy.digest))
     return Replayed(row["run"], result, tuple(differences), _notes(policy, created))
 

@@ -1,0 +1,201 @@
+"""Signatures, and the log for other programs: files, syslog, OpenTelemetry."""
+
+from __future__ import annotations
+
+import csv
+import http.server
+import io
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from belljar.audit.export import FORMATS, to_otlp, to_syslog
+from belljar.audit.log import audit_log, directory, record
+from belljar.audit.reading import records
+from belljar.audit.signing import check, make_key, sign
+from belljar.errors import SandboxUnavailableError, UsageError
+
+EVENTS: tuple[dict[str, Any], ...] = (
+    {"event": "created", "run": "r1", "language": "python", "policy": "sha256:0"},
+    {"event": "egress", "run": "r1", "allowed": False, "host": "a.test", "port": 443, "reason": "name-not-listed"},
+    {"event": "denied", "run": "r1", "target": "=HYPERLINK(1)\n+x", "rule": "fs.deny_globs"},
+    {"event": "finished", "run": "r1", "outcome": "ok"},
+)
+
+
+@pytest.fixture(autouse=True)
+def log() -> None:
+    """One with a few records."""
+    audit_log().append(*EVENTS)
+
+
+class TestSignatures:
+    """Who rewrites everything can't sign it."""
+
+    def test_right(self, tmp_path: Path) -> None:
+        """Of all that was there; what comes later needs another."""
+        key = make_key(str(tmp_path / "key"))
+        assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
+        sign(directory(), str(tmp_path / "key"))
+        record("later")
+        assert check(directory(), key).ok
+
+    def test_a_chain_that_was_made_anew(self, tmp_path: Path) -> None:
+        """Is in order by itself, and the signature says that it is another."""
+        key = make_key(str(tmp_path / "key"))
+        sign(directory(), str(tmp_path / "key"))
+        kept = [{**one} for one in records(directory())]
+        for path in Path(directory()).iterdir():
+            path.unlink()
+        kept[2]["target"] = "nothing"
+        for one in kept:
+            audit_log().append({name: one[name] for name in one if name not in ("seq", "time", "prev", "digest")})
+        from belljar.audit.verify import verify
+
+        assert verify(directory()).ok
+        verdict = check(directory(), key)
+        assert (verdict.ok, verdict.where) == (False, "signatures")
+
+    def test_by_nobody(self, tmp_path: Path) -> None:
+        """A log without a signature by the key is not one that was signed by it."""
+        key = make_key(str(tmp_path / "key"))
+        assert check(directory(), key).problem == "none is by this key"
+
+    def test_mistakes(self, tmp_path: Path) -> None:
+        """A key is not overwritten, what is none is told, and a log that is not in order is not signed."""
+        path = tmp_path / "key"
+        make_key(str(path))
+        with pytest.raises(UsageError, match="never overwritten"):
+            make_key(str(path))
+        (tmp_path / "none").write_text("nothing")
+        with pytest.raises(UsageError, match="holds no key"):
+            sign(directory(), str(tmp_path / "none"))
+        with pytest.raises(UsageError, match="no public key"):
+            check(directory(), "é")
+        (day,) = Path(directory()).glob("*.jsonl")
+        day.write_bytes(day.read_bytes().replace(b"a.test", b"b.test"))
+        with pytest.raises(UsageError, match="not in order"):
+            sign(directory(), str(path))
+
+
+class TestFormats:
+    """What other programs read."""
+
+    def test_csv(self) -> None:
+        """One row each; nothing that a spreadsheet would run."""
+        text = "".join(FORMATS["csv"](records(directory())))
+        rows = list(csv.DictReader(io.StringIO(text)))
+        assert [row["event"] for row in rows] == ["created", "egress", "denied", "finished"]
+        assert rows[2]["target"] == "'=HYPERLINK(1)\n+x"
+        assert json.loads(rows[1]["details"])["host"] == "a.test"
+
+    def test_jsonl(self) -> None:
+        """As they are."""
+        lines = "".join(FORMATS["jsonl"](records(directory()))).splitlines()
+        assert [json.loads(line) for line in lines] == list(records(directory()))
+
+    def test_ocsf(self) -> None:
+        """With the members that every event of OCSF must have, and classes that fit."""
+        found = [json.loads(line) for line in FORMATS["ocsf"](records(directory()))]
+        assert [event["class_uid"] for event in found] == [1007, 4001, 6002, 1007]
+        for event in found:
+            assert event["type_uid"] == event["class_uid"] * 100 + event["activity_id"]
+            assert {"time", "severity_id", "metadata", "category_uid"} <= set(event)
+            assert event["metadata"]["version"].startswith("1.")
+        assert (found[1]["dst_endpoint"]["hostname"], found[1]["severity_id"]) == ("a.test", 3)
+
+
+class Collector(http.server.BaseHTTPRequestHandler):
+    """Takes what is posted."""
+
+    taken: list[Any]
+    status = 200
+
+    def do_POST(self) -> None:
+        """Keep it."""
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.taken.append((self.path, json.loads(body)))
+        self.send_response(self.status)
+        self.end_headers()
+
+    def log_message(self, *_arguments: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def collector() -> Iterator[tuple[str, type[Collector]]]:
+    """One that listens, and what it took."""
+    kind = type("Fresh", (Collector,), {"taken": []})
+    with http.server.HTTPServer(("127.0.0.1", 0), kind) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", kind
+        server.shutdown()
+        thread.join()
+
+
+class TestShipping:
+    """To where logs are kept."""
+
+    def test_otlp(self, collector: tuple[str, type[Collector]]) -> None:
+        """As log records, with every member as an attribute."""
+        url, kind = collector
+        assert to_otlp(records(directory()), url) == 4
+        ((path, body),) = kind.taken
+        assert path == "/v1/logs"
+        sent = body["resourceLogs"][0]["scopeLogs"][0]["logRecords"]
+        assert [one["body"]["stringValue"] for one in sent] == ["created", "egress", "denied", "finished"]
+        attributes = {one["key"]: one["value"]["stringValue"] for one in sent[1]["attributes"]}
+        assert attributes["belljar.host"] == "a.test"
+
+    def test_a_collector_that_refuses(self, collector: tuple[str, type[Collector]]) -> None:
+        """Is told."""
+        url, kind = collector
+        kind.status = 503
+        with pytest.raises(SandboxUnavailableError, match="503"):
+            to_otlp(records(directory()), url)
+
+    def test_syslog_by_datagrams(self) -> None:
+        """One message each, in the form of RFC 5424, on one line."""
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+            server.bind(("127.0.0.1", 0))
+            server.settimeout(10)
+            assert to_syslog(records(directory()), f"udp://127.0.0.1:{server.getsockname()[1]}") == 4
+            messages = [server.recv(65536) for _ in range(4)]
+        assert messages[2].startswith(b"<84>1 ")
+        assert b" belljar - audit - {" in messages[2]
+        assert all(b"\n" not in message for message in messages)
+
+    def test_syslog_by_a_stream(self) -> None:
+        """Each with its length before it."""
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            taken: list[bytes] = []
+
+            def take() -> None:
+                end, _address = server.accept()
+                with end:
+                    while data := end.recv(65536):
+                        taken.append(data)
+
+            thread = threading.Thread(target=take)
+            thread.start()
+            to_syslog(records(directory()), f"tcp://127.0.0.1:{server.getsockname()[1]}")
+            thread.join()
+        text, count = b"".join(taken), 0
+        while text:
+            length, _, rest = text.partition(b" ")
+            assert rest[: int(length)].endswith(b"}")
+            text = rest[int(length) :]
+            count += 1
+        assert count == 4
+
+    @pytest.mark.parametrize("address", ["nonsense", "http://x:1", "udp://x", "udp://:5", "tcp://x:y"])
+    def test_addresses_that_are_none(self, address: str) -> None:
+        """Are told, or lead nowhere."""
+        with pytest.raises((UsageError, SandboxUnavailableError)):
+            to_syslog(records(directory()), address)

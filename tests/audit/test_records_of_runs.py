@@ -1,0 +1,365 @@
+"""What the audit log has of real runs, and what can be done with it: the store, replaying, ending runs from outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from belljar import Pool, Sandbox, Session
+from belljar.audit import killswitch, stored
+from belljar.audit.log import audit_log, directory
+from belljar.audit.reading import records
+from belljar.audit.store import RunStore
+from belljar.audit.verify import verify
+from belljar.errors import AuditError, KillSwitchError, UsageError
+from belljar.sandbox.events import Finished, Output
+from belljar.sandbox.remote import kill, running
+from belljar.sandbox.replay import replay
+from belljar.sandbox.result import Outcome, RunResult
+
+pytestmark = pytest.mark.backend("bubblewrap")
+
+
+def told(run_id: str) -> list[str]:
+    """The events of a run."""
+    return [record["event"] for record in records(directory()) if record.get("run") == run_id]
+
+
+def run_one(code: str, **options: Any) -> RunResult:
+    """In a Sandbox of its own."""
+    with Sandbox(options.pop("policy", None), one_shot=True) as jar:
+        return jar.run(code, **options)
+
+
+class TestEvents:
+    """Each run, before it starts and when it has ended."""
+
+    def test_of_a_run(self) -> None:
+        """In order, with the policy's text stored beside it, under its digest."""
+        result = run_one("open('made', 'w').write('x')")
+        assert told(result.run_id) == ["created", "plan", "started", "canaries", "artifacts", "finished"]
+        found = {record["event"]: record for record in records(directory())}
+        assert found["policy"]["policy"] == found["created"]["policy"] == result.policy_digest
+        text = stored.load(stored.policies(), result.policy_digest.removeprefix("sha256:"), ".json")
+        assert text is not None
+        assert json.loads(text)["proc"]["mem_mb"] == 1024
+        assert found["finished"]["outcome"] == "ok"
+        assert found["finished"]["peak_memory_bytes"] > 0
+        assert verify(directory()).ok
+
+    def test_it_is_there_before_the_code(self) -> None:
+        """When the first byte of output arrives, the start is in the log, and the end is not."""
+        with Sandbox() as jar:
+            for event in jar.stream("print(1, flush=True); input()", stdin="\n"):
+                last = [record["event"] for record in records(directory())][-1]
+                assert last == ("started" if isinstance(event, Output) else "finished")
+
+    ENDS = (
+        ("while True: pass", {"proc": {"timeout_ms": 300}}, "limit"),
+        ("x = bytearray(1 << 30)", {"proc": {"mem_mb": 64}}, "limit"),
+        ("import ctypes; ctypes.CDLL(None).ptrace(0, 0, 0, 0)", {}, "denied"),
+    )
+
+    @pytest.mark.parametrize(("code", "policy", "event"), ENDS, ids=["time", "memory", "system call"])
+    def test_limits_and_denials(self, code: str, policy: dict[str, Any], event: str) -> None:
+        """Are records of their own."""
+        result = run_one(code, policy=policy)
+        assert event in told(result.run_id), result
+
+    def test_a_refusal(self) -> None:
+        """Of a policy that can't be enforced here."""
+        with Sandbox({"backend": "unconfined"}) as jar:
+            result = jar.run("1")
+        assert result.outcome is Outcome.REFUSED
+        assert told(result.run_id) == ["canaries", "refused"]
+
+    def test_of_a_pool(self) -> None:
+        """Every run has the same records there."""
+        with Pool(size=2) as pool:
+            results = [pool.run(f"print({n})") for n in range(3)]
+        for result in results:
+            assert told(result.run_id) == ["created", "plan", "started", "canaries", "finished"]
+        assert len({record["plan"] for record in records(directory()) if record["event"] == "plan"}) == 1
+
+    def test_of_a_session(self) -> None:
+        """Its run."""
+        with Session() as session:
+            session.run("1")
+            assert [record["event"] for record in records(directory())][-1] == "started"
+        assert [record["event"] for record in records(directory())][-1] == "finished"
+
+    def test_code_is_not_in_the_log(self) -> None:
+        """The log goes to others; code lies beside it, under its digest, for its owner alone."""
+        result = run_one("password = 'hunter2-in-the-code'")
+        text = "".join(path.read_text() for path in Path(directory()).glob("*.jsonl"))
+        assert "hunter2" not in text
+        created = next(record for record in records(directory()) if record.get("run") == result.run_id)
+        assert stored.load(stored.inputs(), created["code"]) == b"password = 'hunter2-in-the-code'"
+        (path,) = Path(stored.inputs()).iterdir()
+        assert path.stat().st_mode & 0o777 == 0o600
+
+    def test_hostile_names(self) -> None:
+        """Files and arguments with line ends, quotes, escapes and formulas in them break no listing and no export."""
+        hostile = "=cmd|'\n\x1b[31m\",\u202e\\x"
+        with Sandbox(one_shot=True) as jar:
+            result = jar.run("import sys; open(sys.argv[1].replace('/', ''), 'w')", args=[hostile])
+        assert [artifact.path for artifact in result.artifacts] == [hostile]
+        assert verify(directory()).ok
+        command = [sys.executable, "-m", "belljar"]
+        for words in (
+            ["audit", "tail"],
+            ["audit", "export", "--format", "csv"],
+            ["inspect", result.run_id],
+            ["ps", "-a"],
+        ):
+            done = subprocess.run([*command, *words], capture_output=True, check=True)
+            assert b"\x1b" not in done.stdout
+            assert b"\n=cmd" not in done.stdout
+            assert b",=cmd" not in done.stdout
+
+    def test_what_cannot_be_recorded_does_not_start(self) -> None:
+        """The code never runs."""
+        Path(os.environ["BELLJAR_STATE_DIR"]).mkdir(parents=True, exist_ok=True)
+        Path(directory()).write_text("in the way")
+        with Sandbox() as jar:
+            with pytest.raises(AuditError, match="nothing runs unrecorded"):
+                jar.run("open('ran', 'w')")
+            os.unlink(directory())
+            assert jar.run("import os; print(os.listdir())").stdout == "[]\n"
+
+
+class TestStore:
+    """An index of the log."""
+
+    def test_what_ran(self) -> None:
+        """With how it ended, newest first; by the beginning or the end of its name."""
+        first, second = run_one("1"), run_one("import sys; sys.exit(4)")
+        with RunStore() as store:
+            assert [(row["run"], row["exit_code"]) for row in store.runs()] == [(second.run_id, 4), (first.run_id, 0)]
+            for name in (first.run_id, first.run_id[-8:], first.run_id[:20]):
+                row = store.run(name)
+                assert row is not None
+                assert row["run"] == first.run_id
+            assert store.run("nothing") is None
+            assert [record["event"] for record in store.events(first.run_id)] == told(first.run_id)
+
+    def test_it_catches_up(self) -> None:
+        """Each opening has what was written since."""
+        run_one("1")
+        with RunStore() as store:
+            assert len(store.runs()) == 1
+        run_one("2")
+        with RunStore() as store:
+            assert len(store.runs()) == 2
+
+    DAMAGE: dict[str, Callable[[Path], object]] = {
+        "overwritten": lambda path: path.write_bytes(os.urandom(40_000)),
+        "cut": lambda path: os.truncate(path, path.stat().st_size // 2),
+        "a page": lambda path: _spoil(path),
+        "another version": lambda path: _another_version(path),
+        "emptied": lambda path: path.write_bytes(b""),
+    }
+
+    @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+    def test_damaged_is_made_anew(self, damage: Callable[[Path], object]) -> None:
+        """From the log; nothing is lost."""
+        result = run_one("1")
+        with RunStore() as store:
+            path = Path(store.path)
+            before = store.runs()
+        damage(path)
+        with RunStore() as store:
+            assert store.runs() == before
+            assert store.run(result.run_id) is not None
+
+    def test_only_its_owner_can_read_it(self) -> None:
+        """It tells what ran."""
+        with RunStore() as store:
+            assert os.stat(store.path).st_mode & 0o777 == 0o600
+
+
+def _spoil(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[4096:8192] = b"\xff" * 4096
+    path.write_bytes(data)
+
+
+def _another_version(path: Path) -> None:
+    with sqlite3.connect(path) as database:
+        database.execute("pragma user_version = 99")
+    database.close()
+
+
+class TestReplay:
+    """A record and its inputs are enough."""
+
+    def test_the_same_again(self) -> None:
+        """Under the same policy, with the same code and arguments."""
+        result = run_one("import sys; print(sys.argv[1:]); sys.exit(3)", args=["a b"], policy={"proc": {"mem_mb": 99}})
+        again = replay(result.run_id)
+        assert (again.result.stdout, again.result.exit_code, again.differences) == ("['a b']\n", 3, ())
+        assert again.result.policy_digest == result.policy_digest
+
+    def test_what_differs_is_told(self, tmp_path: Path) -> None:
+        """Here a file that it reads has changed."""
+        (tmp_path / "data").write_text("one")
+        policy = {"fs": {"mounts": [{"path": "/data", "source": str(tmp_path)}]}}
+        result = run_one("print(open('/data/data').read())", policy=policy)
+        (tmp_path / "data").write_text("three")
+        again = replay(result.run_id)
+        assert again.differences == (("stdout_bytes", 4, 6),)
+        assert "mounted, and is as it is now" in again.notes[0]
+
+    def test_inputs_that_were_changed(self) -> None:
+        """Are not run."""
+        result = run_one("print(1)")
+        (path,) = Path(stored.inputs()).iterdir()
+        path.chmod(0o600)
+        path.write_text("print('someone else')")
+        with pytest.raises(UsageError, match="not stored any more, or was changed"):
+            replay(result.run_id)
+
+    def test_unknown(self) -> None:
+        """Is told."""
+        with pytest.raises(UsageError, match="no run"):
+            replay("01234567")
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[subprocess.Popen[bytes]]:
+    """Another process, with a run in progress."""
+    code = (
+        "from belljar import Sandbox\n"
+        "with Sandbox() as jar:\n"
+        "    print(jar.run('import time; time.sleep(1000)').reason, flush=True)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    deadline = time.monotonic() + 60
+    while process.pid not in {run["owner"] for run in running()}:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    yield process
+    process.kill()
+    process.wait()
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+class TestFromOutside:
+    """Runs of other processes."""
+
+    def test_listed_and_ended(self, elsewhere: subprocess.Popen[bytes]) -> None:
+        """With the reason, which whoever waits for it is told, and the log has."""
+        (run,) = running()
+        assert (run["backend"], run["owner"]) == ("bubblewrap", elsewhere.pid)
+        assert kill(run["run"], "belljar kill: because") == [run["run"]]
+        assert running() == []
+        assert elsewhere.stdout is not None
+        assert elsewhere.stdout.read() == b"it was ended: belljar kill: because\n"
+        assert elsewhere.wait() == 0
+        assert "killed" in told(run["run"])
+
+    def test_one_that_does_not_answer(self, elsewhere: subprocess.Popen[bytes]) -> None:
+        """It is killed itself, and its jars with it."""
+        os.kill(elsewhere.pid, 19)
+        assert kill("*", "now") == [f"process {elsewhere.pid}"]
+        assert elsewhere.wait() == -9
+
+    def test_nothing_of_that_name(self, elsewhere: subprocess.Popen[bytes]) -> None:
+        """Ends nothing."""
+        assert elsewhere.pid
+        assert kill("no such run", "x") == []
+        assert len(running()) == 1
+
+    def test_in_pools_and_sessions(self) -> None:
+        """They are runs as any."""
+        with Pool(size=1) as pool, Session() as session:
+            results: list[Any] = []
+            threads = [
+                threading.Thread(target=lambda: results.append(pool.run("import time; time.sleep(1000)"))),
+                threading.Thread(target=lambda: results.append(session.run("import time; time.sleep(1000)"))),
+            ]
+            for thread in threads:
+                thread.start()
+            while len(running()) < 2:
+                time.sleep(0.02)
+            assert len(kill("*", "both")) == 2
+            for thread in threads:
+                thread.join()
+        assert [result.outcome for result in results] == [Outcome.KILLED, Outcome.KILLED]
+
+
+class TestKillSwitch:
+    """Nothing runs while it is on."""
+
+    def test_ends_and_refuses(self, elsewhere: subprocess.Popen[bytes]) -> None:
+        """Within a second, in every process; until it is off."""
+        started = time.monotonic()
+        killswitch.turn_on("a test")
+        assert elsewhere.stdout is not None
+        assert b"the kill switch is on: a test" in elsewhere.stdout.readline()
+        assert time.monotonic() - started < 5
+        with Sandbox() as jar, Pool(size=1) as pool, Session() as session:
+            for attempt in (lambda: jar.run("1"), lambda: pool.run("1"), lambda: session.run("1")):
+                with pytest.raises(KillSwitchError, match="a test"):
+                    attempt()
+            assert killswitch.turn_off()
+            assert jar.run("1").ok
+            assert pool.run("1").ok
+            assert session.run("1").ok
+        assert not killswitch.turn_off()
+
+    @pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"{", b"[1]"], ids=repr)
+    def test_a_file_of_someone_elses(self, content: bytes) -> None:
+        """Whatever is in it."""
+        path = Path(killswitch.path())
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        with Sandbox() as jar, pytest.raises(KillSwitchError):
+            jar.run("1")
+
+    def test_the_variable(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        """A word, or the path of a file."""
+        for value, on in (("", False), ("0", False), ("1", True), (str(tmp_path / "stop"), False)):
+            monkeypatch.setenv("BELLJAR_KILLSWITCH", value)
+            assert bool(killswitch.why()) is on, value
+        (tmp_path / "stop").touch()
+        assert killswitch.why()
+
+
+def test_sigkill_in_every_phase() -> None:
+    """Whenever belljar is killed, the log is in order, and says of each run at least that it was created."""
+    code = "from belljar import run\nimport sys\nwhile True: run('print(1)')"
+    for number in range(6):
+        process = subprocess.Popen([sys.executable, "-c", code])
+        time.sleep(0.3 + number * 0.07)
+        process.kill()
+        process.wait()
+    assert verify(directory()).ok
+    audit_log().append({"event": "after"})
+    verdict = verify(directory())
+    assert verdict.ok, verdict
+    runs: dict[str, list[str]] = {}
+    for record in records(directory()):
+        if "run" in record:
+            runs.setdefault(record["run"], []).append(record["event"])
+    assert runs
+    assert all(events[0] == "created" for events in runs.values())
+
+
+def test_results_are_recorded_before_they_are_returned() -> None:
+    """Who has a result can find its end in the log."""
+    with Sandbox() as jar:
+        for event in jar.stream("1"):
+            if isinstance(event, Finished):
+                assert "finished" in told(event.result.run_id)

@@ -39,18 +39,25 @@ def _end_if_abandoned(pid: int, wanted: bytes, first_uid: int) -> None:
     owner = os.stat(f"/proc/{pid}").st_uid
     if owner != os.geteuid() and not (os.geteuid() == 0 and owner >= first_uid):
         return
-    with open(f"/proc/{pid}/cmdline", "rb") as file:
-        if file.read(len(wanted) + 1) != wanted:
-            return
+    if not _was_started_by(pid, wanted):
+        return
     handle = os.pidfd_open(pid)  # from here on it can't be another one with the same number
     try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            same = file.read(len(wanted) + 1) == wanted
+        same = _was_started_by(pid, wanted)
         parent = _parent(str(pid))
         if same and _name(parent) not in _PARENTS and _parent(str(pid)) == parent:
             signal.pidfd_send_signal(handle, signal.SIGKILL)
     finally:
         os.close(handle)
+
+
+def _was_started_by(pid: int, command: bytes) -> bool:
+    """Whether the process has this command. Asked of every process: without a file object it takes a third."""
+    descriptor = os.open(f"/proc/{pid}/cmdline", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, len(command) + 1) == command
+    finally:
+        os.close(descriptor)
 
 
 def _name(pid: int) -> str:

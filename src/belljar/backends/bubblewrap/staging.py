@@ -106,7 +106,10 @@ def _write(path: str, text: str) -> None:
 
 def _bring_sources(sources: tuple[Source, ...], staged: Staged) -> None:
     """Copy the mounts first, then cover /sys: nothing that the policy names is hidden by the stage itself."""
-    trees = [_tree(source, staged) for source in sources]
+    namespaces: dict[tuple[int, int], int] = {}
+    trees = [_tree(source, staged, namespaces) for source in sources]
+    for namespace in namespaces.values():
+        os.close(namespace)
     kernel.mount("belljar", layout.STAGE, "tmpfs", QUIET, "mode=755,size=1m")
     for directory in (layout.SOURCES, layout.TRUSTED, layout.DATA):
         os.mkdir(directory)
@@ -120,7 +123,7 @@ def _bring_sources(sources: tuple[Source, ...], staged: Staged) -> None:
         os.close(tree)
 
 
-def _tree(source: Source, staged: Staged) -> int:
+def _tree(source: Source, staged: Staged, namespaces: dict[tuple[int, int], int]) -> int:
     try:
         tree = kernel.open_tree(source.path, recursive=source.recursive)
     except OSError as error:
@@ -129,22 +132,25 @@ def _tree(source: Source, staged: Staged) -> int:
         else:
             raise SandboxUnavailableError(f"can't mount {source.path}: {error.strerror}") from error
     if source.idmap and os.geteuid() == 0:
-        _map_owner(tree, source.path, staged)
+        _map_owner(tree, source.path, staged, namespaces)
     return tree
 
 
-def _map_owner(tree: int, path: str, staged: Staged) -> None:
-    """Show what the source's owner owns as the jar's user's own, so that mode 0600 and 0700 read as they do outside."""
+def _map_owner(tree: int, path: str, staged: Staged, namespaces: dict[tuple[int, int], int]) -> None:
+    """Show what the source's owner owns as the jar's user's own, so that mode 0600 and 0700 read as they do outside.
+
+    Sources of one owner share the namespace that has the table, since making one takes a fork.
+    """
     status = os.fstat(tree)
-    namespace = _mapping_namespace(status.st_uid, status.st_gid, staged.kernel_uid)
+    owner = (status.st_uid, status.st_gid)
+    if owner not in namespaces:
+        namespaces[owner] = _mapping_namespace(*owner, staged.kernel_uid)
     try:
-        kernel.idmap(tree, namespace)
+        kernel.idmap(tree, namespaces[owner])
     except OSError as error:
         if status.st_mode & 0o005 != 0o005:  # else the jar's user can read it as anyone can
             lost = f"{path}: its file system can't map owners ({error.strerror}); closed files stay closed"
             staged.shortfalls.append(("fs.mounts", lost))
-    finally:
-        os.close(namespace)
 
 
 def _mapping_namespace(uid: int, gid: int, kernel_uid: int) -> int:

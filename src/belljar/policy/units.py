@@ -33,7 +33,7 @@ def plain(text: str) -> bool | int | float | str | None:
     """The value of an unquoted scalar."""
     if text in _WORDS:
         return _WORDS[text]
-    if len(text) > _LONGEST_NUMBER or _LEADING_ZERO.match(text):
+    if len(text) > _LONGEST_NUMBER or text[0] not in "+-.0123456789" or _LEADING_ZERO.match(text):
         return text
     if _INTEGER.match(text):
         return int(text)

@@ -142,6 +142,19 @@ def test_another_owner(package: Path, bundle: Path, python: Callable[..., str]) 
     assert bundles(package) == []
 
 
+def test_it_can_not_be_written(package: Path, python: Callable[..., str]) -> None:
+    """Then nothing is made, and nothing is left."""
+    python("from belljar.cli import bundle")
+    (package / "__pycache__").rename(package / "kept")
+    (package / "__pycache__").write_text("in the way")
+    python("from belljar.cli import bundle; bundle._made = lambda: 1 / 0; bundle.keep(None)")
+    (package / "__pycache__").unlink()
+    (package / "kept").rename(package / "__pycache__")
+    code = "from belljar.cli import bundle\ndef fail():\n    raise OSError\nbundle._made = fail; bundle.keep(None)"
+    python(code)
+    assert bundles(package) == []
+
+
 @pytest.mark.parametrize("variable", ["PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"])
 def test_where_python_keeps_no_bytecode(
     variable: str, package: Path, python: Callable[..., str], tmp_path: Path

@@ -110,19 +110,19 @@ def keep(used: Bundle | None) -> None:
     if (used is not None and not used.stale) or sys.dont_write_bytecode or sys.pycache_prefix is not None:
         return
     own = f"{path()}.{os.getpid()}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         if os.stat(PACKAGE).st_uid != os.geteuid():
             return
-        content = _made()
-        descriptor = os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-        try:
-            with open(descriptor, "wb") as file:
-                file.write(content)
-            os.replace(own, path())
-        except OSError:
-            os.unlink(own)
+        descriptor = os.open(own, flags, 0o644)  # first: where it can't be written it need not be made, in every run
+    except OSError:
+        return
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(_made())
+        os.replace(own, path())
     except (OSError, ImportError, SyntaxError, ValueError):
-        return  # the next run is as slow as this one
+        os.unlink(own)  # the next run is as slow as this one
 
 
 def _made() -> bytes:

@@ -121,7 +121,7 @@ def keep(used: Bundle | None) -> None:
         with open(descriptor, "wb") as file:
             file.write(_made())
         os.replace(own, path())
-    except (OSError, ImportError, SyntaxError, ValueError):
+    except (OSError, ImportError, SyntaxError, ValueError, KeyboardInterrupt):
         os.unlink(own)  # the next run is as slow as this one
 
 

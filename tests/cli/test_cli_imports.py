@@ -34,7 +34,7 @@ OF_THE_LAUNCHER = {
     "selectors",
     "struct",
 }
-"""What the launcher has besides: system calls, deny globs, an event loop."""
+"""What the launcher has besides: system calls, an event loop."""
 
 OWN = {
     "belljar", *(f"belljar.audit{name}" for name in ("", ".chain", ".killswitch", ".log", ".state", ".stored")),

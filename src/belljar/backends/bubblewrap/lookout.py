@@ -11,7 +11,9 @@ import ctypes
 import os
 import struct
 
-from belljar.backends.bubblewrap.whiteout import Whiteouts
+TYPE_CHECKING = False  # see policy/records.py
+if TYPE_CHECKING:
+    from belljar.backends.bubblewrap.whiteout import Whiteouts
 
 _CREATE, _MOVED_TO, _OVERFLOW, _IGNORED = 0x100, 0x80, 0x4000, 0x8000
 _ONLY_DIRECTORIES, _NO_FOLLOW, _EXCLUDE_UNLINKED = 0x01000000, 0x02000000, 0x04000000

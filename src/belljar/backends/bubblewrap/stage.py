@@ -22,12 +22,11 @@ from belljar.backends import sockets as socket
 from belljar.backends.bubblewrap import layout, staging, wire
 from belljar.backends.bubblewrap.jar_root import write_all
 from belljar.backends.bubblewrap.lifeline import end_with
-from belljar.backends.bubblewrap.lookout import Lookout
 from belljar.backends.bubblewrap.orphans import end_orphans
 from belljar.backends.bubblewrap.running import JarSpec, Run, import_network
 from belljar.backends.bubblewrap.stageplan import StagePlan
 from belljar.backends.bubblewrap.tree import remove_in_place
-from belljar.backends.bubblewrap.views import open_inside
+from belljar.backends.bubblewrap.views import import_denying, open_inside
 from belljar.errors import BelljarError, PolicyError, PrerequisiteError, SandboxUnavailableError
 from belljar.guest.tree import remove_tree
 from belljar.limits.groups import JarGroup, RunGroup
@@ -35,6 +34,8 @@ from belljar.limits.groups import JarGroup, RunGroup
 TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
     from typing import NoReturn
+
+    from belljar.backends.bubblewrap.lookout import Lookout
 
 _SAMPLE_SECONDS = 0.01
 _SERVE_SECONDS = 60.0
@@ -54,6 +55,8 @@ def main(
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
         if plan.network or plan.publishes:
             import_network()
+        if any(view.source is not None for view in plan.views):
+            import_denying()
         _kind(plan)(control, plan, group, kernel_uid, launcher).serve()
     except BelljarError as error:
         _answer(control, {"error": _fault(error), "message": error.message, "hint": error.hint})
@@ -129,6 +132,8 @@ class Stage:
         self._copied, self._covered = staged.copied, staged.covered
         self._views = [open_inside(view.jar_path) for view in self._plan.views]
         if staged.whiteouts:
+            from belljar.backends.bubblewrap.lookout import Lookout
+
             self._lookout = Lookout(staged.whiteouts)
             self._covers_everything = self._lookout.covers_everything()
             if not self._lookout.complete:

@@ -16,13 +16,22 @@ from belljar.backends import kernel
 from belljar.backends.bubblewrap import layout
 from belljar.backends.bubblewrap.jar_root import CLOSED, create, write_all
 from belljar.backends.bubblewrap.stageplan import StagePlan, View, ViewKind
-from belljar.backends.bubblewrap.whiteout import Whiteouts, names_to_deny
-from belljar.backends.denied_walk import Denied, find_denied
 from belljar.errors import SandboxUnavailableError
-from belljar.policy.globs import DenyGlobs
+
+TYPE_CHECKING = False  # see policy/records.py
+if TYPE_CHECKING:
+    from belljar.backends.bubblewrap.whiteout import Whiteouts
+    from belljar.backends.denied_walk import Denied
+    from belljar.policy.globs import DenyGlobs
 
 QUIET = kernel.MS_NOSUID | kernel.MS_NODEV
 _MAX_LIVE_MASKS = 500
+
+
+def import_denying() -> None:
+    """What views of the host's directories need, for a stage that can import nothing later."""
+    import belljar.backends.bubblewrap.lookout
+    import belljar.backends.bubblewrap.whiteout  # noqa: F401
 
 
 class Staged:
@@ -92,10 +101,18 @@ def _mount_point(view: View, *, directory: bool = True) -> Iterator[str]:
         os.close(found)
 
 
+def _globs(view: View, plan: StagePlan, host_path: str) -> DenyGlobs:
+    from belljar.policy.globs import DenyGlobs
+
+    return DenyGlobs(plan.deny_globs).within(host_path, view.jar_path)
+
+
 def _make_directory_view(index: int, view: View, target: str, plan: StagePlan, staged: Staged) -> None:
+    from belljar.backends.denied_walk import find_denied
+
     assert view.source is not None
     root, host_path = layout.source(view.source), plan.sources[view.source].path
-    globs = DenyGlobs(plan.deny_globs).within(host_path, view.jar_path)
+    globs = _globs(view, plan, host_path)
     try:
         found = find_denied(root, host_path, view.jar_path, globs)
     except OSError as error:
@@ -126,9 +143,11 @@ def _plain_directory(index: int) -> str:
 
 
 def _lower_layers(index: int, view: View, plan: StagePlan, found: Denied, staged: Staged) -> list[str]:
+    from belljar.backends.bubblewrap.whiteout import Whiteouts, names_to_deny
+
     assert view.source is not None
     root, host_path = layout.source(view.source), plan.sources[view.source].path
-    globs = DenyGlobs(plan.deny_globs).within(host_path, view.jar_path)
+    globs = _globs(view, plan, host_path)
     if not found.paths and not globs.has_wildcards() and not names_to_deny(globs):
         return [root]
     layer = f"{layout.MASKS}/{index}"
@@ -226,7 +245,7 @@ def _copy(index: int, view: View, plan: StagePlan, found: Denied, staged: Staged
     """For a snapshot, or copy-on-write without overlayfs. Bounded by the quota that the copy is written to."""
     assert view.source is not None
     destination, host_path = _plain_directory(index), plan.sources[view.source].path
-    globs = DenyGlobs(plan.deny_globs).within(host_path, view.jar_path)
+    globs = _globs(view, plan, host_path)
     denied = set(found.paths)
     root = os.open(layout.source(view.source), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

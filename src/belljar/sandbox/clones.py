@@ -107,14 +107,18 @@ class Clones:
                     from belljar.sandbox.artifacts import save
 
                     save(process.workspace, [artifact.path for artifact in result.artifacts], work.artifacts)
+                handle.ended()
+                self._running.discard(process)
+                self._jars.bury(process)
                 yield Finished(result)
                 return
             except JarGoneError:  # it died before it had begun: another one gets the run
                 continue
             finally:
-                handle.ended()
-                self._running.discard(process)
-                process.close()
+                if process in self._running:  # else it has ended, and is let go of when nobody waits
+                    handle.ended()
+                    self._running.discard(process)
+                    process.close()
 
     def _started(self, handle: Handle, run_id: str, work: Work, files: Mapping[str, bytes]) -> PooledProcess | End:
         """The run, in a jar; or its end, if it came to none. A jar that died while it waited is no reason to fail."""
@@ -185,7 +189,7 @@ def _usable(name: str) -> str:
 
 def _made(workspace: int, given: Mapping[str, bytes]) -> tuple[Artifact, ...]:
     """The files that the run made, or that it was given and changed."""
-    if workspace < 0:
+    if not os.listdir(workspace):
         return ()
     made = [
         Artifact(entry.path, entry.size)

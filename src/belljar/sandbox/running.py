@@ -39,34 +39,29 @@ class Watch:
 
     def events(self) -> Iterator[Output]:
         """Output as it is produced, until every process is gone and every byte is read."""
-        names: dict[int, Literal["stdout", "stderr", "end"]] = {
-            self.process.stdout: "stdout",
-            self.process.stderr: "stderr",
-            self.process.fileno(): "end",
-        }
-        loop = select.poll()
-        for descriptor, name in names.items():
-            loop.register(descriptor, select.POLLIN)
-            if name != "end":
-                os.set_blocking(descriptor, False)
+        streams: dict[int, Literal["stdout", "stderr"]] = {self.process.stdout: "stdout", self.process.stderr: "stderr"}
+        poll = select.poll()
+        for descriptor in streams:
+            os.set_blocking(descriptor, False)
+            poll.register(descriptor, select.POLLIN)
+        end = self.process.fileno()
+        poll.register(end, select.POLLIN)
         patience = None
-        while ready := loop.poll(patience):
+        while ready := poll.poll(patience):
             for descriptor, _events in ready:
-                name = names[descriptor]
-                if name == "end":
+                if descriptor == end:
                     # Every process is gone, so all that was written is in the pipes. They need not be closed: the
                     # code may have handed them to another run of the Sandbox.
-                    loop.unregister(descriptor)
-                    del names[descriptor]
+                    poll.unregister(end)
                     patience = 0
                 elif (data := _read(descriptor)) is None:
                     continue
                 elif not data:
-                    loop.unregister(descriptor)
-                    del names[descriptor]
-                elif kept := self._keep(name, data):
-                    yield Output(name, kept)
-            if not names or (patience == 0 and self.truncated):
+                    poll.unregister(descriptor)
+                    del streams[descriptor]
+                elif kept := self._keep(streams[descriptor], data):
+                    yield Output(streams[descriptor], kept)
+            if patience == 0 and (self.truncated or not streams):
                 break
 
     def _keep(self, stream: Literal["stdout", "stderr"], data: bytes) -> bytes:

@@ -50,6 +50,10 @@ class BubblewrapPool(BubblewrapJar):
     def _told(self, error: BelljarError) -> BelljarError:
         return self.last_words() if is_gone(error) else error
 
+    def bury(self, process: PooledProcess) -> None:
+        """It has ended: let go of it, soon, off the caller's path."""
+        self._shelf.bury(process)
+
     def statistics(self) -> dict[str, int]:
         """How many jars wait, how many runs wait for one, and how many zygotes there have been."""
         answer, _descriptors = self._ask({"do": "statistics"})

@@ -14,6 +14,7 @@ import socket
 import struct
 import time
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Protocol
 
 from belljar.backends.bubblewrap import wire
@@ -79,7 +80,7 @@ class PooledProcess(BubblewrapProcess):
             os.close(errors_inside)
         self._started = time.monotonic()
         with contextlib.suppress(OSError):  # then the stage is gone, and that is heard of
-            wire.send(self._events, {"begin": timeout_seconds})
+            self._events.send(_begun(timeout_seconds))
 
     def _send(self, body: bytes, descriptors: list[int]) -> None:
         try:
@@ -219,6 +220,12 @@ def _packed(code: bytes, name: str, arguments: Sequence[str], files: Mapping[str
         words += (path, str(len(content)))
     head = "\0".join((*words, "")).encode("utf-8", "surrogateescape")
     return b"".join((b"%10d" % len(head), head, *files.values(), code))
+
+
+@cache
+def _begun(timeout_seconds: float) -> bytes:
+    """What the stage is told, of which every run of a pool has the same."""
+    return wire.packed({"begin": timeout_seconds})
 
 
 def _has_word(events: socket.socket) -> bool:

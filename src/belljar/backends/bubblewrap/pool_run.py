@@ -127,9 +127,15 @@ class PoolRun(Run):
             with contextlib.suppress(OSError):
                 self.gate.shutdown(socket.SHUT_RDWR)
 
-    def collect(self) -> wire.Message:
+    @property
+    def quiet(self) -> bool:
+        """Whether the host knows all about it that there is to know, if its pid 1 has told it of the end."""
+        noted = self.observer is not None and bool(self.observer.report())
+        return self.group is not None and self.spec.memory_group and not self.ended_by and not noted
+
+    def collect(self, *, briefly: bool = False) -> wire.Message:
         """What was used, and how it ended, as far as it is known here: what its pid 1 said, only the host heard."""
-        counted = self.group.usage() if self.group else {}
+        counted = self.group.usage() if self.group and not briefly else {}
         return {
             "exit_code": 128 + signal.SIGKILL,
             "code_status": int(signal.SIGKILL),

@@ -73,6 +73,7 @@ class Shelf:
         self._lock = threading.Lock()
         self._jars: deque[PooledProcess] = deque()
         self._waiting: deque[Waiter] = deque()
+        self._ended: deque[PooledProcess] = deque()
         self._zygote = (0, -1)
         """Of the process that jars come from: its number, and a descriptor that says when it is dead."""
         self._why: BelljarError | None = None
@@ -107,6 +108,13 @@ class Shelf:
             waiter.wake()
             self._tell_queued()
 
+    def bury(self, process: PooledProcess) -> None:
+        """Let go of a run that has ended, in the shelf's thread: a jar in its place will be offered in a moment."""
+        if self._why is None:
+            self._ended.append(process)
+        else:
+            process.close()
+
     def close(self, why: str) -> None:
         """Nobody gets anything any more."""
         self._stop(SandboxUnavailableError(why))
@@ -114,6 +122,7 @@ class Shelf:
             self._offers.shutdown(socket.SHUT_RDWR)
         if self._thread is not threading.current_thread():
             self._thread.join()
+            self._let_go()
 
     def _tell_queued(self) -> None:
         with contextlib.suppress(OSError):
@@ -140,11 +149,17 @@ class Shelf:
             if received is None:
                 break
             self._heard(*received)
+            self._let_go()
         self._stop(None)
+        self._let_go()
         self._offers.close()
         if self._zygote[1] >= 0:
             os.close(self._zygote[1])
             self._zygote = (0, -1)
+
+    def _let_go(self) -> None:
+        while self._ended:
+            self._ended.popleft().close()
 
     def _heard(self, message: wire.Message, descriptors: list[int]) -> None:
         if "lent" in message:

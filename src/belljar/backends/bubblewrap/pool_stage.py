@@ -322,10 +322,11 @@ class PoolStage(Stage):
                 self._obey(run, received)
             if run.ended_by == LAUNCHER_DIED:  # then the end of the file says it: the run has no result
                 return
+            briefly = run.quiet
             if run.started and not run.ended_by and not (run.group and run.group.oom_kills()):
                 run.kill("internal")
                 run.problems = ["the jar's first process was killed, or the interpreter that it came from"]
-            _tell(host, run.collect())
+            _tell(host, run.collect(briefly=briefly and run.ended_by == "internal"))
 
     def _remove_traces(self, name: str, group: RunGroup | None) -> None:
         """A jar has no files of the stage's; but if its group can't be removed, something of it may be left."""

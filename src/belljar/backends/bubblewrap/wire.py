@@ -55,6 +55,11 @@ def send(end: socket.socket, message: Message, descriptors: tuple[int, ...] = ()
         os.close(spill)
 
 
+def packed(message: Message) -> bytes:
+    """A short message as it is sent, without descriptors: for one that is sent again and again."""
+    return b"J" + json.dumps(message, separators=(",", ":")).encode()
+
+
 def _send_packet(end: socket.socket, body: bytes, descriptors: tuple[int, ...], *, spilled: bool = False) -> None:
     packet = (b"S" if spilled else b"J") + body
     ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, packed(descriptors))] if descriptors else []

@@ -118,7 +118,7 @@ class Clones:
                 if process in self._running:  # else it has ended, and is let go of when nobody waits
                     handle.ended()
                     self._running.discard(process)
-                    process.close()
+                    self._let_go(process)
 
     def _started(self, handle: Handle, run_id: str, work: Work, files: Mapping[str, bytes]) -> PooledProcess | End:
         """The run, in a jar; or its end, if it came to none. A jar that died while it waited is no reason to fail."""
@@ -129,18 +129,23 @@ class Clones:
                     return jar
                 try:
                     if (network := _network(jar)) and (end := network.begin(run_id)):
-                        jar.close()
+                        self._let_go(jar)
                         return end
                     timeout = self._policy.proc.timeout_seconds
                     jar.start(work.code, _usable(work.name), work.arguments, files, given, timeout)
                 except JarGoneError:
-                    jar.close()
+                    self._let_go(jar)
                 except BaseException:
-                    jar.close()
+                    self._let_go(jar)
                     raise
                 else:
                     self._running.add(jar)
                     return jar
+
+    def _let_go(self, process: PooledProcess) -> None:
+        """At once: if there is still something of it, that is ended."""
+        process.close()
+        self._jars.bury(process)
 
     def _result(  # noqa: PLR0917 - what a result is made of
         self,

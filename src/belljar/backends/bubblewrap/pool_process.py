@@ -49,6 +49,7 @@ class PooledProcess(BubblewrapProcess):
         super().__init__(-1, -1, socket.socket(fileno=events), pool)
         self.gate = socket.socket(fileno=gate)
         self.prepared: Prepared | None = None
+        self.name: str = message["run"]
         self.generation: int = message["zygote"]
         self._counters = [Counter(*counter) for counter in message["counters"]]
         self._counted: bool = message["counted"]

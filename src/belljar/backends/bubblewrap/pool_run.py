@@ -90,7 +90,7 @@ class PoolRun(Run):
                     roles = [[listener.role, listener.port] for listener in self.listeners]
                     wire.send(ours, {"listeners": roles}, tuple(listener.descriptor for listener in self.listeners))
                 counted = self.group is not None and self.spec.memory_group
-                message = {"zygote": self.generation, "counters": counters, "counted": counted}
+                message = {"run": self.name, "zygote": self.generation, "counters": counters, "counted": counted}
                 wire.send(offers, {"lent": message}, (self.gate.fileno(), theirs.fileno(), self.workspace, *opened))
         except BaseException:
             ours.close()

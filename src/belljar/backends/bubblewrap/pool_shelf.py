@@ -73,7 +73,11 @@ class Shelf:
         self._lock = threading.Lock()
         self._jars: deque[PooledProcess] = deque()
         self._waiting: deque[Waiter] = deque()
-        self._ended: deque[PooledProcess] = deque()
+        self._ended: dict[str, PooledProcess] = {}
+        """Those that are done with, as long as the stage has not said that they are gone."""
+        self._gone: set[str] = set()
+        """And those that are gone, and not done with yet."""
+        self._stopped = False
         self._zygote = (0, -1)
         """Of the process that jars come from: its number, and a descriptor that says when it is dead."""
         self._why: BelljarError | None = None
@@ -92,7 +96,7 @@ class Shelf:
                 jar = self._jars.popleft()
                 if self._is_alive(jar):
                     return jar
-                jar.close()
+                self._drop(jar)
             if self._why is not None:
                 raise self._why
             waiter = Waiter(self)
@@ -109,11 +113,13 @@ class Shelf:
             self._tell_queued()
 
     def bury(self, process: PooledProcess) -> None:
-        """Let go of a run that has ended, in the shelf's thread: a jar in its place will be offered in a moment."""
-        if self._why is None:
-            self._ended.append(process)
-        else:
-            process.close()
+        """Let go of a run that has ended: in the shelf's thread, when the stage has seen that nothing is left of it."""
+        with self._lock:
+            if not self._stopped and process.name not in self._gone:
+                self._ended[process.name] = process
+                return
+            self._gone.discard(process.name)
+        process.close()
 
     def close(self, why: str) -> None:
         """Nobody gets anything any more."""
@@ -122,7 +128,6 @@ class Shelf:
             self._offers.shutdown(socket.SHUT_RDWR)
         if self._thread is not threading.current_thread():
             self._thread.join()
-            self._let_go()
 
     def _tell_queued(self) -> None:
         with contextlib.suppress(OSError):
@@ -149,17 +154,20 @@ class Shelf:
             if received is None:
                 break
             self._heard(*received)
-            self._let_go()
         self._stop(None)
-        self._let_go()
         self._offers.close()
         if self._zygote[1] >= 0:
             os.close(self._zygote[1])
             self._zygote = (0, -1)
 
-    def _let_go(self) -> None:
-        while self._ended:
-            self._ended.popleft().close()
+    def _let_go(self, name: str) -> None:
+        """Nothing is left of it, the stage says."""
+        with self._lock:
+            ended = self._ended.pop(name, None)
+            if ended is None:
+                self._gone.add(name)
+        if ended is not None:
+            ended.close()
 
     def _heard(self, message: wire.Message, descriptors: list[int]) -> None:
         if "lent" in message:
@@ -167,6 +175,8 @@ class Shelf:
             if self._prepare is not None:
                 self._prepare(jar)
             self._put(jar)
+        elif "gone" in message:
+            self._let_go(message["gone"])
         elif "zygote" in message:
             self._renew(message["zygote"], descriptors[0])
         elif "refused" in message:
@@ -177,7 +187,7 @@ class Shelf:
     def _put(self, jar: PooledProcess) -> None:
         with self._lock:
             if not self._is_alive(jar):
-                jar.close()
+                self._drop(jar)
             elif self._waiting:
                 waiter = self._waiting.popleft()
                 waiter.jar = jar
@@ -192,9 +202,16 @@ class Shelf:
             if self._zygote[1] >= 0:
                 os.close(self._zygote[1])
             self._zygote = number, descriptor
-            dead, self._jars = self._jars, deque()
-        for jar in dead:
-            jar.close()
+            while self._jars:
+                self._drop(self._jars.popleft())
+
+    def _drop(self, jar: PooledProcess) -> None:
+        """It is of no use any more."""
+        jar.close()
+        if jar.name in self._gone:
+            self._gone.discard(jar.name)
+        else:
+            self._ended[jar.name] = jar
 
     def _refuse(self, message: wire.Message) -> None:
         """A jar does not hold: whoever waits for it is told so, and gets none."""
@@ -214,8 +231,11 @@ class Shelf:
         """The stage is gone, or the pool closed."""
         with self._lock:
             self._why = self._why or why or _GoneError()
+            self._stopped = True
             self._wake_all()
-            jars, self._jars = self._jars, deque()
+            jars = [*self._jars, *self._ended.values()]
+            self._jars.clear()
+            self._ended.clear()
         for jar in jars:
             jar.close()
 

@@ -7,6 +7,7 @@ the host ahead of time, so that a run has no need of the stage to begin.
     stage ── a jar's sockets, its directory, what counts it ──▶ host    (the socket of offers)
     host  ── "begin", or why to end it ──▶ stage                        (a socket for each jar)
     stage ── that something was noted; how it ended ──▶ host
+    stage ── that nothing is left of it ──▶ host                        (the socket of offers)
 """
 
 from __future__ import annotations
@@ -298,6 +299,7 @@ class PoolStage(Stage):
         del self._runs[run.name]
         if run in self._ready:
             self._ready.remove(run)
+        lent = run.name in self._hosts
         self._answer(run)
         self._lent.discard(run)
         self._busy.discard(run)
@@ -307,6 +309,8 @@ class PoolStage(Stage):
                 self._forget(watched)
         run.close()
         self._remove_traces(run.name, run.group)
+        if lent:
+            self._offer({"gone": run.name})
         self._refill()
 
     def _answer(self, run: PoolRun) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from belljar import Pool, RunResult, SandboxUnavailableError
 from belljar.backends.bubblewrap.client import LAUNCHER
+from belljar.errors import UsageError
 from belljar.sandbox.result import Outcome
 
 pytestmark = pytest.mark.backend("bubblewrap")
@@ -176,6 +177,24 @@ def test_a_pool_that_is_lost_ends() -> None:
     del pool
     gc.collect()
     assert wait_for(lambda: not named("belljar-stage") & stages)
+
+
+def test_a_pool_is_not_a_forked_childs(pool: Pool) -> None:
+    """Both would give code to the same jars; the parent's is none the worse."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            pool.run("print('child')")
+        except UsageError as error:
+            os.write(writer, str(error).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writer)
+    with open(reader) as file:
+        assert "another process's" in file.read()
+    assert told(pool.run("print('parent')")) == "parent\n"
 
 
 def test_the_runs_module_names_are_its_own(pool: Pool) -> None:

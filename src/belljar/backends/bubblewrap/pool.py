@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import weakref
 from collections.abc import Callable
@@ -24,6 +25,7 @@ class BubblewrapPool(BubblewrapJar):
         self, control: socket.socket, answer: wire.Message, *, helpers: int, prepare: Prepare | None = None
     ) -> None:
         super().__init__(control, answer)
+        self._owner = os.getpid()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             wire.send(control, {"do": "lend"}, (theirs.fileno(),))
@@ -33,6 +35,8 @@ class BubblewrapPool(BubblewrapJar):
         """A jar for one run, or how the run ended for which there is none. Any thread may call."""
         if self._control.fileno() < 0:
             raise UsageError("this Pool is closed")
+        if os.getpid() != self._owner:  # both would give code to the same jars
+            raise UsageError("this Pool is another process's, which forked this one", hint="open a Pool here")
         try:
             found = self._shelf.take()
         except BelljarError as error:

@@ -58,6 +58,10 @@ class Served:
         """Every event of what was decided until now was delivered before this returns."""
         self._proxy.tell_run(self._run_id)
 
+    def end(self) -> None:
+        """Have its listeners and connections stopped; `close` waits for that."""
+        self._proxy.end_run(self._run_id)
+
     def close(self) -> None:
         """Stop its listeners and connections. Every event of the run was delivered before this returns."""
         self._proxy.close_run(self._run_id)
@@ -78,6 +82,7 @@ class _Run:
         self.ended = threading.Event()
         self.told = threading.Event()
         self.failure = ""
+        self.ending = False
         self.at: socket.socket | None = None
         """The end of the process that serves it."""
 
@@ -220,23 +225,29 @@ class ProxyClient:
                 self._send({"op": "tell", "run": run_id})
         run.told.wait(_ANSWER_SECONDS)
 
-    def close_run(self, run_id: str) -> None:
-        """End a run at the proxy. Nothing happens when it has ended."""
+    def end_run(self, run_id: str) -> _Run | None:
+        """End a run at the proxy, which answers when it has. Nothing happens when it has ended."""
         with self._lock:
             run = self._runs.get(run_id)
-            if run is None:
-                return
-            if not run.ended.is_set():
+            if run is not None and not run.ending and not run.ended.is_set():
+                run.ending = True
                 with contextlib.suppress(SandboxUnavailableError):
                     self._send({"op": "close", "run": run_id})
-        run.ended.wait(_ANSWER_SECONDS)
-        with self._lock:
-            self._runs.pop(run_id, None)
+            return run
+
+    def close_run(self, run_id: str) -> None:
+        """End a run at the proxy, and wait until it has told everything."""
+        run = self.end_run(run_id)
+        if run is not None:
+            run.ended.wait(_ANSWER_SECONDS)
+            with self._lock:
+                self._runs.pop(run_id, None)
 
     def abandon_run(self, run_id: str) -> None:
         """End a run at the proxy, without waiting for it."""
         with self._lock:
-            if self._runs.pop(run_id, None) is not None:
+            run = self._runs.pop(run_id, None)
+            if run is not None and not run.ending:
                 with contextlib.suppress(SandboxUnavailableError):
                     self._send({"op": "close", "run": run_id})
 

@@ -97,11 +97,13 @@ class Clones:
                 handle.started(process)
                 watch = Watch(process, self._policy.proc.output_bytes)
                 yield from watch.events()
+                if network:
+                    network.end()
                 end = process.end()
+                artifacts = _made(process.workspace, files)
                 if network:
                     network.close()
                     end = network.judged(end)
-                artifacts = _made(process.workspace, files)
                 result = self._result(watch, end, run_id, started, artifacts, network)
                 if work.artifacts is not None and result.artifacts:
                     from belljar.sandbox.artifacts import save

@@ -196,6 +196,11 @@ class Traffic:
             self.served.abandon()
             self.served = None
 
+    def end(self) -> None:
+        """The run is over: the proxy may begin to end its connections, and to tell. `close` waits for that."""
+        if self.served is not None:
+            self.served.end()
+
     def close(self) -> None:
         """The run is over: no connection of its is left, and every decision has been told."""
         if self.served is not None:

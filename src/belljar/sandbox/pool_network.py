@@ -78,6 +78,10 @@ class JarNetwork:
         """The run's end, by what the network knows of it."""
         return self._network.judged(end)
 
+    def end(self) -> None:
+        """The code has ended: the proxy looks once more at what it tried, while its end is read here."""
+        self._network.end()
+
     def close(self) -> None:
         """The code has ended: every decision has been told."""
         self._network.close()

@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 
 from belljar.audit.chain import BrokenRecordError, decode
-from belljar.audit.log import AuditLog, Head, day_files, read_head
+from belljar.audit.log import AuditLog, Head, day_files, directory, read_head, record
 from belljar.audit.reading import matches, records
+from belljar.audit.retention import prune
 from belljar.audit.verify import verify
-from belljar.errors import AuditError
+from belljar.errors import AuditError, UsageError
 
 WRITER = """
 import os, sys
@@ -56,8 +57,8 @@ class TestChain:
         """Each has the digest of the one before."""
         write(tmp_path, 3)
         found = list(records(str(tmp_path)))
-        assert [(record["seq"], record["number"]) for record in found] == [(1, 0), (2, 1), (3, 2)]
-        assert [record["prev"] for record in found[1:]] == [record["digest"] for record in found[:-1]]
+        assert [(one["seq"], one["number"]) for one in found] == [(1, 0), (2, 1), (3, 2)]
+        assert [one["prev"] for one in found[1:]] == [one["digest"] for one in found[:-1]]
         verdict = verify(str(tmp_path))
         assert (verdict.ok, verdict.records, verdict.link.seq) == (True, 3, 3)
 
@@ -78,7 +79,7 @@ class TestChain:
         log.append({"event": "test", "name": text[:200_000], text[:20]: 1})
         log.append({"event": "test"})
         assert verify(str(tmp_path)).ok
-        assert [record.get("name") for record in records(str(tmp_path))][5] == text
+        assert [one.get("name") for one in records(str(tmp_path))][5] == text
 
     def test_queries(self) -> None:
         """By a member's value, members of members too."""
@@ -232,8 +233,8 @@ class TestManyWriters:
         verdict = verify(str(path))
         assert verdict.ok, verdict
         seen: dict[str, list[int]] = {}
-        for record in records(str(path)):
-            seen.setdefault(record["writer"], []).append(record["number"])
+        for one in records(str(path)):
+            seen.setdefault(one["writer"], []).append(one["number"])
         for name, count in acknowledged.items():
             numbers = seen.get(name, [])
             assert numbers == list(range(len(numbers))), "in order, none twice"
@@ -269,7 +270,7 @@ class TestUnfinished:
         (tmp_path / "head").write_bytes(head)
         AuditLog(str(tmp_path)).append({"event": "fourth"})
         assert verify(str(tmp_path)).ok
-        assert [record["event"] for record in records(str(tmp_path))][2:] == ["third", "fourth"]
+        assert [one["event"] for one in records(str(tmp_path))][2:] == ["third", "fourth"]
 
     def test_half_a_record(self, tmp_path: Path) -> None:
         """Nobody was told that it is there: it is taken back."""
@@ -296,15 +297,16 @@ def test_a_clock_that_goes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     for number in range(4):
         log.append({"event": "test", "number": number})
     assert verify(str(tmp_path)).ok
-    assert [record["number"] for record in records(str(tmp_path))] == [0, 1, 2, 3]
+    assert [one["number"] for one in records(str(tmp_path))] == [0, 1, 2, 3]
     assert day_files(str(tmp_path)) == ["2024-10-04.jsonl", "2024-10-05.jsonl", "2024-10-06.jsonl"]
 
 
 FULL = """
 import os, sys
 from belljar.audit.log import AuditLog
+from belljar.audit.retention import prune
 from belljar.audit.verify import verify
-from belljar.errors import AuditError
+from belljar.errors import AuditError, UsageError
 path = sys.argv[1]
 log = AuditLog(path)
 written = refused = 0
@@ -360,7 +362,7 @@ class TestDescriptors:
             (day_file(tmp_path) if name == "day" else tmp_path / name).unlink()
         log.append({"event": "third"})
         log.append({"event": "fourth"})
-        assert [record["event"] for record in records(str(tmp_path))][-2:] == ["third", "fourth"]
+        assert [one["event"] for one in records(str(tmp_path))][-2:] == ["third", "fourth"]
         assert verify(str(tmp_path)).ok is (names != ["day"])
 
 
@@ -387,3 +389,59 @@ def test_what_is_no_record() -> None:
         with pytest.raises(BrokenRecordError):
             decode(line)
     assert json.loads('{"a": 1}') == {"a": 1}
+
+
+class TestRetention:
+    """Old days go, and what is left can be verified."""
+
+    @pytest.fixture
+    def days(self) -> Path:
+        """A log of four days, the last of which is today."""
+        now = time.time()
+        moments = [now - 86_400 * back for back in (40, 20, 10, 0) for _ in range(3)]
+        for moment in moments:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("belljar.audit.log.time.time", lambda moment=moment: moment)
+                record("test", text="x" * 1000)
+        return Path(directory())
+
+    def test_by_age(self, days: Path) -> None:
+        """Days before that; the chain begins later, and is whole."""
+        assert len(prune(older_days=15).files) == 2
+        verdict = verify(str(days))
+        assert (verdict.ok, verdict.records) == (True, 7), verdict
+        assert [one["event"] for one in records(str(days))][-1] == "pruned"
+        assert prune(older_days=15).files == ()
+
+    def test_by_size(self, days: Path) -> None:
+        """The oldest, until the rest is small enough; never the day that is being written."""
+        prune(most_bytes=8000)
+        assert len(day_files(str(days))) == 2
+        prune(most_bytes=1)
+        assert len(day_files(str(days))) == 1
+        assert verify(str(days)).ok
+
+    def test_killed_between(self, days: Path) -> None:
+        """The anchor is there, and the files are still: in order, and the next one removes them."""
+        kept = {path: path.read_bytes() for path in days.glob("*.jsonl")}
+        prune(older_days=15)
+        for path, content in kept.items():
+            if not path.exists():
+                path.write_bytes(content)
+        assert verify(str(days)).ok
+        prune(older_days=15)
+        assert len(day_files(str(days))) == 2
+
+    def test_what_is_left_cannot_be_cut(self, days: Path) -> None:
+        """Removing the first day that is left is found."""
+        prune(older_days=15)
+        (days / day_files(str(days))[0]).unlink()
+        assert not verify(str(days)).ok
+
+    def test_a_log_that_is_not_in_order_stays(self, days: Path) -> None:
+        """Removing could hide what happened."""
+        first = days / day_files(str(days))[0]
+        first.write_bytes(first.read_bytes().replace(b"xxx", b"yyy", 1))
+        with pytest.raises(UsageError, match="nothing of it is removed"):
+            prune(older_days=15)
+        assert len(day_files(str(days))) == 4

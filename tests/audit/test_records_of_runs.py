@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -104,7 +105,7 @@ class TestEvents:
         text = "".join(path.read_text() for path in Path(directory()).glob("*.jsonl"))
         assert "hunter2" not in text
         created = next(record for record in records(directory()) if record.get("run") == result.run_id)
-        assert stored.load(stored.inputs(), created["code"]) == b"password = 'hunter2-in-the-code'"
+        assert stored.load_input(created["code"]) == b"password = 'hunter2-in-the-code'"
         (path,) = Path(stored.inputs()).iterdir()
         assert path.stat().st_mode & 0o777 == 0o600
 
@@ -200,6 +201,17 @@ def _another_version(path: Path) -> None:
     database.close()
 
 
+def test_inputs_are_found_among_others() -> None:
+    """Also after half of one, which a full disk left."""
+    first, second = stored.keep_input(b"one\n64 9\n"), stored.keep_input(b"\0" * 70_000)
+    (path,) = Path(stored.inputs()).iterdir()
+    with path.open("ab") as file:
+        file.write(b"f" * 64 + b" 999999999\nhalf")
+    assert stored.load_input(first) == b"one\n64 9\n"
+    assert stored.load_input(second) == b"\0" * 70_000
+    assert stored.load_input("0" * 64) is None
+
+
 class TestReplay:
     """A record and its inputs are enough."""
 
@@ -224,8 +236,7 @@ class TestReplay:
         """Are not run."""
         result = run_one("print(1)")
         (path,) = Path(stored.inputs()).iterdir()
-        path.chmod(0o600)
-        path.write_text("print('someone else')")
+        path.write_bytes(path.read_bytes().replace(b"print(1)", b"print(7)"))
         with pytest.raises(UsageError, match="not stored any more, or was changed"):
             replay(result.run_id)
 
@@ -271,7 +282,8 @@ class TestFromOutside:
 
     def test_one_that_does_not_answer(self, elsewhere: subprocess.Popen[bytes]) -> None:
         """It is killed itself, and its jars with it."""
-        os.kill(elsewhere.pid, 19)
+        os.kill(elsewhere.pid, signal.SIGSTOP)
+        os.waitpid(elsewhere.pid, os.WUNTRACED)
         assert kill("*", "now") == [f"process {elsewhere.pid}"]
         assert elsewhere.wait() == -9
 

@@ -14,10 +14,12 @@ _LONGEST_LINE = 64 << 20
 _TICK_SECONDS = 0.1
 
 
-def lines(path: str, *, since: str = "") -> Iterator[tuple[str, int, bytes]]:
-    """Every line of the log in a directory, with its file and number; `since` is the first day (2026-01-31)."""
+def lines(path: str, *, since: str = "", after: str = "") -> Iterator[tuple[str, int, bytes]]:
+    """Every line of the log in a directory, with its file and number; `since` is the first day (2026-01-31), and
+    `after` the last file that does not count.
+    """
     for name in day_files(path):
-        if name >= since:
+        if name >= since and name > after:
             with open(os.path.join(path, name), "rb") as file:
                 number = 0
                 while line := file.readline(_LONGEST_LINE):

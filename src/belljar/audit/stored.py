@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import time
 
 from belljar.audit.log import directory
 from belljar.audit.state import private_directory, state_directory
 from belljar.errors import AuditError
 from belljar.policy.digest import sha256
 
+TYPE_CHECKING = False  # see policy/records.py
+if TYPE_CHECKING:
+    from typing import IO
+
+_MOST_KNOWN = 10_000
 _KNOWN: set[str] = set()
+"""What was stored by this process, and need not be again."""
 
 
 def policies() -> str:
@@ -23,7 +31,7 @@ def plans() -> str:
 
 
 def inputs() -> str:
-    """Where code and standard input are: not in the log, because they may hold anything."""
+    """Where the code of runs is: not in the log, because it may hold anything. One file a day, as the log."""
     return os.path.join(state_directory(), "inputs")
 
 
@@ -41,13 +49,17 @@ def store(place: str, data: bytes, suffix: str = "") -> str:
                 file.write(data)
             os.rename(unfinished, path)
     except OSError as error:
-        raise AuditError(
-            f"what the audit log refers to can't be written: {error.strerror}: {place}",
-            hint="nothing runs unrecorded: make room on that disk, or set BELLJAR_STATE_DIR to another place",
-        ) from error
-    if len(_KNOWN) < 10_000:
+        raise _unwritten(error, place) from error
+    if len(_KNOWN) < _MOST_KNOWN:
         _KNOWN.add(path)
     return digest
+
+
+def _unwritten(error: OSError, place: str) -> AuditError:
+    return AuditError(
+        f"what the audit log refers to can't be written: {error.strerror}: {place}",
+        hint="nothing runs unrecorded: make room on that disk, or set BELLJAR_STATE_DIR to another place",
+    )
 
 
 def load(place: str, digest: str, suffix: str = "") -> bytes | None:
@@ -58,3 +70,55 @@ def load(place: str, digest: str, suffix: str = "") -> bytes | None:
     except OSError:
         return None
     return data if sha256(data) == digest else None
+
+
+def keep_input(data: bytes) -> str:
+    """Have the data among the inputs of the day, after those that are there. Its digest. Raises AuditError."""
+    digest = sha256(data)
+    path = os.path.join(inputs(), time.strftime("%Y-%m-%d", time.gmtime()))
+    if path + digest in _KNOWN:
+        return digest
+    entry = b"%s %d\n%s\n" % (digest.encode(), len(data), data)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        private_directory(inputs())
+        descriptor = os.open(path, flags, 0o600)
+        try:
+            if os.write(descriptor, entry) != len(entry):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise _unwritten(error, inputs()) from error
+    if len(_KNOWN) < _MOST_KNOWN:
+        _KNOWN.add(path + digest)
+    return digest
+
+
+def load_input(digest: str) -> bytes | None:
+    """The input that has this digest; None if it is gone, or is not what it was."""
+    try:
+        names = sorted(os.listdir(inputs()), reverse=True)
+    except FileNotFoundError:
+        return None
+    for name in names:
+        with open(os.path.join(inputs(), name), "rb") as file:
+            if (data := _find(file, digest)) is not None:
+                return data
+    return None
+
+
+def _find(file: IO[bytes], digest: str) -> bytes | None:
+    """Half an entry, which a full disk left, is followed by no other that could be read: then the next day's is."""
+    wanted = digest.encode()
+    while head := file.readline(200):
+        name, _, length = head.strip().partition(b" ")
+        if not length.isdigit():
+            continue  # the rest of one that was cut: the next line that is a head goes on
+        if name == wanted:
+            data = file.read(int(length))
+            if sha256(data) == digest:
+                return data
+        else:
+            file.seek(int(length) + 1, os.SEEK_CUR)
+    return None

@@ -34,7 +34,7 @@ def verify(path: str) -> Verdict:
     """Look at every record in the directory."""
     link = start = anchor(path)
     count = 0
-    for name, number, line in lines(path):
+    for name, number, line in lines(path, after=through(path)):
         try:
             if not line.endswith(b"\n"):
                 raise BrokenRecordError("it is cut off")
@@ -48,6 +48,15 @@ def verify(path: str) -> Verdict:
     problem = _head_problem(path, link, start)
     where = f"{(day_files(path) or ['the log'])[-1]}, at its end" if problem else ""
     return Verdict(ok=not problem, records=count, link=link, where=where, problem=problem)
+
+
+def through(path: str) -> str:
+    """The last day's file that was removed, or is to be."""
+    try:
+        with open(os.path.join(path, ANCHOR), encoding="ascii") as file:
+            return str(json.load(file)["through"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
 
 
 def anchor(path: str) -> Link:

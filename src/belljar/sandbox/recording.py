@@ -65,7 +65,7 @@ def code_details(
     """What is run, by digest: code may hold anything, and the log goes to others."""
     if code is None:
         return {"language": "", "command": list(argv[:50])}
-    told: dict[str, Any] = {"language": language, "code": stored.store(stored.inputs(), code), "code_bytes": len(code)}
+    told: dict[str, Any] = {"language": language, "code": stored.keep_input(code), "code_bytes": len(code)}
     return {**told, "arguments": list(arguments)} if arguments else told
 
 

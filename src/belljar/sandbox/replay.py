@@ -68,7 +68,7 @@ def _policy(digest: str) -> dict[str, Any]:
 def _again(jar: Sandbox, created: dict[str, Any]) -> RunResult:
     if command := created.get("command"):
         return jar.exec([str(word) for word in command])
-    code = stored.load(stored.inputs(), str(created.get("code")))
+    code = stored.load_input(str(created.get("code")))
     if code is None:
         raise UsageError("the code of that run is not stored any more, or was changed")
     arguments = [str(word) for word in created.get("arguments", ())]

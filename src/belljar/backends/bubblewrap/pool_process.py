@@ -226,7 +226,7 @@ def _packed(code: bytes, name: str, arguments: Sequence[str], files: Mapping[str
 @cache
 def _begun(timeout_seconds: float) -> bytes:
     """What the stage is told, of which every run of a pool has the same."""
-    return wire.packed({"begin": timeout_seconds})
+    return wire.packet({"begin": timeout_seconds})
 
 
 def _has_word(events: socket.socket) -> bool:

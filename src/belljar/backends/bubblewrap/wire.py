@@ -55,9 +55,9 @@ def send(end: socket.socket, message: Message, descriptors: tuple[int, ...] = ()
         os.close(spill)
 
 
-def packed(message: Message) -> bytes:
+def packet(message: Message) -> bytes:
     """A short message as it is sent, without descriptors: for one that is sent again and again."""
-    return b"J" + json.dumps(message, separators=(",", ":")).encode()
+    return b"J" + json_text.dumps(message).encode()
 
 
 def _send_packet(end: socket.socket, body: bytes, descriptors: tuple[int, ...], *, spilled: bool = False) -> None:

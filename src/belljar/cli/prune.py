@@ -1,0 +1,48 @@
+"""`belljar prune`: remove what is old."""
+
+from __future__ import annotations
+
+import sys
+
+from belljar.cli.parsing import Command, Option, Parsed, expect_words
+from belljar.errors import UsageError
+
+
+def run(parsed: Parsed) -> int:
+    """Do it."""
+    from belljar.audit.retention import prune
+    from belljar.policy.units import show_size, size
+
+    expect_words(COMMAND, parsed, 0, 0)
+    older, most = parsed.text("--older"), parsed.text("--max-size")
+    if older is None and most is None:
+        raise UsageError("what is old?", hint="belljar prune --older 30d, or belljar prune --max-size 1g")
+    days = None
+    if older is not None:
+        number = older.removesuffix("d")
+        if not number.isascii() or not number.isdigit():
+            raise UsageError(f"--older {older}: wanted days, such as 30d")
+        days = float(number)
+    limit = None if most is None else size(most)
+    if most is not None and limit is None:
+        raise UsageError(f"--max-size {most}: wanted a size, such as 500m")
+    done = prune(older_days=days, most_bytes=limit)
+    sys.stdout.write(f"removed {len(done.files)} files, {show_size(done.size)}\n")
+    return 0
+
+
+COMMAND = Command(
+    "prune",
+    "Remove old days of the audit log, with the code of their runs.",
+    usage="prune [OPTIONS]",
+    run=run,
+    options=(
+        Option("--older", "DAYS", "days before this many, such as 30d"),
+        Option("--max-size", "SIZE", "the oldest days, until what is left is no larger"),
+    ),
+    details="""
+The log is verified first, and what is left can still be: it begins where the last day that was removed ended. The day
+that is being written stays.
+""",
+    examples=(("prune --older 30d", "keep a month"), ("prune --max-size 1g", "keep a gigabyte")),
+)

@@ -173,6 +173,6 @@ def test_nothing_is_left_of_many_runs() -> None:
             after = settled(pool)
             print(f"\n{many} runs, {dict(now)}, {many / seconds:.0f}/s\n  before {before}\n  after  {after}")
             assert sum(now.values()) == many
-            assert {**after, "memory": 0} == {**before, "memory": 0}
-            assert after["memory"] < 1.1 * before["memory"]
+            allowed = {**before, "memory": before["memory"] * 11 // 10}
+            assert not {what: (before[what], after[what]) for what in before if after[what] > allowed[what]}
         assert pool.statistics().by_outcome == dict(seen)

@@ -118,7 +118,7 @@ class PoolStage(Stage):
     def _tell_zygote(self) -> None:
         """The host has to know from whose death on a jar that it has been lent is none."""
         if self._zygote is not None:
-            self._offer({"zygote": self._zygotes}, (self._zygote.pidfd,))
+            self._offer({"zygote": self._zygotes}, (self._zygote.inner_fd,))
 
     def _on_zygote_end(self) -> None:
         """With it went every jar that was cloned from it. Those that run are lost; who waits gets another."""

@@ -7,6 +7,7 @@ import json
 import os
 import select
 import socket
+import struct
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
@@ -57,16 +58,19 @@ class Zygote:
             os.close(descriptor)
         theirs.close()
         self.socket = ours
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self.pidfd = os.pidfd_open(self.pid)
+        self.inner_fd = -1
+        """Of the interpreter itself; the other one is bubblewrap, which ends a moment later."""
         self._greet(faults)
 
     def _greet(self, faults: int) -> None:
         """Wait until it is up. What it can't import is the caller's business, and told in its words."""
         self.socket.settimeout(_SECONDS)
         try:
-            said = self.socket.recv(4096)
+            said, ancillary, _flags, _address = self.socket.recvmsg(4096, socket.CMSG_SPACE(12))
         except TimeoutError:
-            said = b""
+            said, ancillary = b"", []
         finally:
             self.socket.settimeout(None)
         os.set_blocking(faults, False)
@@ -76,6 +80,8 @@ class Zygote:
             raise SandboxUnavailableError(f"the pool's interpreter did not start: {problem or 'it said nothing'}")
         if error := json.loads(said).get("error"):
             raise SandboxUnavailableError(error, hint="leave it out of `preload`: each run can import it for itself")
+        pid = next(struct.unpack("3i", data)[0] for _level, kind, data in ancillary if kind == socket.SCM_CREDENTIALS)
+        self.inner_fd = os.pidfd_open(pid)
 
     def is_gone(self) -> bool:
         """Whether it has died, which may not have been heard of yet. It says nothing once it is up, but its end."""
@@ -84,6 +90,7 @@ class Zygote:
     def bury(self) -> None:
         """It has died."""
         os.close(self.pidfd)
+        os.close(self.inner_fd)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
         self.socket.close()

@@ -29,6 +29,7 @@ goes to standard error. Colours appear only on a terminal, and not when `NO_COLO
 | `BELLJAR_POLICY` | the policy of `run`, `exec` and `explain` when `--policy` is not given |
 | `BELLJAR_STATE_DIR` | where belljar keeps its state, instead of the XDG state directory |
 | `BELLJAR_IMAGE_CACHE` | where built images are kept, instead of `images` in the state directory |
+| `BELLJAR_KILLSWITCH` | `1`, or the path of a file: nothing runs while it is set, or while that file is there |
 | `BELLJAR_DEBUG` | show the traceback of a fault of belljar's own |
 | `NO_COLOR` | no colours |
 

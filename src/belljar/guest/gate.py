@@ -74,10 +74,13 @@ class Run:
     def kill(self, reason: str) -> None:
         """End everything in the container but the gate."""
         self.ended_by = self.ended_by or reason
-        try:
-            os.kill(-1, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+        # Only pid 1 means the container's processes by -1. With `container.pid: host` the gate is not, and it would be
+        # everyone on the host whom its user may kill.
+        for pid in [-1] if os.getpid() == 1 else _others_in_this_container():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                pass
 
 
 class Gate:
@@ -316,6 +319,19 @@ class Gate:
         }
         self._channel.send(wire.message({"end": end}))
         self._channel.drain()
+
+
+def _others_in_this_container() -> list[int]:
+    """The processes that see the same mounts, which no process of the host's does."""
+    mounts = os.readlink("/proc/self/ns/mnt")
+    found = []
+    for name in os.listdir("/proc"):
+        try:
+            if name.isdigit() and int(name) != os.getpid() and os.readlink(f"/proc/{name}/ns/mnt") == mounts:
+                found.append(int(name))
+        except OSError:  # gone, or another user's
+            continue
+    return found
 
 
 class Child:

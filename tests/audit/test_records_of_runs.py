@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -212,6 +214,42 @@ def test_inputs_are_found_among_others() -> None:
     assert stored.load_input(first) == b"one\n64 9\n"
     assert stored.load_input(second) == b"\0" * 70_000
     assert stored.load_input("0" * 64) is None
+
+
+class TestMetrics:
+    """Numbers for Prometheus, of every process."""
+
+    def test_counts(self) -> None:
+        """As the log has them."""
+        run_one("1")
+        run_one("import sys; sys.exit(1)")
+        run_one("while True: pass", policy={"proc": {"timeout_ms": 200}})
+        from prometheus_client.parser import text_string_to_metric_families
+
+        text = subprocess.run([sys.executable, "-m", "belljar", "metrics"], capture_output=True, check=True, text=True)
+        samples = [one for family in text_string_to_metric_families(text.stdout) for one in family.samples]
+        runs = {one.labels["outcome"]: one.value for one in samples if one.name == "belljar_runs_total"}
+        assert runs == {"ok": 1, "failed": 1, "timeout": 1}
+        counted = {one.name: one.value for one in samples if not one.labels or set(one.labels) == {"backend"}}
+        assert counted["belljar_run_seconds_count"] == 3
+        assert counted["belljar_limits_total"] == 1
+        assert counted["belljar_audit_records_total"] == len(list(records(directory())))
+        buckets = [one.value for one in samples if one.name == "belljar_run_seconds_bucket"]
+        assert buckets == sorted(buckets)
+
+    def test_served(self, elsewhere: subprocess.Popen[bytes]) -> None:
+        """What runs now, too."""
+        assert elsewhere.pid
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        command = [sys.executable, "-m", "belljar", "metrics", "--listen", str(port)]
+        with subprocess.Popen(command, stderr=subprocess.PIPE) as server:
+            assert server.stderr is not None
+            assert b"until Ctrl-C" in server.stderr.readline()
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+                assert b'belljar_running{backend="bubblewrap"} 1.0' in answer.read()
+            server.send_signal(signal.SIGINT)
+            assert server.wait() == 130
 
 
 class TestReplay:

@@ -139,6 +139,10 @@ class RunStore:
 
     # --- asking ---
 
+    def ask(self, statement: str, *values: object) -> list[sqlite3.Row]:
+        """The rows of a statement of belljar's own."""
+        return self._database.execute(statement, values).fetchall()
+
     def runs(self, *, limit: int = 50) -> list[dict[str, Any]]:
         """The last ones, the newest first."""
         rows = self._database.execute("select * from runs order by created desc, run desc limit ?", (limit,))

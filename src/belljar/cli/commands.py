@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "killswitch": ("belljar.cli.killswitch", "End every jar of this user, and let none start until it is off."),
     "inspect": ("belljar.cli.inspect", "Show all that is known of a run."),
     "replay": ("belljar.cli.replay", "Run again what ran, under the same policy, and say what differs."),
+    "metrics": ("belljar.cli.metrics", "Print the numbers of all runs for Prometheus, or serve them."),
     "prune": ("belljar.cli.prune", "Remove old days of the audit log, with the code of their runs."),
     "audit tail": ("belljar.cli.audit_tail", "Show the last records of the audit log."),
     "audit query": ("belljar.cli.audit_query", "Show the records of the audit log that fit."),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def host_checks(policy: Policy, state: str) -> list[Check]:
     """One line each."""
-    return [*_languages(policy), _managed(), _state(state)]
+    return [*_languages(policy), _managed(), _state(state), _audit(), _kill_switch()]
 
 
 def _languages(policy: Policy) -> Iterator[Check]:
@@ -51,7 +51,37 @@ def _state(state: str) -> Check:
         nearest = os.path.dirname(nearest)
     if os.access(nearest, os.W_OK | os.X_OK):
         return Check("state directory", ok=True, found=state)
-    meaning = "belljar can't write down what it refused"
+    meaning = "nothing can be written down, and nothing runs unrecorded"
     return Check(
         "state directory", ok=False, found=f"{state} can't be written", meaning=meaning, hint="set BELLJAR_STATE_DIR"
     )
+
+
+def _audit() -> Check:
+    """As far as a look at its head tells: `belljar audit verify` reads all of it."""
+    from belljar.audit.log import day_files, directory, read_head
+    from belljar.backends.contract import Check
+
+    files = day_files(directory())
+    if not files:
+        return Check("audit log", ok=True, found="nothing was recorded yet")
+    try:
+        with open(os.path.join(directory(), "head"), "rb") as file:
+            head = read_head(file.read(256))
+    except OSError:
+        head = None
+    if head is not None:
+        return Check("audit log", ok=True, found=f"{head.link.seq} records since {files[0].partition('.')[0]}")
+    return Check(
+        "audit log", ok=False, found="its head is missing or damaged", meaning="it was changed by someone else",
+        hint="belljar audit verify",
+    )  # fmt: skip
+
+
+def _kill_switch() -> Check:
+    from belljar.audit import killswitch
+    from belljar.backends.contract import Check
+
+    if why := killswitch.why():
+        return Check("kill switch", ok=False, found=f"on: {why}", meaning="nothing runs", hint="belljar killswitch off")
+    return Check("kill switch", ok=True, found="off")

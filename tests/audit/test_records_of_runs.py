@@ -97,11 +97,13 @@ class TestEvents:
         assert len({record["plan"] for record in records(directory()) if record["event"] == "plan"}) == 1
 
     def test_of_a_session(self) -> None:
-        """Its run."""
+        """Its run, its steps and its snapshots."""
         with Session() as session:
             session.run("1")
-            assert [record["event"] for record in records(directory())][-1] == "started"
-        assert [record["event"] for record in records(directory())][-1] == "finished"
+            session.run("1 / 0")
+            session.snapshot().remove()
+        events = [record["event"] for record in records(directory())]
+        assert events[-8:] == ["started", "step", "stepped", "step", "stepped", "snapshot", "canaries", "finished"]
 
     def test_code_is_not_in_the_log(self) -> None:
         """The log goes to others; code lies beside it, under its digest, for its owner alone."""

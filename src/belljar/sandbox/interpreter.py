@@ -25,6 +25,8 @@ from belljar.sandbox.stream import Handle
 
 _PIECE = 1 << 16
 _TICK_SECONDS = 0.001
+_LAST_SECONDS = 1.0
+"""How long a keeper may take to go."""
 _FAULT_BYTES = 1 << 14
 """How much of what the keeper itself says about a fault is kept."""
 
@@ -189,6 +191,19 @@ class Live:
         with self.changed:
             self.why = self.why or why
         self._handle.kill("killed")
+
+    def finish(self, why: str) -> None:
+        """End it in good order: the keeper goes when its orders end, and everything with it. Else it is killed."""
+        with self.changed:
+            self.why = self.why or why
+        self._hang_up()
+        until = time.monotonic() + _LAST_SECONDS
+        with self.changed:
+            while not self.ended and (left := until - time.monotonic()) > 0:
+                self.changed.wait(left)
+        if not self.ended:
+            self.kill(why)
+        self.join()
 
     def join(self) -> None:
         """Wait until it has ended, and nothing of it is left."""

@@ -16,6 +16,8 @@ TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
     from typing import Any
 
+    from belljar.sandbox.step import StepResult
+
 _MOST_TOLD = 100
 """Denials and artifacts of a run that are in the log; how many there were is, too."""
 _POLICIES: set[tuple[str, str]] = set()
@@ -124,6 +126,38 @@ def _finished(result: RunResult) -> dict[str, Any]:
         "denials": len(result.denials),
         "weaker": [clause.key for clause in result.enforcement.shortfalls()],
     }
+
+
+def step(run_id: str, session: str, number: int, code: bytes) -> None:
+    """A step of a session is about to start. Raises KillSwitchError, AuditError."""
+    killswitch.check()
+    told = {"event": "step", "run": run_id, "session": session, "step": number, "code": stored.keep_input(code)}
+    audit_log().append({**told, "code_bytes": len(code)})
+
+
+def step_ended(run_id: str, result: StepResult) -> None:
+    """It has ended, and its result is about to be returned. Raises AuditError."""
+    audit_log().append(
+        {
+            "event": "stepped",
+            "run": run_id,
+            "session": result.session_id,
+            "step": result.step,
+            "outcome": str(result.outcome),
+            "reason": result.reason,
+            "error": result.error.type if result.error else None,
+            "duration": round(result.duration, 6),
+            "stdout_bytes": len(result.stdout),
+            "stderr_bytes": len(result.stderr),
+            "shown": len(result.results),
+            "state_lost": result.state_lost,
+        }
+    )
+
+
+def kept(session: str, path: str, files: int, size: int) -> None:
+    """The files of a session were written to a snapshot. Raises AuditError."""
+    audit_log().append({"event": "snapshot", "session": session, "path": path, "files": files, "size": size})
 
 
 def lost(run_id: str, reason: str) -> None:

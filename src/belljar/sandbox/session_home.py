@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from belljar.errors import BelljarError, SandboxUnavailableError, UsageError
-from belljar.sandbox import open_sessions, snapshots
+from belljar.sandbox import open_sessions, recording, snapshots
 from belljar.sandbox import session_wire as wire
 from belljar.sandbox.interpreter import Live
 from belljar.sandbox.result import Artifact, Outcome, RunResult
@@ -200,8 +200,7 @@ class Home:
             live, self._live = self._live, None
         if live is None:
             return None
-        live.kill(why)
-        live.join()  # not with the lock: its thread may want it
+        live.finish(why)  # not with the lock: its thread may want it
         return live.result
 
     def _on_end(self, live: Live, why: str) -> None:
@@ -284,9 +283,11 @@ class Home:
     def _save(self, path: str) -> Snapshot:
         held = self.sandbox.held_files()
         try:
-            return snapshots.take(held, most_bytes=self.policy.fs.size_bytes, path=path)
+            taken = snapshots.take(held, most_bytes=self.policy.fs.size_bytes, path=path)
         finally:
             os.close(held.tree.descriptor)
+        recording.kept(self.id, path, taken.files, taken.size)
+        return taken
 
     def restore(self, snapshot: Snapshot | str) -> None:
         """A new jar, with those files."""

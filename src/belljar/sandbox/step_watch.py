@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from belljar.sandbox import recording
 from belljar.sandbox import session_wire as wire
 from belljar.sandbox.events import Output
 from belljar.sandbox.interpreter import Frame, Live
@@ -62,11 +63,14 @@ class StepWatch:
             traffic.tell()
         egress = traffic.records[before[0] :] if traffic else ()
         denials = _newer(traffic.denials, before[1]) if traffic else ()
-        yield StepFinished(self._result(started, egress, denials))
+        result = self._result(started, egress, denials)
+        recording.step_ended(self._live.run_id, result)
+        yield StepFinished(result)
 
     def _order(self, code: str, stdin: str | None, deadline: float) -> None:
         with self._live.changed:
             self._inbox.renew()
+        recording.step(self._live.run_id, self._session_id, self._step, code.encode())
         order = {"step": self._step, "code": code, **({} if stdin is None else {"stdin": stdin})}
         self._sent = True
         if not self._live.send(wire.STEP, self._number, json.dumps(order).encode(), deadline):

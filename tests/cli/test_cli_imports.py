@@ -57,6 +57,7 @@ OWN = {
     )),
     *(f"belljar.sandbox.{name}" for name in (
         "control", "detect", "events", "inputs", "recording", "result", "running", "sandbox", "stream",
+        "tracing",
     )),
 }  # fmt: skip
 """Of belljar, in the command's own process."""

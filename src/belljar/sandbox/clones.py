@@ -12,7 +12,7 @@ from belljar.backends.contract import End, EnforcementReport, Entry, Process
 from belljar.backends.hostile_files import open_beneath, walk
 from belljar.errors import PolicyError
 from belljar.policy.models import Policy
-from belljar.sandbox import recording
+from belljar.sandbox import recording, tracing
 from belljar.sandbox.control import CONTROL
 from belljar.sandbox.events import Finished, Output
 from belljar.sandbox.inputs import opened_input
@@ -79,13 +79,25 @@ class Clones:
         details = recording.code_details(work.code, (), "python", work.arguments)
         recording.begin(run_id, "pool", self._begun, self._plan, **details)
         CONTROL.enter(run_id, handle, backend=self._plan.backend, policy=self._plan.policy_digest, language="python")
+        spans = tracing.start("belljar.run", run_id)
+        spans.phase("launch")
         try:
-            yield from self._run(handle, work, run_id, files, started)
+            for event in self._run(handle, work, run_id, files, started, spans):
+                if isinstance(event, Finished):
+                    spans.result(event.result)
+                yield event
         finally:
+            spans.end()
             CONTROL.leave(run_id)
 
-    def _run(
-        self, handle: Handle, work: Work, run_id: str, files: Mapping[str, bytes], started: float
+    def _run(  # noqa: PLR0917 - what a run is made of
+        self,
+        handle: Handle,
+        work: Work,
+        run_id: str,
+        files: Mapping[str, bytes],
+        started: float,
+        spans: tracing.AnySpans,
     ) -> Iterator[Output | Finished]:
         while True:
             process = self._started(handle, run_id, work, files)
@@ -95,8 +107,10 @@ class Clones:
             network = _network(process)
             try:
                 handle.started(process)
+                spans.phase("execute")
                 watch = Watch(process, self._policy.proc.output_bytes)
                 yield from watch.events()
+                spans.phase("collect")
                 if network:
                     network.end()
                 end = process.end()

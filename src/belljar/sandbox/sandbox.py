@@ -13,7 +13,7 @@ from belljar.backends.contract import EnforcementReport, Entry, Jar, LaunchPlan,
 from belljar.backends.runtimes import language_named
 from belljar.errors import BelljarError, UsageError
 from belljar.policy.models import Policy
-from belljar.sandbox import recording
+from belljar.sandbox import recording, tracing
 from belljar.sandbox.control import CONTROL
 from belljar.sandbox.detect import open_best
 from belljar.sandbox.events import Finished, Output
@@ -137,14 +137,29 @@ class Sandbox:
 
         Leaving the loop early ends the run. The stream has `kill()`, which any thread may call.
         """
+        run_id = new_run_id()
+        spans = tracing.start("belljar.run", run_id)
+        spans.phase("plan")
         request = self._request(code, argv, language, name, args, explain_denials=explain_denials)
         plan = self._backend.compile(self.policy, request)
-        run_id = new_run_id()
         if refused := plan.report.refused_by(self.policy):
             result = refused_result(self.policy, plan, run_id, plan.report, refused)
+            spans.result(result)
+            spans.end()
             return Stream(Handle(), iter((Finished(result),)))
         handle = Handle()
-        return Stream(handle, self._events(handle, plan, request, run_id, stdin))
+        return Stream(handle, self._traced(spans, handle, plan, request, run_id, stdin))
+
+    def _traced(  # noqa: PLR0917 - as `_events`, and the spans
+        self, spans: tracing.AnySpans, handle: Handle, plan: LaunchPlan, request: RunRequest, run_id: str, stdin: Input
+    ) -> Iterator[Output | Finished]:
+        try:
+            for event in self._events(handle, plan, request, run_id, stdin, spans):
+                if isinstance(event, Finished):
+                    spans.result(event.result)
+                yield event
+        finally:
+            spans.end()
 
     def prepare(self, *, language: str = "python") -> None:
         """Have a jar wait for the next run, in this language, which then starts sooner."""
@@ -191,10 +206,11 @@ class Sandbox:
             trust=self._network.trust if self._network else None,
         )
 
-    def _events(
-        self, handle: Handle, plan: LaunchPlan, request: RunRequest, run_id: str, stdin: Input
+    def _events(  # noqa: PLR0917 - what a run is made of
+        self, handle: Handle, plan: LaunchPlan, request: RunRequest, run_id: str, stdin: Input, spans: tracing.AnySpans
     ) -> Iterator[Output | Finished]:
         started = time.monotonic()
+        spans.phase("launch")
         report = self.report(plan)
         if refused := report.refused_by(self.policy):
             yield Finished(refused_result(self.policy, plan, run_id, report, refused))
@@ -203,8 +219,10 @@ class Sandbox:
         recording.begin(run_id, "run", recording.Begun(self.policy, plan), plan, **details)
         since_ns = max(time.time_ns() - _CLOCK_TICK_NS, self._last_end_ns)
         with self.launched(handle, plan, request, run_id, stdin) as (process, network):
+            spans.phase("execute")
             watch = Watch(process, self.policy.proc.output_bytes)
             yield from watch.events()
+            spans.phase("collect")
             end = process.end()
             if network:
                 network.close()

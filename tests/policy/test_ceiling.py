@@ -196,6 +196,16 @@ REFUSED = {
         "logging: {redact_pii: false}",
         "p.yaml:1:23: logging.redact_pii: wanted true, as the managed policy says (managed.yaml:1:23), found false",
     ),
+    "what is let through": (
+        "logging: {redact: [secrets]}",
+        "logging: {let_through: ['*']}",
+        "p.yaml:1:25: logging.let_through: wanted nothing beyond none, as the managed policy says (managed.yaml:1:19), found *",
+    ),
+    "redaction by its kinds": (
+        "logging: {redact: [secrets]}",
+        "logging: {redact_pii: false}",
+        "p.yaml:1:23: logging.redact_pii: wanted true, as the managed policy says (managed.yaml:1:19), found false",
+    ),
     "a uid": (
         "proc: {uid: 1000}",
         "proc: {uid: 1001}",
@@ -303,6 +313,26 @@ def test_presets_are_lowered() -> None:
     assert str(policy.origin("backend")) == "managed.yaml:1"
     assert str(policy.origin(f"fs.deny_globs[{len(policy.fs.deny_globs) - 1}]")) == "managed.yaml:7"
     assert policy.logging.sample_ratio == 0.5
+
+
+@pytest.mark.parametrize(
+    ("managed", "written", "redact", "places"),
+    [
+        ("redact_pii: true", "redact: []", ("secrets", "personal"), ("log",)),
+        ("redact_pii: true", "redact_in: [result]", ("secrets", "personal"), ("result", "log")),
+        ("redact: [secrets]", "redact: [email]", ("email", "secrets"), ("log",)),
+        ("redact_in: [result]", "redact: [secrets, personal]", ("secrets", "personal"), ("log", "result")),
+        ("redact: [secrets]", "sample_ratio: 1", ("secrets", "personal"), ("log",)),
+        ("redact_pii: false", "redact: [email]", ("email",), ("log",)),
+    ],
+)
+def test_redaction_is_only_widened(
+    managed: str, written: str, redact: tuple[str, ...], places: tuple[str, ...]
+) -> None:
+    """What a managed policy redacts stays redacted; a list in it says what else is."""
+    Path("p.yaml").write_text(f"logging: {{{written}}}")
+    policy = resolve("p.yaml", managed=ceiling(f"logging: {{{managed}}}"))
+    assert (policy.logging.redact, policy.logging.redact_in) == (redact, places)
 
 
 def test_the_workspace_is_bound_too() -> None:

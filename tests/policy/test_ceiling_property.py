@@ -19,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
+from belljar.audit.redaction.kinds import expand
 from belljar.errors import PolicyError
 from belljar.policy import resolve as resolve_module
 from belljar.policy.globs import DenyGlobs
@@ -125,6 +126,11 @@ containers = {
     "ports": words("1:1", "2:2", "3:3"),
     "pull": st.sampled_from(["never", "missing"]),
 }
+redaction = {
+    "redact": words("secrets", "personal", "email", "token"),
+    "redact_in": words("log", "result"),
+    "let_through": words("*@example.com", "10.0.0.0/8"),
+}
 degraded = st.sampled_from(["refuse", "allow"]) | words("proc.mem_mb", "proc.cpu_quota", "fs.size_mb")
 
 
@@ -142,7 +148,7 @@ def policies(patterns: list[str]) -> st.SearchStrategy[dict[str, Any]]:
         credentials=own_credentials,
         proc=some(uid=st.sampled_from([1000, 1001]), cpu_quota=st.sampled_from([0.5, 1, 3]), **limits("proc")),
         env=some(**{"pass": words("A", "B"), "set": st.dictionaries(st.sampled_from(["A", "LANG"]), st.just("x"))}),
-        logging=some(sample_ratio=st.sampled_from([0, 1]), redact_pii=st.booleans()),
+        logging=some(sample_ratio=st.sampled_from([0, 1]), redact_pii=st.booleans(), **redaction),
         container=some(**containers),
     )
 
@@ -243,6 +249,16 @@ def _words(policy: Policy, ceiling: dict[str, Any]) -> Iterator[str]:
         yield "env.set"
     if log.get("redact_pii") and not policy.logging.redact_pii:
         yield "logging.redact_pii"
+    redacts = log.get("redact_pii", bool(log.get("redact") or log.get("redact_in")))
+    if redacts:
+        if not policy.logging.redact_pii:
+            yield "logging.redact_pii"
+        if not expand(log.get("redact", ["secrets", "personal"])) <= expand(policy.logging.redact):
+            yield "logging.redact"
+        if not set(log.get("redact_in", ["log"])) <= set(policy.logging.redact_in):
+            yield "logging.redact_in"
+        if not set(policy.logging.let_through) <= set(log.get("let_through", [])):
+            yield "logging.let_through"
     if "on_degraded" in ceiling:
         accepted, most = policy.on_degraded, ceiling["on_degraded"]
         if accepted == "allow" and most != "allow":

@@ -59,6 +59,7 @@ FOUND = {
     "degraded": ({"on_degraded": "allow"}, {"on_degraded": ["proc.mem_mb"]}),
     "unconfined": ({"extends": "unrestricted"}, {"backend": "bubblewrap"}),
     "redaction": ({"logging": {"redact_pii": False}}, {}),
+    "redaction, of some secrets": ({"logging": {"redact": ["personal", "token"]}}, {"logging": {"redact": ["secrets"]}}),
 }  # fmt: skip
 
 

@@ -148,6 +148,11 @@ DIFFERENCES = {
     ),
     "a variable": ({"env": {"set": {"A": "1"}}}, ("env.set.A", None, "1", "changed")),
     "a passed variable": ({"env": {"pass": ["A"]}}, ("env.pass", [], ["A"], "looser")),
+    "less redaction": (
+        {"logging": {"redact": ["secrets"]}},
+        ("logging.redact", ["secrets", "personal"], ["secrets"], "looser"),
+    ),
+    "let through": ({"logging": {"let_through": ["a"]}}, ("logging.let_through", [], ["a"], "looser")),
     "no redaction": ({"logging": {"redact_pii": False}}, ("logging.redact_pii", True, False, "looser")),
 }
 

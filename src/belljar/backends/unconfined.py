@@ -27,6 +27,7 @@ from belljar.backends.contract import (
     Status,
 )
 from belljar.backends.hostile_files import OpenedFiles
+from belljar.backends.redaction_clauses import redaction_clauses
 from belljar.backends.runtimes import find_runtime
 from belljar.backends.session_clauses import session_clauses
 from belljar.errors import UsageError
@@ -101,7 +102,6 @@ def _report(policy: Policy) -> EnforcementReport:
         "python.venv": "the interpreter that is started",
         "python.interpreter": "the interpreter that is started",
         "logging.sample_ratio": "no output of the code is written to any log",
-        "logging.redact_pii": "no output of the code is written to any log",
     }
     asked, default = policy.container, ContainerPolicy()
     for name in ("image", "engine", "runtime", "name", "auto_remove", "entrypoint", "ports", "pull"):
@@ -113,6 +113,7 @@ def _report(policy: Policy) -> EnforcementReport:
     return EnforcementReport(
         tuple(Clause(key, Status.UNSUPPORTED, "nothing", _NOTHING) for key in lost)
         + tuple(Clause(key, Status.ENFORCED, by) for key, by in held.items())
+        + redaction_clauses(policy)
         + session_clauses()
     )
 

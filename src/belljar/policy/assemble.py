@@ -75,6 +75,9 @@ def _policy(values: Layer, digest: str, *, dangerous: bool) -> Policy:
         logging=LoggingPolicy(
             sample_ratio=one("logging.sample_ratio", 0.1),
             redact_pii=one("logging.redact_pii", True),  # noqa: FBT003
+            redact=many("logging.redact"),
+            redact_in=many("logging.redact_in"),
+            let_through=many("logging.let_through"),
         ),
         container=_container(values),
         session=SessionPolicy(

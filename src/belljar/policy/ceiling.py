@@ -20,6 +20,7 @@ from belljar.policy.merge import Merged
 from belljar.policy.models import HostRule, Mount, Origin
 from belljar.policy.paths import beneath
 from belljar.policy.problems import Problems, found, place
+from belljar.policy.redaction_keys import DEFAULT_KINDS, DEFAULT_PLACES
 
 _SYSTEM = ("/usr", "/bin")
 """What every jar sees anyway."""
@@ -160,7 +161,8 @@ class _Ceiling:
         """Bind what is meant without being written.
 
         Who says which hosts are reached has also said it of the host itself, and of the built-in deny list. Who closes
-        the network has closed it in both directions.
+        the network has closed it in both directions. Who redacts means secrets and personal data, in the log at least,
+        and lets nothing through that is not listed.
         """
         closing = {"net.host_ports": "net.allowlist", "net.allow_builtin": "net.allowlist"}
         enabled = self.ceiling.get("net.enabled")
@@ -169,6 +171,21 @@ class _Ceiling:
         for key, by in closing.items():
             if by in self.ceiling and key not in self.ceiling:
                 self._keep(key, set(), self.ceiling[by].origin)
+        self._redaction()
+
+    def _redaction(self) -> None:
+        redacts = self.ceiling.get("logging.redact_pii")
+        listed = self.ceiling.get("logging.redact") or self.ceiling.get("logging.redact_in")
+        if redacts is None and listed and listed.value:
+            redacts = Written(True, listed.origin)  # noqa: FBT003
+            self.stays_on("logging.redact_pii", redacts)
+        if redacts and redacts.value:
+            for key, meant in (("logging.redact", DEFAULT_KINDS), ("logging.redact_in", DEFAULT_PLACES)):
+                if key not in self.ceiling:
+                    items = tuple(Written(word, redacts.origin) for word in meant)
+                    self.added(key, Written(items, redacts.origin))
+            if "logging.let_through" not in self.ceiling:
+                self._keep("logging.let_through", set(), redacts.origin)
 
     def added(self, key: str, limit: Written) -> None:
         present = [item.value for item in self._items(key)]

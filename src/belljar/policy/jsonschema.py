@@ -107,6 +107,8 @@ def _form(key: Key) -> dict[str, Any]:
             return {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"}
         case Kind.WORDS:
             return {**_list(_NAME), "minItems": 1}
+        case Kind.PATTERNS:
+            return _list(_NAME)
         case Kind.PUBLISHED:
             return _list({"type": "string", "pattern": f"^{_PORT}:{_PORT}$"})
         case _:

@@ -43,6 +43,7 @@ class Kind(StrEnum):
     IMAGE = "image"
     CONTAINER = "name of a container"
     WORDS = "list of words"
+    PATTERNS = "list of patterns"
     PUBLISHED = "list of host:container ports"
     DENIED = "list of hosts to deny and mappings"
     QUERY_KEYS = "list of query keys"

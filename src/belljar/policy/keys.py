@@ -1,14 +1,15 @@
 """Every key of a policy file, once: its kind, range, meaning and example.
 
 The validator, the ceiling, the JSON Schema, the reference page and the file that `belljar init` writes all come from
-this table; the keys of the network are in `net_keys`, those of sessions in `session_keys`. A key
-that is in none of them does not exist.
+this table; the keys of the network are in `net_keys`, those of sessions in `session_keys`, those of
+redaction in `redaction_keys`. A key that is in none of them does not exist.
 """
 
 from __future__ import annotations
 
 from belljar.policy.key import Bound, Key, Kind
 from belljar.policy.net_keys import CREDENTIAL_KEYS, METHODS, NET_KEYS
+from belljar.policy.redaction_keys import REDACTION_KEYS
 from belljar.policy.session_keys import SESSION_KEYS
 from belljar.policy.units import MB
 
@@ -156,13 +157,7 @@ _TABLE = (
         0,
         1,
     ),
-    Key(
-        "logging.redact_pii",
-        Kind.BOOLEAN,
-        "Whether secrets and personal data are replaced by tokens before anything is logged or returned.",
-        example=True,
-        bound=Bound.ON,
-    ),
+    *REDACTION_KEYS,
     Key(
         "container.image",
         Kind.IMAGE,

@@ -11,6 +11,7 @@ from belljar.policy.builtin import BUILTIN
 from belljar.policy.carriers import carrier, overlap
 from belljar.policy.models import HostRule, Policy
 from belljar.policy.records import dataclass
+from belljar.policy.redaction_keys import SECRETS
 
 _READING = frozenset(("GET", "HEAD", "OPTIONS"))
 _SECRET = re.compile(
@@ -181,6 +182,8 @@ class _Linter:
             yield self._warning("dangerous", "container", "it hands the host to the code")
         if not policy.logging.redact_pii:
             yield self._note("redaction", "logging.redact_pii", "secrets and personal data are logged as they are")
+        elif "secrets" not in policy.logging.redact and not set(SECRETS) <= set(policy.logging.redact):
+            yield self._note("redaction", "logging.redact", "some secrets are logged as they are")
 
 
 _INSTEAD = "credentials, which the proxy adds and the code never sees"

@@ -44,6 +44,9 @@ def to_mapping(policy: Policy) -> dict[str, Any]:
         "logging": {
             "sample_ratio": _number(policy.logging.sample_ratio),
             "redact_pii": policy.logging.redact_pii,
+            "redact": list(policy.logging.redact),
+            "redact_in": list(policy.logging.redact_in),
+            "let_through": list(policy.logging.let_through),
         },
         "container": {
             "image": policy.container.image,

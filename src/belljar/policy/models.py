@@ -173,6 +173,9 @@ class LoggingPolicy:
 
     sample_ratio: float = 0.1
     redact_pii: bool = True
+    redact: tuple[str, ...] = ("secrets", "personal")
+    redact_in: tuple[str, ...] = ("log",)
+    let_through: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

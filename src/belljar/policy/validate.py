@@ -266,6 +266,9 @@ class _Validator:
     def words(self, key: Key, node: Node) -> tuple[str, ...]:
         return self._some(key, node, lambda item, _: word(item))
 
+    def patterns(self, key: Key, node: Node) -> tuple[Written, ...]:
+        return self._items(key, node, lambda item, _: word(item))
+
     def published(self, key: Key, node: Node) -> tuple[Written, ...]:
         return self._items(key, node, lambda item, _: published(key, item))
 
@@ -322,6 +325,7 @@ _LISTS_AND_PATHS: dict[Kind, Callable[[_Validator, Key, Node], Any]] = {
     Kind.PORTS: _Validator.ports,
     Kind.PATHS: _Validator.paths,
     Kind.WORDS: _Validator.words,
+    Kind.PATTERNS: _Validator.patterns,
     Kind.PUBLISHED: _Validator.published,
     Kind.DENIED: _Validator.denied,
     Kind.CREDENTIALS: _Validator.credentials,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from belljar.backends.bubblewrap.host import Host
 from belljar.backends.contract import Clause, EnforcementReport, Status
 from belljar.backends.network.clauses import network_clauses
+from belljar.backends.redaction_clauses import redaction_clauses
 from belljar.backends.session_clauses import session_clauses
 from belljar.limits.detect import Mechanism
 from belljar.policy.models import ContainerPolicy, Policy
@@ -38,7 +39,7 @@ def report(policy: Policy, host: Host) -> EnforcementReport:
             _enforced("python.venv", "a read-only mount"),
             _enforced("python.interpreter", "a read-only mount"),
             _enforced("logging.sample_ratio", "no output of the code is written to any log"),
-            _enforced("logging.redact_pii", "no output of the code is written to any log"),
+            *redaction_clauses(policy),
             *session_clauses(),
             *_container(policy),
             _enforced("syscalls", "seccomp allow list"),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from belljar.backends.contract import Clause, EnforcementReport, Status
 from belljar.backends.network.clauses import NETWORK_CLAUSES, network_clauses
+from belljar.backends.redaction_clauses import redaction_clauses
 from belljar.backends.session_clauses import session_clauses
 from belljar.policy.models import Policy
 
@@ -32,7 +33,7 @@ def report(policy: Policy, place: Place) -> EnforcementReport:
             _enforced("env.pass", "an environment made from nothing"),
             *_python(policy),
             _enforced("logging.sample_ratio", "no output of the code is written to any log"),
-            _enforced("logging.redact_pii", "no output of the code is written to any log"),
+            *redaction_clauses(policy),
             *session_clauses(),
             _syscalls(policy, place),
             *_container(policy, place),

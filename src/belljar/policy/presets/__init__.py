@@ -27,6 +27,8 @@ _LISTS: dict[str, Any] = {
     "net.strip_headers": str,
     "net.canary_files": str,
     "env.pass": str,
+    "logging.redact": str,
+    "logging.redact_in": str,
     "fallback": str,
     "container.ports": str,
 }

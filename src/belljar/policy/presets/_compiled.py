@@ -98,6 +98,8 @@ COMPILED: dict[str, tuple[str, str, dict[str, tuple[Any, int, int]]]] = {
             "env.pass": ((), 65, 9),
             "logging.sample_ratio": (0.1, 68, 17),
             "logging.redact_pii": (True, 69, 15),
+            "logging.redact": ((("secrets", 70, 12), ("personal", 70, 21)), 70, 11),
+            "logging.redact_in": ((("log", 71, 15),), 71, 14),
         },
     ),
     "testing": (

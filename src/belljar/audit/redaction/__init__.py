@@ -1,0 +1,1 @@
+"""Secrets and personal data become stable tokens before anything is logged, stored or returned."""

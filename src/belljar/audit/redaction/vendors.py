@@ -1,0 +1,181 @@
+"""Tokens of clouds and vendors, by the prefix that each puts before its random part.
+
+A row is a prefix, what follows it, and whether the rest has to look random because the prefix alone says little. A
+prefix may follow `_`, `-` or `=`, but no letter or digit, and every repetition is bounded: no text is read many times.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from belljar.audit.redaction.checks import placeholder, random_looking, web_token
+from belljar.audit.redaction.kinds import Kind, Span
+from belljar.audit.redaction.view import View, matches, matches_at
+
+_SHORTEST = 20
+"""No token is shorter; a run of that many letters, digits, _ and - is rare in most text."""
+_RUN = b"a" * _SHORTEST
+
+
+class Vendor(NamedTuple):
+    """One form of token: whose, what it begins with, what follows."""
+
+    whose: str
+    prefix: str
+    rest: str
+    judged: bool = False
+
+
+VENDORS = (
+    Vendor("AWS", "AKIA", "[A-Z2-7]{16}"),
+    Vendor("AWS", "ASIA", "[A-Z2-7]{16}"),
+    Vendor("GitHub", "ghp_", "[A-Za-z0-9]{36,251}"),
+    Vendor("GitHub", "gho_", "[A-Za-z0-9]{36,251}"),
+    Vendor("GitHub", "ghu_", "[A-Za-z0-9]{36,251}"),
+    Vendor("GitHub", "ghs_", "[A-Za-z0-9]{36,251}"),
+    Vendor("GitHub", "ghr_", "[A-Za-z0-9]{36,251}"),
+    Vendor("GitHub", "github_pat_", "[A-Za-z0-9_]{22,251}", judged=True),
+    Vendor("GitLab", "glpat-", r"[\w-]{20,64}", judged=True),
+    Vendor("GitLab", "glrt-", r"[\w-]{20,64}", judged=True),
+    Vendor("GitLab", "gldt-", r"[\w-]{20,64}", judged=True),
+    Vendor("Slack", "xox", r"[abeoprs]-[A-Za-z0-9-]{10,250}", judged=True),
+    Vendor("Slack", "xapp-", r"\d-[A-Z0-9]+-\d+-[a-z0-9]{20,100}"),
+    Vendor("Stripe", "sk_live_", "[A-Za-z0-9]{16,247}", judged=True),
+    Vendor("Stripe", "sk_test_", "[A-Za-z0-9]{16,247}", judged=True),
+    Vendor("Stripe", "rk_live_", "[A-Za-z0-9]{16,247}", judged=True),
+    Vendor("Stripe", "rk_test_", "[A-Za-z0-9]{16,247}", judged=True),
+    Vendor("OpenAI, Anthropic and others", "sk-", r"[\w-]{20,220}", judged=True),
+    Vendor("Groq", "gsk_", "[A-Za-z0-9]{40,60}"),
+    Vendor("xAI", "xai-", "[A-Za-z0-9]{60,100}"),
+    Vendor("Perplexity", "pplx-", "[A-Za-z0-9]{40,64}"),
+    Vendor("Replicate", "r8_", "[A-Za-z0-9]{37}"),
+    Vendor("Hugging Face", "hf_", "[A-Za-z0-9]{34,40}"),
+    Vendor("Google", "AIza", r"[\w-]{35}"),
+    Vendor("Google OAuth", "GOCSPX-", r"[\w-]{28}"),
+    Vendor("npm", "npm_", "[A-Za-z0-9]{36}"),
+    Vendor("PyPI", "pypi-", r"AgEI[\w-]{50,250}"),
+    Vendor("RubyGems", "rubygems_", "[0-9a-f]{48}"),
+    Vendor("Docker", "dckr_pat_", r"[\w-]{27}"),
+    Vendor("DigitalOcean", "dop_v1_", "[0-9a-f]{64}"),
+    Vendor("DigitalOcean", "doo_v1_", "[0-9a-f]{64}"),
+    Vendor("Shopify", "shp", "(?:at|ca|pa|ss)_[0-9a-fA-F]{32}"),
+    Vendor("Twilio", "SK", "[0-9a-f]{32}"),
+    Vendor("Mailgun", "key-", "[0-9a-f]{32}"),
+    Vendor("Databricks", "dapi", "[0-9a-f]{32}(?:-[0-9])?"),
+    Vendor("Linear", "lin_api_", "[A-Za-z0-9]{40}"),
+    Vendor("Notion", "ntn_", "[A-Za-z0-9]{40,60}"),
+    Vendor("Notion", "secret_", "[A-Za-z0-9]{43}"),
+    Vendor("Grafana", "glsa_", "[A-Za-z0-9]{32}_[0-9a-fA-F]{8}"),
+    Vendor("New Relic", "NRAK-", "[A-Z0-9]{27}"),
+    Vendor("Sentry", "sntrys_", r"[\w-]{40,250}"),
+    Vendor("Postman", "PMAK-", "[0-9a-f]{24}-[0-9a-f]{34}"),
+    Vendor("Figma", "figd_", r"[\w-]{40,60}"),
+    Vendor("Supabase", "sbp_", "[0-9a-f]{40}"),
+    Vendor("Tailscale", "tskey-", r"[a-z]+-[A-Za-z0-9]{10,40}-[A-Za-z0-9]{20,60}"),
+    Vendor("Pulumi", "pul-", "[0-9a-f]{40}"),
+    Vendor("age", "AGE-SECRET-KEY-1", "[0-9A-Z]{58}"),
+    Vendor("Square", "sq0", r"(?:atp|csp)-[\w-]{22,43}"),
+    Vendor("Brevo", "xkeysib-", r"[0-9a-f]{64}-[A-Za-z0-9]{16}"),
+    Vendor("Artifactory", "AKCp", "[A-Za-z0-9]{60,80}", judged=True),
+)
+
+_ALONE = (
+    # Forms with a dot, a slash or a sign of base64 in them: they are looked for in the whole text.
+    Vendor("AWS Bedrock", "ABSK", "[A-Za-z0-9+/]{100,250}={0,2}"),
+    Vendor("Stripe", "whsec_", "[A-Za-z0-9+/]{24,100}={0,2}"),
+    Vendor("Slack", "hooks.slack.com/services/", "(T[A-Z0-9]{6,12}/B[A-Z0-9]{6,12}/[A-Za-z0-9]{20,30})"),
+    Vendor("Discord", "/api/webhooks/", r"(\d{16,20}/[\w-]{60,80})"),
+)
+_BEFORE_LONG_WORDS = (
+    # Such forms again, but a long word follows the sign: where no long word has it before it there is none.
+    Vendor("Atlassian", "ATATT3x", r"[\w-]{50,250}=?[0-9A-F]{0,8}"),
+    Vendor("SendGrid", "SG.", r"[\w-]{22}\.[\w-]{43}"),
+    Vendor("Google OAuth", "ya29.", r"[\w-]{20,400}"),
+    Vendor("Vault", "hvs.", r"[\w-]{24,200}"),
+    Vendor("Doppler", "dp.pt.", "[A-Za-z0-9]{40,44}"),
+)
+_AROUND = (
+    # Forms whose sign is in their middle: what is before it, the sign, what follows.
+    ("Telegram", rb"(?<![A-Za-z0-9])\d{8,10}\Z", b":AA", rb"[\w-]{33}"),
+    ("Mailchimp", rb"(?<![A-Za-z0-9])[0-9a-f]{32}\Z", b"-us", rb"\d{1,2}"),
+    ("Terraform", rb"(?<![A-Za-z0-9])[A-Za-z0-9]{14}\Z", b".atlasv1.", rb"[\w-]{60,80}"),
+)
+_CONTEXT = 9
+"""How much of what is before a long word is kept with it: the longest of these signs."""
+_AFTER = rb"(?![A-Za-z0-9_-])"
+
+
+def _compiled(row: Vendor) -> tuple[bytes, bool, re.Pattern[bytes]]:
+    """What a row looks like to `re`: it begins with the fixed text, because then `re` finds its places quickly; that no
+    letter is before it is asked afterwards.
+    """
+    prefix = row.prefix.encode()
+    fixed = re.escape(prefix)
+    before = b"" if row.prefix.startswith("/") else b"(?<![A-Za-z0-9]" + fixed + b")"
+    return prefix, row.judged, re.compile(fixed + before + b"(?>" + row.rest.encode() + b")" + _AFTER)
+
+
+_PREFIXED = tuple(map(_compiled, VENDORS))
+_DOTTED = tuple(map(_compiled, _ALONE))
+_DOTTED_LONG = tuple(map(_compiled, _BEFORE_LONG_WORDS))
+_MIDDLES = tuple(
+    (re.compile(head), sign, re.compile(re.escape(sign) + tail + _AFTER)) for _, head, sign, tail in _AROUND
+)
+_JWT = re.compile(
+    rb"eyJ(?<![A-Za-z0-9_-]eyJ)[\w-]{8,4000}\.(?:[\w-]{2,8000}\.[\w-]{0,2000}|[\w-]{0,1000}(?:\.[\w-]{1,8000}){3})(?![\w-])"
+)
+
+
+def tokens(view: View) -> Iterator[Span]:
+    """Tokens of the vendors in the tables above."""
+    starts, offsets, long_words = _long_words(view)
+    for prefix, judged, form in _PREFIXED:
+        for found in matches_at(form, long_words, prefix):
+            value = found[0].decode("latin-1")
+            if random_looking(value) if judged else not placeholder(value):
+                word = bisect_right(starts, found.start()) - 1
+                start = found.start() - starts[word] + offsets[word]
+                yield Span(start, start + len(value), Kind.TOKEN)
+    long_dotted = (row for row in _DOTTED_LONG if row[0] in long_words)
+    for prefix, _, form in (*_DOTTED, *long_dotted):
+        for found in matches(form, view.data, prefix):
+            whole = found.lastindex or 0
+            if not placeholder(found[whole].decode("latin-1")):
+                yield Span(found.start(whole), found.end(whole), Kind.TOKEN)
+    for head, sign, form in _MIDDLES:
+        if sign not in long_words:
+            continue
+        for found in matches(form, view.data, sign):
+            if before := head.search(view.data, max(0, found.start() - 33), found.start()):
+                yield Span(before.start(), found.end(), Kind.TOKEN)
+
+
+def web_tokens(view: View) -> Iterator[Span]:
+    """JSON Web Tokens, signed or encrypted, with a header that says so."""
+    for found in matches(_JWT, view.data, b"eyJ"):
+        if web_token(found[0].decode("ascii")):
+            yield Span(found.start(), found.end(), Kind.JWT)
+
+
+def _long_words(view: View) -> tuple[list[int], list[int], bytes]:
+    """The words that are long enough for a token, one after another: where each begins there, and in the text.
+
+    They are a small part of most text, and fifty prefixes are looked for in that part only.
+    """
+    starts, offsets, parts = [], [], []
+    words, data = view.words, view.data
+    length = 0
+    start = words.find(_RUN)
+    while start >= 0:
+        end = words.find(b" ", start)
+        end = len(words) if end < 0 else end
+        before = max(0, start - _CONTEXT)
+        starts.append(length)
+        offsets.append(before)
+        parts.append(data[before:end])
+        length += end - before + 1
+        start = words.find(_RUN, end)
+    return starts, offsets, b"\n".join(parts)

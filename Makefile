@@ -32,7 +32,7 @@ VM_TESTS     ?= tests/conformance
 .DEFAULT_GOAL := help
 MAKEFLAGS     += --no-print-directory
 export BELLJAR_TEST_ENGINES BELLJAR_CONTAINER_TESTS
-.PHONY: help demo test test-passes test-here test-user test-containers engines engines-stop test-vm check lint format types layers generated generate bench bench-peers bench-containers bench-egress fuzz soak install dev clean
+.PHONY: help demo test test-passes test-here test-user test-containers engines engines-stop test-vm check lint format types layers generated generate bench bench-peers bench-containers bench-egress bench-redaction fuzz soak install dev clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -127,6 +127,9 @@ bench-containers: dev ## measure what containers cost; BENCH_ARGS=--record write
 bench-egress: dev $(MITMPROXY)/.installed ## measure the proxy beside squid and mitmproxy; BENCH_ARGS=--record writes benchmarks/egress.md and .svg
 	@scripts/install-prerequisites.sh bench "$(PYTHON)"
 	@$(BIN)/python benchmarks/egress.py $(BENCH_ARGS)
+
+bench-redaction: dev ## measure redaction; BENCH_ARGS=--record writes benchmarks/redaction.md
+	@$(BIN)/python benchmarks/redaction.py $(BENCH_ARGS)
 
 clean: ## remove caches and built files; the virtual environment stays (rm -rf .venv)
 	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

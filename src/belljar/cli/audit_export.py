@@ -19,7 +19,7 @@ def run(parsed: Parsed) -> int:
             count = ship(records, address)
             sys.stderr.write(f"belljar: {count} records were sent to {address}\n")
             return 0
-    wanted = parsed.text("--format") or "jsonl"
+    wanted = "jsonl" if parsed.flag("--json") else parsed.text("--format") or "jsonl"
     if wanted not in FORMATS:
         raise UsageError(f"--format {wanted}: wanted one of {', '.join(FORMATS)}")
     for text in FORMATS[wanted](records):
@@ -34,6 +34,7 @@ COMMAND = Command(
     run=run,
     options=(
         Option("--format", "NAME", "jsonl, csv or ocsf (default: jsonl)"),
+        Option("--json", "", "the same as --format jsonl"),
         *FILTERS,
         Option("--syslog", "ADDRESS", "send each as RFC 5424: /dev/log, udp://host:514, tcp://host:601"),
         Option("--otlp", "URL", "send them to an OpenTelemetry collector: http://host:4318"),

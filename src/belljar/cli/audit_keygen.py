@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from belljar.cli.jar_options import JSON
 from belljar.cli.parsing import Command, Parsed, expect_words
 
 
@@ -12,15 +13,22 @@ def run(parsed: Parsed) -> int:
     from belljar.audit.signing import make_key
 
     (path,) = expect_words(COMMAND, parsed, 1, 1)
-    sys.stdout.write(f"{make_key(path)}\n")
+    key = make_key(path)
+    if parsed.flag("--json"):
+        from belljar.cli.document import print_json
+
+        print_json({"file": path, "public_key": key})
+        return 0
+    sys.stdout.write(f"{key}\n")
     return 0
 
 
 COMMAND = Command(
     "audit keygen",
     "Make an Ed25519 key to sign the audit log with.",
-    usage="audit keygen FILE",
+    usage="audit keygen [OPTIONS] FILE",
     run=run,
+    options=(JSON,),
     details="\nPrints the public key, for `audit verify --public-key`.\n",
     examples=(("audit keygen /media/key/belljar.pem", "keep it where the log is not"),),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from belljar.cli.jar_options import JSON
 from belljar.cli.parsing import Command, Parsed, expect_words
 
 
@@ -14,6 +15,11 @@ def run(parsed: Parsed) -> int:
 
     (key,) = expect_words(COMMAND, parsed, 1, 1)
     signed = sign(directory(), key)
+    if parsed.flag("--json"):
+        from belljar.cli.document import print_json
+
+        print_json(signed)
+        return 0
     sys.stdout.write(f"signed up to record {signed['signed_seq']}; the public key is {signed['public_key']}\n")
     return 0
 
@@ -21,8 +27,9 @@ def run(parsed: Parsed) -> int:
 COMMAND = Command(
     "audit sign",
     "Sign the audit log as it is now.",
-    usage="audit sign KEYFILE",
+    usage="audit sign [OPTIONS] KEYFILE",
     run=run,
+    options=(JSON,),
     details="""
 Whoever can write the log could write all of it anew; a signature by a key that lies elsewhere can't be made again. The
 log is verified first.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from belljar.cli.jar_options import JSON
 from belljar.cli.parsing import Command, Option, Parsed
 from belljar.errors import UsageError
 
@@ -30,6 +31,11 @@ def run(parsed: Parsed) -> int:
             if len(fits) != 1:
                 raise UsageError(f"{word}: {'no run' if not fits else 'more than one run'} of that name is in progress")
             killed += kill(fits[0], reason)
+    if parsed.flag("--json"):
+        from belljar.cli.document import print_json
+
+        print_json({"killed": killed})
+        return 0
     for name in killed:
         sys.stdout.write(f"{name}\n")
     if not killed:
@@ -45,6 +51,7 @@ COMMAND = Command(
     options=(
         Option("--all", "", "every run"),
         Option("--reason", "TEXT", "why, for the audit log and for whoever waits for the run"),
+        JSON,
     ),
     details="""
 RUN may be the beginning or the end of its name, if no other has the same. Prints the runs that were ended, when they

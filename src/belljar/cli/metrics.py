@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from belljar.cli.jar_options import JSON
 from belljar.cli.parsing import Command, Option, Parsed, expect_words
 from belljar.errors import UsageError
 
@@ -17,6 +18,17 @@ def run(parsed: Parsed) -> int:
     made = registry(running)
     if listen := parsed.text("--listen"):
         return _serve(made, listen)
+    if parsed.flag("--json"):
+        from belljar.cli.document import print_json
+
+        print_json(
+            [
+                {"name": sample.name, "labels": sample.labels, "value": sample.value}
+                for family in made.collect()
+                for sample in family.samples
+            ]
+        )
+        return 0
     from prometheus_client import generate_latest
 
     sys.stdout.write(generate_latest(made).decode())
@@ -46,7 +58,7 @@ COMMAND = Command(
     "Print the numbers of all runs for Prometheus, or serve them.",
     usage="metrics [OPTIONS]",
     run=run,
-    options=(Option("--listen", "[HOST:]PORT", "serve them at /metrics (default host: 127.0.0.1)"),),
+    options=(Option("--listen", "[HOST:]PORT", "serve them at /metrics (default host: 127.0.0.1)"), JSON),
     details="""
 They are made from the audit log, for every belljar process of this user. While nobody asks for them they cost nothing.
 Needs `belljar[metrics]`.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from belljar.cli.jar_options import JSON
 from belljar.cli.parsing import Command, Option, Parsed, expect_words
 from belljar.errors import UsageError
 
@@ -27,6 +28,11 @@ def run(parsed: Parsed) -> int:
     if most is not None and limit is None:
         raise UsageError(f"--max-size {most}: wanted a size, such as 500m")
     done = prune(older_days=days, most_bytes=limit)
+    if parsed.flag("--json"):
+        from belljar.cli.document import print_json
+
+        print_json({"files": list(done.files), "bytes": done.size})
+        return 0
     sys.stdout.write(f"removed {len(done.files)} files, {show_size(done.size)}\n")
     return 0
 
@@ -39,6 +45,7 @@ COMMAND = Command(
     options=(
         Option("--older", "DAYS", "days before this many, such as 30d"),
         Option("--max-size", "SIZE", "the oldest days, until what is left is no larger"),
+        JSON,
     ),
     details="""
 The log is verified first, and what is left can still be: it begins where the last day that was removed ended. The day

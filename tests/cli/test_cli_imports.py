@@ -41,8 +41,8 @@ OWN = {
      "belljar.backends", "belljar.errors", "belljar.guest",
     "belljar.guest.tree", "belljar.limits", "belljar.policy", "belljar.sandbox",
     *(f"belljar.backends.{name}" for name in (
-        "contract", "hostile_files", "network", "network.clauses", "registry", "runtimes", "redaction_clauses", "session_clauses",
-        "sockets",
+        "contract", "hostile_files", "network", "network.clauses", "registry", "runtimes",
+        "redaction_clauses", "session_clauses", "sockets",
     )),
     *(f"belljar.backends.bubblewrap{name}" for name in (
         "", ".backend", ".client", ".compile", ".host", ".layout", ".report", ".stageplan", ".wire",

@@ -135,6 +135,16 @@ def test_names_need_a_detector(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not Redactor(["email"], detector=detector).detects_names
 
 
+def test_what_overlaps_becomes_one() -> None:
+    """Of the kind that takes precedence; and is then no single address that could be let through."""
+
+    def detector(line: str) -> Iterable[tuple[int, int]]:
+        return [(0, len(line))] if line else []
+
+    assert Redactor(detector=detector, let_through=["10.0.0.0/8"]).text("Ada 10.1.2.3") == "<IP_1>"
+    assert Redactor(let_through=["10.0.0.0/8"]).text("Ada 10.1.2.3") == "Ada 10.1.2.3"
+
+
 NOT_SEEN = {
     "in base64": "aHVudGVyMkBleGFtcGxlLmNvbQ==",
     "spelled out": "alice at example dot com",

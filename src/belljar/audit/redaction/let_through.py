@@ -38,8 +38,8 @@ class LetThrough:
         if kind is Kind.EMAIL:
             return value.lower().endswith(self._domains)
         if kind is Kind.IP:
-            address = ipaddress.ip_address(value)
-            return any(address in network for network in self._networks)
+            network = _network(value)  # None where it was found together with something else
+            return network is not None and any(network[0] in outer for outer in self._networks)
         return False
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterator
+from functools import cache
 from typing import NamedTuple
 
 from belljar.audit.redaction.checks import placeholder, random_looking, web_token
@@ -108,19 +109,18 @@ _CONTEXT = 9
 _AFTER = rb"(?![A-Za-z0-9_-])"
 
 
-def _compiled(row: Vendor) -> tuple[bytes, bool, re.Pattern[bytes]]:
-    """What a row looks like to `re`: it begins with the fixed text, because then `re` finds its places quickly; that no
-    letter is before it is asked afterwards.
-    """
-    prefix = row.prefix.encode()
-    fixed = re.escape(prefix)
+@cache
+def _form(row: Vendor) -> re.Pattern[bytes]:
+    """What a row looks like to `re`, made when its prefix is first seen."""
+    # The fixed text comes first, because then `re` finds its places quickly; what is before it is asked afterwards.
+    fixed = re.escape(row.prefix.encode())
     before = b"" if row.prefix.startswith("/") else b"(?<![A-Za-z0-9]" + fixed + b")"
-    return prefix, row.judged, re.compile(fixed + before + b"(?>" + row.rest.encode() + b")" + _AFTER)
+    return re.compile(fixed + before + b"(?>" + row.rest.encode() + b")" + _AFTER)
 
 
-_PREFIXED = tuple(map(_compiled, VENDORS))
-_DOTTED = tuple(map(_compiled, _ALONE))
-_DOTTED_LONG = tuple(map(_compiled, _BEFORE_LONG_WORDS))
+_PREFIXED = tuple((row.prefix.encode(), row) for row in VENDORS)
+_DOTTED = tuple((row.prefix.encode(), row) for row in _ALONE)
+_DOTTED_LONG = tuple((row.prefix.encode(), row) for row in _BEFORE_LONG_WORDS)
 _MIDDLES = tuple(
     (re.compile(head), sign, re.compile(re.escape(sign) + tail + _AFTER)) for _, head, sign, tail in _AROUND
 )
@@ -132,16 +132,19 @@ _JWT = re.compile(
 def tokens(view: View) -> Iterator[Span]:
     """Tokens of the vendors in the tables above."""
     starts, offsets, long_words = _long_words(view)
-    for prefix, judged, form in _PREFIXED:
-        for found in matches_at(form, long_words, prefix):
+    for prefix, row in _PREFIXED:
+        if prefix not in long_words:
+            continue
+        for found in matches_at(_form(row), long_words, prefix):
             value = found[0].decode("latin-1")
-            if random_looking(value) if judged else not placeholder(value):
+            if random_looking(value) if row.judged else not placeholder(value):
                 word = bisect_right(starts, found.start()) - 1
                 start = found.start() - starts[word] + offsets[word]
                 yield Span(start, start + len(value), Kind.TOKEN)
-    long_dotted = (row for row in _DOTTED_LONG if row[0] in long_words)
-    for prefix, _, form in (*_DOTTED, *long_dotted):
-        for found in matches(form, view.data, prefix):
+    dotted = [(prefix, row) for prefix, row in _DOTTED if prefix in view.data]
+    dotted += [(prefix, row) for prefix, row in _DOTTED_LONG if prefix in long_words]
+    for prefix, row in dotted:
+        for found in matches(_form(row), view.data, prefix):
             whole = found.lastindex or 0
             if not placeholder(found[whole].decode("latin-1")):
                 yield Span(found.start(whole), found.end(whole), Kind.TOKEN)

@@ -354,6 +354,15 @@ class TestDescriptors:
         assert [(tmp_path / f"other{number}").read_bytes() for number in range(3)] == [b"", b"", b""]
         assert verify(str(tmp_path / "audit")).records == 3
 
+    def test_let_go_of_when_the_log_is_another(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A program that changes its state directory again and again has one log open."""
+        record("first")
+        before = len(os.listdir("/proc/self/fd"))
+        for number in range(20):
+            monkeypatch.setenv("BELLJAR_STATE_DIR", str(tmp_path / str(number)))
+            record("another")
+        assert len(os.listdir("/proc/self/fd")) == before
+
     @pytest.mark.parametrize("names", [["head"], ["day"], ["head", "day"]], ids="+".join)
     def test_removed(self, tmp_path: Path, names: list[str]) -> None:
         """What is written later has a name; and what is gone is told, as long as the head or the file is there."""

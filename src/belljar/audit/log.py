@@ -125,6 +125,16 @@ class AuditLog:
     def _renew(self, head: Head) -> None:
         os.pwrite(self._head, head.encode(), 0)
 
+    def close(self) -> None:
+        """Let go of its files. Whoever writes later opens them again."""
+        with self._lock:
+            if self._pid == os.getpid():
+                if self._is(self._head, self._head_identity):
+                    os.close(self._head)
+                if self._day and self._is(self._file, self._file_identity):
+                    os.close(self._file)
+            self._pid, self._head, self._day, self._file = 0, -1, "", -1
+
     # --- opening ---
 
     def _open(self) -> None:
@@ -217,6 +227,7 @@ def _identity(descriptor: int) -> tuple[int, int]:
 
 
 _LOGS: dict[str, AuditLog] = {}
+"""That of the state directory, which is the same for the life of most programs."""
 
 
 def audit_log() -> AuditLog:
@@ -224,6 +235,9 @@ def audit_log() -> AuditLog:
     path = directory()
     log = _LOGS.get(path)
     if log is None:
+        for other in list(_LOGS.values()):
+            other.close()
+        _LOGS.clear()
         log = _LOGS[path] = AuditLog(path)
     return log
 

@@ -140,6 +140,7 @@ class BubblewrapJar(OpenedFiles):
             "absent_at_first": plan.stage["absent_at_first"],
             "stdin": stdin is not None,
             "prepare": prepare,
+            "warms": plan.stage["warms"],
             "jar": _jar(plan, request),
         }
         ours, theirs = wire.pair()
@@ -159,9 +160,14 @@ class BubblewrapJar(OpenedFiles):
         return process
 
     def prepare(self, plan: LaunchPlan, request: RunRequest) -> None:
-        """Have a jar wait for a run like this."""
+        """Have a jar wait for a run like this; for JavaScript, with node's runtime up."""
+        warm = None
+        if plan.stage["warms"]:
+            from belljar.backends.bubblewrap.warm import warm_interpreter
+
+            warm = warm_interpreter(plan)
         with self._lock, contextlib.suppress(OSError):  # a stage that has died is told of by the run
-            wire.send(self._control, {"do": "prepare", "jar": _jar(plan, request)})
+            wire.send(self._control, {"do": "prepare", "jar": _jar(plan, request), "warm": warm})
 
     def _process(self, events: socket.socket) -> BubblewrapProcess:
         """The stage answers with the run's output and errors, as soon as there are processes to write them."""

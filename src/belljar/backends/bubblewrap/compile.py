@@ -23,6 +23,9 @@ HOME = "/tmp/home"
 _HELPERS = 2
 """Processes of ours in a run's group: bubblewrap and the jar's pid 1."""
 
+_READ_EARLY = ("NODE_", "LD_", "OPENSSL_", "SSL_")
+"""Variables that name what an interpreter loads as it starts."""
+
 COVERED = {
     "/proc/keys": f"{layout.DEV}/null",
     "/proc/key-users": f"{layout.DEV}/null",
@@ -56,6 +59,7 @@ def compile_plan(policy: Policy, request: RunRequest, host: Host) -> LaunchPlan:
             "absent_at_first": _absent_at_first(policy, stage),
             "memory_group": "memory" in host.cgroup.controllers,
             "code_name": _code_name(request, host),
+            "warms": _warms(policy, request, environment),
             "publishes": bool(policy.net.publish),
             "gateway_ports": _gateway_ports(policy),
         },
@@ -229,12 +233,20 @@ def _environment(policy: Policy, request: RunRequest, host: Host) -> dict[str, s
     return {**environment, **policy.env.set}
 
 
+def _warms(policy: Policy, request: RunRequest, environment: Mapping[str, str]) -> bool:
+    """Whether its interpreter may be up before the code comes: node, unless the policy tells it to load something."""
+    if request.code is None or request.language != "javascript":
+        return False
+    chosen = {*policy.env.pass_, *policy.env.set, *(secret.env or "" for secret in policy.credentials.values())}
+    return not any(name.startswith(_READ_EARLY) for name in chosen & environment.keys())
+
+
 def _code_name(request: RunRequest, host: Host) -> str | None:
     runtime = host.runtime(request.language)
     if request.code is None or runtime is None:
         return None
     name = os.path.basename(request.script_name)
-    usable = name.isprintable() and len(os.fsencode(name)) < 200 and name not in ("", ".", "..", layout.COMMAND)
+    usable = name.isprintable() and len(os.fsencode(name)) < 200 and name not in ("", ".", "..", *layout.OURS)
     return name if usable else runtime.file_name
 
 

@@ -36,6 +36,12 @@ JAR_CODE = "/run/jar"
 COMMAND = ".command"
 """The file beside it that tells the gate what to become: the stage writes it, the jar can only read it."""
 
+WARM, SHIM = ".warm", ".wait.cjs"
+"""Of a jar that waits with its interpreter up: what the gate becomes first, and what the interpreter waits in."""
+
+OURS = (COMMAND, WARM, SHIM)
+"""Names that no code's file can have."""
+
 
 def source(index: int) -> str:
     """The staged host directory number `index`."""

@@ -5,6 +5,8 @@ fork ── child: enters its cgroup, puts on the notify filter, becomes bubblew
 "ready" from the gate inside the jar: mounts, namespaces, capabilities and seccomp are final
  │      canaries look in; rlimits are set from outside; the jar waits, for the host or for a run to come
  │
+ │      ("warm": the gate becomes node with its runtime up, which waits as it did)
+ │
 "go": the gate reads what to run, from a file that only the stage writes, and becomes it
  │
 the code runs ── timeout, memory, kill ──▶ pid 1 of the jar is killed, and with it all of them
@@ -44,9 +46,13 @@ if TYPE_CHECKING:
 
     from belljar.backends.contract import Listener as GatewayListener
 
-GATE = f'echo ready >&4;read -r g <&4&&[ "$g" = go ]&&exec 4>&-&&. {layout.JAR_CODE}/{layout.COMMAND};exit 125'
-"""The gate inside the jar: only the word opens it, end of file ends it. It starts with no environment at all, so that
-nothing of the policy's or the code's (LD_PRELOAD) is in a process before the canaries have looked."""
+GATE = (
+    'echo ready >&4;read -r g <&4&&case "$g" in '
+    f"go)exec 4>&-&&. {layout.JAR_CODE}/{layout.COMMAND};;warm). {layout.JAR_CODE}/{layout.WARM};;esac;exit 125"
+)
+"""The gate inside the jar: only a word opens it, end of file ends it. `warm` makes it an interpreter that is up, and
+waits in its stead for the same `go` on the same descriptor (warm.py). The gate starts with no environment at all, so
+that nothing of the policy's or the code's (LD_PRELOAD) is in a process before the canaries have looked."""
 
 COMMAND = ["bwrap", "--args", str(layout.ARGS_FD), "--", "/bin/sh", "-c", GATE]
 """What bubblewrap is started with; all that differs between jars it reads from a descriptor."""
@@ -92,6 +98,22 @@ def import_network() -> None:
     import belljar.backends.network.probe  # noqa: F401
 
 
+@dataclass(frozen=True, slots=True)
+class Warm:
+    """The interpreter with which a jar may wait: it has the environment of the run from its start."""
+
+    program: str
+    env: dict[str, str]
+    main: str
+    """The code's file, if it has no name of its own."""
+    workdir: str
+    shim: str
+
+    def suits(self, message: Message) -> bool:
+        """Whether a run's interpreter is this one."""
+        return bool(message["warms"]) and self.program == message["command"][0] and self.env == message["env"]
+
+
 class Run:
     """A jar, waiting or in use."""
 
@@ -118,6 +140,10 @@ class Run:
         """Set when there is something to run; until then the jar waits."""
         self.prepares = False
         """Whether another jar is to wait for the next run when this one has ended."""
+        self.warm: Warm | None = None
+        """What to become while it waits."""
+        self.is_warm = False
+        """Whether it was told to."""
         self.ready = False
         """At the gate, with every canary satisfied."""
         self.started = 0.0
@@ -252,6 +278,13 @@ class Run:
             "interfaces": ["lo", JAR_INTERFACE] if opened and self.cabled else ["lo"],
             "routes": [] if not opened else [JAR_INTERFACE] if self.cabled else ["lo"],
         }
+
+    def become_warm(self) -> None:
+        """Let the gate become the interpreter, which waits for `go` in its place. Its files are there."""
+        assert self.gate is not None
+        self.is_warm = True
+        with contextlib.suppress(BrokenPipeError):  # it died: seen by its pidfd
+            self.gate.send(b"warm\n")
 
     def go(self) -> None:
         """Open the gate: the command is in its place, and the clock starts."""

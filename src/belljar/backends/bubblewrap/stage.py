@@ -23,13 +23,14 @@ from belljar.backends.bubblewrap import layout, staging, wire
 from belljar.backends.bubblewrap.jar_root import write_all
 from belljar.backends.bubblewrap.lifeline import end_with
 from belljar.backends.bubblewrap.orphans import end_orphans
-from belljar.backends.bubblewrap.running import JarSpec, Run, import_network
+from belljar.backends.bubblewrap.running import JarSpec, Run, Warm, import_network
 from belljar.backends.bubblewrap.stageplan import StagePlan
 from belljar.backends.bubblewrap.tree import remove_in_place
 from belljar.backends.bubblewrap.views import import_denying, open_inside
 from belljar.errors import BelljarError, PolicyError, PrerequisiteError, SandboxUnavailableError
 from belljar.guest.tree import remove_tree
 from belljar.limits.groups import JarGroup, RunGroup
+from belljar.policy import json_text
 
 TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
@@ -91,6 +92,12 @@ def _fault(error: BelljarError) -> str:
 def _quoted(word: str) -> str:
     """One word for the gate's shell, whatever is in it."""
     return "'" + word.replace("'", "'\\''") + "'"
+
+
+def _becoming(env: dict[str, str], command: list[str]) -> str:
+    """By which the gate's shell becomes a command."""
+    exports = [f"export {name}={_quoted(value)}\n" for name, value in env.items()]
+    return "".join(exports) + f"exec {' '.join(map(_quoted, command))}\n"
 
 
 def _answer(control: socket.socket, message: wire.Message, descriptors: tuple[int, ...] = ()) -> None:
@@ -318,7 +325,8 @@ class Stage:
 
     def _do_prepare(self, message: wire.Message, _descriptors: list[int]) -> None:
         """Have a jar wait for the first run."""
-        self._prepare(JarSpec.of(message["jar"]))
+        warm = message["warm"]
+        self._prepare(JarSpec.of(message["jar"]), None if warm is None else Warm(**warm))
 
     def _refuse(self, host: socket.socket, message: wire.Message) -> None:
         """Tell the host why there is no run, and end the jar that was meant for it."""
@@ -344,7 +352,7 @@ class Stage:
     def _choose_jar(self, message: wire.Message, standard_input: int) -> Run:
         """The jar that waits, if it is the right one, else a new one."""
         spec = JarSpec.of(message["jar"])
-        waiting = self._take_spare(spec) if standard_input < 0 else None
+        waiting = self._take_spare(spec, message) if standard_input < 0 else None
         return waiting or self._make_jar(spec, standard_input, message["absent_at_first"] if self._count == 0 else [])
 
     def _start(self, run: Run, message: wire.Message, host: socket.socket, code: int) -> None:
@@ -367,18 +375,21 @@ class Stage:
         run.close_listeners()
         run.deadline = time.monotonic() + _SERVE_SECONDS
 
-    def _prepare(self, spec: JarSpec) -> None:
+    def _prepare(self, spec: JarSpec, warm: Warm | None = None) -> None:
         """Have a jar at its gate for the next run: fresh, and made while nobody waits."""
-        if self._spare is not None and self._spare.spec != spec:
+        if self._spare is not None and (self._spare.spec, self._spare.warm) != (spec, warm):
             self._spare.kill("unused")
             self._spare = None
         if self._spare is None:
             with contextlib.suppress(BelljarError, OSError):  # told by the run that then has to make its own
                 self._spare = self._make_jar(spec, -1, [])
+                self._spare.warm = warm
 
-    def _take_spare(self, spec: JarSpec) -> Run | None:
+    def _take_spare(self, spec: JarSpec, message: wire.Message) -> Run | None:
         spare = self._spare
         if spare is None or spare.spec != spec or spare.problems or spare.ended_by:
+            return None
+        if spare.is_warm and not (spare.warm and spare.warm.suits(message)):
             return None
         self._spare = None
         return spare
@@ -432,9 +443,20 @@ class Stage:
         """The code's file, and the command by which the gate becomes it. Both are read-only in the jar."""
         if code >= 0:
             self._write_file(f"{run.name}/{message['code_name']}", os.pread(code, os.fstat(code).st_size, 0))
-        exports = [f"export {name}={_quoted(value)}\n" for name, value in message["env"].items()]
-        command = "".join(exports) + f"exec {' '.join(map(_quoted, message['command']))}\n"
+        if run.is_warm:
+            assert run.warm is not None
+            command = json_text.dumps({"workdir": run.warm.workdir, "argv": message["command"][1:]})
+        else:
+            command = _becoming(message["env"], message["command"])
         self._write_file(f"{run.name}/{layout.COMMAND}", os.fsencode(command))
+
+    def _warm_up(self, run: Run, warm: Warm) -> None:
+        """While it waits, let it become its interpreter: which starts where no run has files, since it looks there."""
+        shim = f"{layout.JAR_CODE}/{layout.SHIM}"
+        becoming = _becoming(warm.env, [warm.program, "-r", shim, warm.main])
+        self._write_file(f"{run.name}/{layout.SHIM}", warm.shim.encode())
+        self._write_file(f"{run.name}/{layout.WARM}", os.fsencode(f"cd {layout.JAR_CODE}\nunset OLDPWD\n{becoming}"))
+        run.become_warm()
 
     def _write_file(self, path: str, content: bytes) -> None:
         target = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644, dir_fd=self._code_fd)
@@ -473,6 +495,8 @@ class Stage:
             run.kill("canary" if run.init_pid else "gate")
         elif run.name in self._hosts:
             self._go(run, self._hosts[run.name])
+        elif run.warm:
+            self._warm_up(run, run.warm)
 
     def _on_host(self, run: Run, host: socket.socket) -> None:
         received = wire.receive(host)

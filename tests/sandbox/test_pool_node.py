@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -182,3 +183,28 @@ def test_a_jar_that_waits_for_something_else() -> None:
         until(waiting_nodes)
         assert jar.run("console.log(2)", language="javascript").stdout == "2\n"
     until(lambda: not waiting_nodes())
+
+
+def test_a_workspace_that_changes_while_it_waits() -> None:
+    """Node keeps what it has read of a package.json: of this one it has read nothing."""
+    if not shutil.which("node"):
+        pytest.skip("node is not installed")
+    with Sandbox(one_shot=True, timeout="30s") as jar:
+        jar.files.write("package.json", '{"name": "x", "exports": "./a.js"}')
+        jar.prepare(language="javascript")
+        until(waiting_nodes)
+        time.sleep(1)
+        for path, content in LATER.items():
+            jar.files.write(path, content)
+        result = jar.run("import('/workspace/lib.js').then((lib) => console.log(lib.a))", language="javascript")
+    assert (result.stdout, result.stderr) == ("file:///workspace/lib.js\n", "")
+
+
+def test_a_jar_that_dies_while_it_waits(pool: Pool) -> None:
+    """The run gets another."""
+    until(waiting_nodes)
+    for pid in waiting_nodes():
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: not waiting_nodes())
+    time.sleep(0.5)
+    assert pool.run("console.log(1)", language="javascript").stdout == "1\n"

@@ -57,7 +57,7 @@ OWN = {
         "presets._compiled", "problems", "records", "resolve",
     )),
     *(f"belljar.sandbox.{name}" for name in (
-        "control", "detect", "events", "inputs", "recording", "result", "running", "sandbox", "stream",
+        "control", "detect", "events", "inputs", "recording", "redacting", "result", "running", "sandbox", "stream",
         "tracing",
     )),
 }  # fmt: skip

@@ -184,13 +184,13 @@ def _syslog_message(record: Mapping[str, Any]) -> bytes:
 
 
 def to_otlp(records: Iterable[Mapping[str, Any]], endpoint: str) -> int:
-    """Send them as log records to an OpenTelemetry collector, by HTTP and JSON (`http://host:4318`). How many.
+    """Send them to an OpenTelemetry collector as log records, by HTTP and JSON (`http://logs.example.com:4318`).
 
     Raises:
         SandboxUnavailableError: the collector does not take them.
     """
     if not endpoint.startswith(("http://", "https://")):
-        raise UsageError(f"{endpoint!r}: wanted http://host:4318 or https://…")
+        raise UsageError(f"{endpoint!r}: wanted http://… or https://…")
     url = endpoint.rstrip("/") + ("" if endpoint.rstrip("/").endswith("/v1/logs") else "/v1/logs")
     count = 0
     batch: list[dict[str, Any]] = []

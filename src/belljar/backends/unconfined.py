@@ -113,7 +113,7 @@ def _report(policy: Policy) -> EnforcementReport:
     return EnforcementReport(
         tuple(Clause(key, Status.UNSUPPORTED, "nothing", _NOTHING) for key in lost)
         + tuple(Clause(key, Status.ENFORCED, by) for key, by in held.items())
-        + redaction_clauses(policy)
+        + redaction_clauses()
         + session_clauses()
     )
 

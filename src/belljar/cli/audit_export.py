@@ -36,8 +36,10 @@ COMMAND = Command(
         Option("--format", "NAME", "jsonl, csv or ocsf (default: jsonl)"),
         Option("--json", "", "the same as --format jsonl"),
         *FILTERS,
-        Option("--syslog", "ADDRESS", "send each as RFC 5424: /dev/log, udp://host:514, tcp://host:601"),
-        Option("--otlp", "URL", "send them to an OpenTelemetry collector: http://host:4318"),
+        Option(
+            "--syslog", "ADDRESS", "send each as RFC 5424: /dev/log, udp://logs.example:514, tcp://logs.example:601"
+        ),
+        Option("--otlp", "URL", "send them to an OpenTelemetry collector: http://logs.example.com:4318"),
     ),
     details="""
 In CSV, text that a spreadsheet would take for a formula has a quote before it: names in the log are the code's own.

@@ -12,7 +12,7 @@ from belljar.backends.contract import End, EnforcementReport, Entry, Process
 from belljar.backends.hostile_files import open_beneath, walk
 from belljar.errors import PolicyError
 from belljar.policy.models import Policy
-from belljar.sandbox import recording, tracing
+from belljar.sandbox import recording, redacting, tracing
 from belljar.sandbox.control import CONTROL
 from belljar.sandbox.events import Finished, Output
 from belljar.sandbox.inputs import opened_input
@@ -108,7 +108,7 @@ class Clones:
             try:
                 handle.started(process)
                 spans.phase("execute")
-                watch = Watch(process, self._policy.proc.output_bytes)
+                watch = Watch(process, self._policy.proc.output_bytes, redacting.of_result(run_id, self._policy))
                 yield from watch.events()
                 spans.phase("collect")
                 if network:

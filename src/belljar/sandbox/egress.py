@@ -19,6 +19,7 @@ from belljar.egress.reasons import change, words
 from belljar.egress.rules import Rules, compile_rules
 from belljar.errors import AuditError, BelljarError, SandboxUnavailableError
 from belljar.policy.models import Policy
+from belljar.sandbox import redacting
 from belljar.sandbox.egress_canary import ROLES, Canary
 from belljar.sandbox.result import Denial
 
@@ -158,6 +159,9 @@ class Traffic:
     def _record(self, event: Event) -> None:
         """Write it to the audit log."""
         told = {name: value for name in _TOLD if (value := getattr(event, name))}
+        for name in ("host", "path", "detail"):
+            if name in told:
+                told[name] = redacting.for_log(told[name], event.run_id, self._policy)
         try:
             record("egress", run=event.run_id, at=event.time, allowed=event.allowed, **told)
         except AuditError:  # nobody would know of it later

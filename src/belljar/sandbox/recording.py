@@ -10,6 +10,7 @@ from belljar.backends.contract import LaunchPlan
 from belljar.policy import json_text
 from belljar.policy.mapping import to_mapping
 from belljar.policy.models import Policy
+from belljar.sandbox import redacting
 from belljar.sandbox.result import Outcome, RunResult
 
 TYPE_CHECKING = False  # see policy/records.py
@@ -26,9 +27,10 @@ _POLICIES: set[tuple[str, str]] = set()
 class Begun:
     """What of a run's records is the same for every run of its plan."""
 
-    __slots__ = ("plan", "policy")
+    __slots__ = ("plan", "policy", "resolved")
 
     def __init__(self, policy: Policy, plan: LaunchPlan) -> None:
+        self.resolved = policy
         text = json_text.dumps(to_mapping(policy), sort_keys=True)
         self.policy = "sha256:" + stored.store(stored.policies(), text.encode("ascii"), ".json")
         self.plan = "sha256:" + stored.store(stored.plans(), _plan_text(plan), ".json")
@@ -42,6 +44,9 @@ def begin(run_id: str, kind: str, same: Begun, plan: LaunchPlan, **details: Any)
         AuditError: it can't be recorded, so it must not start.
     """
     killswitch.check()
+    for name in ("command", "arguments"):
+        if name in details:
+            details[name] = redacting.for_log(details[name], run_id, same.resolved)
     told = [
         {
             "event": "created",
@@ -71,9 +76,13 @@ def code_details(
     return {**told, "arguments": list(arguments)} if arguments else told
 
 
-def finish(result: RunResult) -> RunResult:
+def finish(result: RunResult, policy: Policy) -> RunResult:
     """A run has ended, and its result is about to be returned. Raises AuditError."""
     run = result.run_id
+
+    def clean(value: Any) -> Any:
+        return redacting.for_log(value, run, policy)
+
     told: list[dict[str, Any]] = [
         {"event": "canaries", "run": run, "held": result.outcome is not Outcome.REFUSED},
         *(
@@ -81,7 +90,7 @@ def finish(result: RunResult) -> RunResult:
                 "event": "denied",
                 "run": run,
                 "kind": denial.kind,
-                "target": denial.target,
+                "target": clean(denial.target),
                 "rule": denial.rule,
                 "where": denial.where,
                 "count": denial.count,
@@ -95,10 +104,11 @@ def finish(result: RunResult) -> RunResult:
     elif result.outcome is Outcome.KILLED:
         told.append({"event": "killed", "run": run, "reason": result.reason})
     if result.artifacts:
-        paths = [artifact.path for artifact in result.artifacts[:_MOST_TOLD]]
+        paths = clean([artifact.path for artifact in result.artifacts[:_MOST_TOLD]])
         told.append({"event": "artifacts", "run": run, "paths": paths, "count": len(result.artifacts)})
     told.append(_finished(result))
     audit_log().append(*told)
+    redacting.forget(run)
     return result
 
 

@@ -18,6 +18,8 @@ TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
     from typing import Literal
 
+    from belljar.audit.redaction import Redactor
+    from belljar.audit.redaction.stream import ByteStreamRedactor
     from belljar.sandbox.egress import Traffic
 
 _CHUNK = 1 << 16
@@ -31,9 +33,13 @@ def new_run_id() -> str:
 class Watch:
     """Reads a process to its end, and keeps what it wrote, up to the limit."""
 
-    def __init__(self, process: Process, limit: int) -> None:
+    def __init__(self, process: Process, limit: int, redactor: Redactor | None = None) -> None:
         self.process = process
         self.limit = limit
+        self._taken = 0
+        self._redacting: dict[Literal["stdout", "stderr"], ByteStreamRedactor] = {}
+        if redactor is not None:
+            self._redacting = {"stdout": redactor.byte_stream(), "stderr": redactor.byte_stream()}
         self.captured = {"stdout": bytearray(), "stderr": bytearray()}
         self.truncated = False
 
@@ -63,14 +69,25 @@ class Watch:
                     yield Output(streams[descriptor], kept)
             if patience == 0 and (self.truncated or not streams):
                 break
+        yield from self._held_back()
+
+    def _held_back(self) -> Iterator[Output]:
+        """What could have been the beginning of something that must not be told."""
+        for name in self._redacting:
+            if rest := self._redacting[name].finish():
+                self.captured[name] += rest
+                yield Output(name, rest)
 
     def _keep(self, stream: Literal["stdout", "stderr"], data: bytes) -> bytes:
-        room = self.limit - sum(map(len, self.captured.values()))
+        room = self.limit - self._taken
         if len(data) > room:
             data = data[: max(0, room)]
             if not self.truncated:
                 self.truncated = True
                 self.process.kill("output")
+        self._taken += len(data)
+        if stream in self._redacting:
+            data = self._redacting[stream].feed(data)
         self.captured[stream] += data
         return data
 
@@ -125,7 +142,7 @@ def make_result(
         container=end.kept,
         egress=traffic.records if traffic else (),
     )
-    return recording.finish(result)
+    return recording.finish(result, policy)
 
 
 def _signal_name(number: int) -> str | None:
@@ -212,7 +229,7 @@ def refused_result(
         reason=reason,
         image=plan.image,
     )
-    return recording.finish(result)
+    return recording.finish(result, policy)
 
 
 __all__ = ["Finished", "Watch", "make_result", "new_run_id", "refused_result"]

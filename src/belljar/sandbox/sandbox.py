@@ -13,7 +13,7 @@ from belljar.backends.contract import EnforcementReport, Entry, Jar, LaunchPlan,
 from belljar.backends.runtimes import language_named
 from belljar.errors import BelljarError, UsageError
 from belljar.policy.models import Policy
-from belljar.sandbox import recording, tracing
+from belljar.sandbox import recording, redacting, tracing
 from belljar.sandbox.control import CONTROL
 from belljar.sandbox.detect import open_best
 from belljar.sandbox.events import Finished, Output
@@ -220,7 +220,7 @@ class Sandbox:
         since_ns = max(time.time_ns() - _CLOCK_TICK_NS, self._last_end_ns)
         with self.launched(handle, plan, request, run_id, stdin) as (process, network):
             spans.phase("execute")
-            watch = Watch(process, self.policy.proc.output_bytes)
+            watch = Watch(process, self.policy.proc.output_bytes, redacting.of_result(run_id, self.policy))
             yield from watch.events()
             spans.phase("collect")
             end = process.end()

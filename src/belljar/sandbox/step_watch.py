@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from belljar.sandbox import recording
+from belljar.sandbox import recording, redacting
 from belljar.sandbox import session_wire as wire
 from belljar.sandbox.events import Output
 from belljar.sandbox.interpreter import Frame, Live
 from belljar.sandbox.result import Denial, Outcome
-from belljar.sandbox.step import Rich, Shown, StepFinished, StepResult
+from belljar.sandbox.step import Rich, Shown, StepError, StepFinished, StepResult
 
 if TYPE_CHECKING:
     from belljar.sandbox.session_home import Home
@@ -43,6 +43,8 @@ class StepWatch:
         """`timeout`, `output`, `interrupt` or `abandoned`, if it was stopped."""
         self._kill_at = 0.0
         self._sent = False
+        self._redactor = redacting.of_result(live.run_id, home.policy)
+        self._redacting = {name: self._redactor.byte_stream() for name in self._captured} if self._redactor else {}
 
     # --- running ---
 
@@ -59,6 +61,7 @@ class StepWatch:
                 yield event
         if self._lost:
             self._wait_for_last_words()
+        yield from self._held_back()
         if traffic:
             traffic.tell()
         egress = traffic.records[before[0] :] if traffic else ()
@@ -129,23 +132,44 @@ class StepWatch:
             return None
 
     def _understood(self, kind: bytes, payload: bytes) -> Output | Shown | None:
-        if kind == wire.STDOUT:
-            self._captured["stdout"] += payload
-            return Output("stdout", payload)
-        if kind == wire.STDERR:
-            self._captured["stderr"] += payload
-            return Output("stderr", payload)
+        if kind in (wire.STDOUT, wire.STDERR):
+            return self._printed("stdout" if kind == wire.STDOUT else "stderr", payload)
         if kind == wire.SHOWN:
             self._shown += 1
             shown = wire.shown(payload, self._shown)
+            shown = Shown(self._clean(shown.text), tuple(map(self._clean_form, shown.forms)))
             self._results += shown.forms
             return shown
         if kind == wire.DONE:
             done = wire.done(payload, self._shown + 1)
             if done.step == self._step:
                 self._done = done
-                self._results += done.forms
+                self._results += map(self._clean_form, done.forms)
         return None
+
+    def _printed(self, stream: Literal["stdout", "stderr"], data: bytes) -> Output | None:
+        if self._redacting:
+            data = self._redacting[stream].feed(data)
+        self._captured[stream] += data
+        return Output(stream, data) if data else None
+
+    def _held_back(self) -> Iterator[Output]:
+        """What could have been the beginning of something that must not be told."""
+        for name in ("stdout", "stderr") if self._redacting else ():
+            if rest := self._redacting[name].finish():
+                self._captured[name] += rest
+                yield Output(name, rest)
+
+    def _clean(self, text: str) -> str:
+        return self._redactor.text(text) if self._redactor else text
+
+    def _clean_form(self, rich: Rich) -> Rich:
+        return Rich(rich.mime, self._clean(rich.text).encode(), rich.name) if self._redactor and rich.is_text else rich
+
+    def _clean_error(self, error: StepError | None) -> StepError | None:
+        if error is None or self._redactor is None:
+            return error
+        return StepError(error.type, self._clean(error.message), self._clean(error.traceback))
 
     def _wait_for_last_words(self) -> None:
         """The jar itself knows more than the keeper: that memory ran out, for example."""
@@ -166,11 +190,11 @@ class StepWatch:
             session_id=self._session_id,
             step=self._step,
             outcome=outcome,
-            value=done.value if done else None,
+            value=None if done is None or done.value is None else self._clean(done.value),
             results=tuple(self._results),
             stdout=self._captured["stdout"].decode(errors="replace"),
             stderr=self._captured["stderr"].decode(errors="replace"),
-            error=done.error if done else None,
+            error=self._clean_error(done.error) if done else None,
             exit_code=done.exit_code if done else None,
             truncated=self._inbox.over,
             interrupted=self._stopped_by == "interrupt" or (done is not None and done.interrupted),

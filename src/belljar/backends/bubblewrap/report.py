@@ -39,7 +39,7 @@ def report(policy: Policy, host: Host) -> EnforcementReport:
             _enforced("python.venv", "a read-only mount"),
             _enforced("python.interpreter", "a read-only mount"),
             _enforced("logging.sample_ratio", "no output of the code is written to any log"),
-            *redaction_clauses(policy),
+            *redaction_clauses(),
             *session_clauses(),
             *_container(policy),
             _enforced("syscalls", "seccomp allow list"),

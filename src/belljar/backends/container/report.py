@@ -33,7 +33,7 @@ def report(policy: Policy, place: Place) -> EnforcementReport:
             _enforced("env.pass", "an environment made from nothing"),
             *_python(policy),
             _enforced("logging.sample_ratio", "no output of the code is written to any log"),
-            *redaction_clauses(policy),
+            *redaction_clauses(),
             *session_clauses(),
             _syscalls(policy, place),
             *_container(policy, place),

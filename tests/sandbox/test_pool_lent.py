@@ -71,7 +71,7 @@ def test_a_run_needs_no_stage(pool: Pool) -> None:
     """One that stands still holds up neither a run's beginning nor its end."""
     if pool.run("pass").enforcement.clause("proc.mem_mb").status is not Status.ENFORCED:
         pytest.skip("without a control group it is the stage that watches the memory, and is asked what it saw")
-    assert wait_for(lambda: pool.statistics().waiting == 3)
+    assert wait_for(lambda: pool.statistics().waiting >= 3)
     stages = named("belljar-stage")
     for stage in stages:
         os.kill(stage, signal.SIGSTOP)

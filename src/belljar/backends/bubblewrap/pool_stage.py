@@ -286,6 +286,8 @@ class PoolStage(Stage):
         if run.name in self._runs:
             self._busy.add(run)
         self._lend()
+        # That one run less waits, the host says in another message: until then the old number makes one too many.
+        self._asking = max(0, self._asking - 1)
         if self._asking or len(self._ready) + len(self._lent) < self._pool["size"] // 2:
             self._refill()
         elif not self._refill_at:

@@ -26,6 +26,7 @@ from belljar.audit.store import RunStore
 from belljar.audit.verify import verify
 from belljar.backends.contract import Status
 from belljar.errors import AuditError, KillSwitchError, UsageError
+from belljar.sandbox.control import control_directory
 from belljar.sandbox.events import Finished, Output
 from belljar.sandbox.remote import kill, running
 from belljar.sandbox.replay import replay
@@ -328,6 +329,19 @@ class TestFromOutside:
         os.waitpid(elsewhere.pid, os.WUNTRACED)
         assert kill("*", "now") == [f"process {elsewhere.pid}"]
         assert elsewhere.wait() == -9
+
+    def test_a_number_that_is_another_processes_now(self) -> None:
+        """The socket of a process that was killed is removed; whoever has its number now is left alone."""
+        with subprocess.Popen(["sleep", "600"]) as bystander:
+            place = Path(control_directory())
+            place.mkdir(parents=True, exist_ok=True)
+            for name in (f"{bystander.pid}-1.sock", f"{bystander.pid}.sock", "nonsense"):
+                with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as end:
+                    end.bind(str(place / name))
+            assert kill("*", "everything") == []
+            assert bystander.poll() is None
+            assert list(place.iterdir()) == []
+            bystander.kill()
 
     def test_nothing_of_that_name(self, elsewhere: subprocess.Popen[bytes]) -> None:
         """Ends nothing."""

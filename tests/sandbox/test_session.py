@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from belljar import AsyncSession, Session
 from belljar.errors import UsageError
 from belljar.sandbox import session_wire as wire
 from belljar.sandbox.events import Output
+from belljar.sandbox.interpreter import Inbox
 from belljar.sandbox.result import Outcome
 from belljar.sandbox.step import StepFinished
 
@@ -205,6 +207,28 @@ class TestHostileFrames:
             result = session.run("import os, signal\nos.kill(os.getppid(), signal.SIGSTOP)")
             assert (result.outcome, result.state_lost) == (Outcome.TIMEOUT, True)
             assert session.run("1").value == "1"
+
+
+class TestInbox:
+    """What a jar says and nobody takes is bounded, however it is cut."""
+
+    def test_bytes_one_by_one(self) -> None:
+        """Take the room of their number, up to the limit."""
+        inbox = Inbox(threading.Condition(), 1000)
+        with inbox._changed:
+            for _ in range(5000):
+                inbox.put(wire.STDOUT, b"x")
+                inbox.put(wire.STDOUT, b"")
+            assert inbox.take() == (wire.STDOUT, b"x" * 1000)
+            assert inbox.take() is None
+        assert inbox.over
+
+    def test_ends_of_steps_without_end(self) -> None:
+        """Are nobody's word: neither many of them, nor a few that are long."""
+        for payload, most in ((b"{}", 20_000), (b" " * 500_000, 5)):
+            inbox = Inbox(threading.Condition(), 1000)
+            with inbox._changed, pytest.raises(wire.BrokenError):
+                list(map(inbox.put, [wire.DONE] * most, [payload] * most))
 
 
 def test_code_larger_than_a_pipe() -> None:

@@ -32,6 +32,15 @@ def control_directory() -> str:
     return os.path.join(state_directory(), "control")
 
 
+def started_at(pid: int) -> str:
+    """When a process began, as the kernel counts: with it a number means one process, and none later. Empty if gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[19].decode()
+    except OSError:
+        return ""
+
+
 class Control:
     """The runs of this process."""
 
@@ -74,7 +83,7 @@ class Control:
             private_directory(self._directory)
             directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                name = f"{self._pid}.sock"
+                name = f"{self._pid}-{started_at(self._pid)}.sock"
                 self._path = os.path.join(self._directory, name)
                 if os.path.lexists(self._path):
                     os.unlink(self._path)  # of a process that had the same number

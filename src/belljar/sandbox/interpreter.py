@@ -25,6 +25,8 @@ from belljar.sandbox.stream import Handle
 
 _PIECE = 1 << 16
 _TICK_SECONDS = 0.001
+_MOST_TOLD = 10_000
+"""Things shown, and other words, of one step."""
 _LAST_SECONDS = 1.0
 """How long a keeper may take to go."""
 _FAULT_BYTES = 1 << 14
@@ -40,13 +42,23 @@ class Inbox:
     def __init__(self, changed: threading.Condition, limit: int) -> None:
         self._changed = changed
         self._limit = limit
-        self._frames: deque[Frame] = deque()
+        self._frames: deque[tuple[bytes, bytearray]] = deque()
         self._taken = 0
+        self._told = self._told_bytes = 0
         self.over = False
         """Whether more was said than may be."""
 
     def put(self, kind: bytes, payload: bytes) -> None:
         """Called with the lock held."""
+        if kind in (wire.STDOUT, wire.STDERR) and not payload:
+            return
+        if kind not in (wire.STDOUT, wire.STDERR):
+            self._told += 1
+            self._told_bytes += len(payload) if kind != wire.SHOWN else 0
+            if self._told > _MOST_TOLD or self._told_bytes > longest_frame(
+                self._limit
+            ):  # nobody says so much that is not printed: the keeper is not what it was
+                raise wire.BrokenError
         if kind in (wire.STDOUT, wire.STDERR, wire.SHOWN):
             room = self._limit - self._taken
             if len(payload) > room:
@@ -56,17 +68,29 @@ class Inbox:
                     self._changed.notify_all()
                     return
             self._taken += len(payload)
-        self._frames.append((kind, payload))
+        if kind in (wire.STDOUT, wire.STDERR) and self._frames and self._frames[-1][0] == kind:
+            self._frames[-1][1].extend(payload)  # bytes that come one by one take the room of their number
+        else:
+            self._frames.append((kind, bytearray(payload)))
         self._changed.notify_all()
 
     def take(self) -> Frame | None:
         """The next frame, if there is one. Called with the lock held."""
-        return self._frames.popleft() if self._frames else None
+        if not self._frames:
+            return None
+        kind, payload = self._frames.popleft()
+        return kind, bytes(payload)
 
     def renew(self) -> None:
         """A step begins: what was printed since the last one counts as its own."""
         self._taken = sum(len(payload) for _kind, payload in self._frames)
+        self._told = self._told_bytes = 0
         self.over = False
+
+
+def longest_frame(output_bytes: int) -> int:
+    """No frame is longer where code may print so much: what it shows is text in base64 in JSON."""
+    return output_bytes * 2 + (1 << 20)
 
 
 class Live:
@@ -228,7 +252,7 @@ class Live:
         self._on_end(self, self.why)
 
     def _read(self, watch: Watch) -> None:
-        frames = wire.Frames(self._policy.proc.output_bytes * 2 + (1 << 20))
+        frames = wire.Frames(longest_frame(self._policy.proc.output_bytes))
         poll = select.poll()
         for descriptor in (self._process.stdout, self._process.stderr, self._process.fileno()):
             poll.register(descriptor, select.POLLIN)

@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterator
 from belljar.audit.state import state_directory
 from belljar.errors import SandboxUnavailableError
 
-_LOCK, _FILES = ".lock", ".tar"
+_LOCK, _FILES, _FORK = ".lock", ".tar", ".tar.fork"
+_FORKING_SECONDS = 3600.0
+"""After so long nobody makes a fork of them any more: whoever did was killed."""
 
 
 def directory() -> str:
@@ -95,8 +97,9 @@ def sweep() -> None:
     with contextlib.suppress(FileNotFoundError):
         for name in os.listdir(directory()):
             path = os.path.join(directory(), name)
-            if name.endswith(_FILES) and os.stat(path).st_mtime < time.time():
-                with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError):
+                until = os.stat(path).st_mtime + (_FORKING_SECONDS if name.endswith(_FORK) else 0)
+                if name.endswith((_FILES, _FORK)) and until < time.time():
                     os.unlink(path)
 
 

@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 from belljar.audit.log import record
-from belljar.sandbox.control import control_directory
+from belljar.sandbox.control import control_directory, started_at
 
 _ANSWER_SECONDS = 1.0
 _GONE_SECONDS = 5.0
@@ -21,8 +21,8 @@ _LONGEST = 8 << 20
 def running() -> list[dict[str, Any]]:
     """Every run in progress, the oldest first."""
     found: list[dict[str, Any]] = []
-    for pid in _owners():
-        answer = _ask(pid, {"op": "list"})
+    for _pid, name in _owners():
+        answer = _ask(name, {"op": "list"})
         found += answer.get("runs", []) if answer else []
     return sorted(found, key=lambda run: float(run.get("since", 0)))
 
@@ -34,11 +34,11 @@ def kill(run_id: str, reason: str) -> list[str]:
     """
     record("kill", run=None if run_id == "*" else run_id, all=run_id == "*", reason=reason)
     killed: list[str] = []
-    for pid in _owners():
-        answer = _ask(pid, {"op": "kill", "run": run_id, "reason": reason})
+    for pid, name in _owners():
+        answer = _ask(name, {"op": "kill", "run": run_id, "reason": reason})
         if answer is not None:
             killed += [str(name) for name in answer.get("killed", [])]
-        elif run_id == "*" and _alive(pid):
+        elif run_id == "*" and _is_owner(pid, name):
             record("kill", owner=pid, reason=f"its process does not answer: {reason}")
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
@@ -49,38 +49,39 @@ def kill(run_id: str, reason: str) -> list[str]:
     return killed
 
 
-def _owners() -> list[int]:
-    """The processes that run jars; the sockets of those that were killed are removed."""
+def _owners() -> list[tuple[int, str]]:
+    """The processes that run jars, and their sockets; the sockets of those that were killed are removed.
+
+    A number alone is not enough: the process may be gone, and another, which has nothing to do with us, have it now.
+    """
     try:
         names = os.listdir(control_directory())
     except FileNotFoundError:
         return []
-    pids = [int(name.removesuffix(".sock")) for name in names if name.removesuffix(".sock").isdigit()]
-    for pid in pids:
-        if not _alive(pid):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(os.path.join(control_directory(), f"{pid}.sock"))
-    return [pid for pid in pids if _alive(pid)]
+    found = []
+    for name in names:
+        pid = name.partition("-")[0]
+        if name.endswith(".sock") and pid.isdigit() and _is_owner(int(pid), name):
+            found.append((int(pid), name))
+        else:
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(control_directory(), name))
+    return found
 
 
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+def _is_owner(pid: int, name: str) -> bool:
+    """Whether the process that made this socket still lives."""
+    return name == f"{pid}-{started_at(pid)}.sock"
 
 
-def _ask(pid: int, order: dict[str, Any]) -> dict[str, Any] | None:
+def _ask(name: str, order: dict[str, Any]) -> dict[str, Any] | None:
     """Its answer; None if there is none."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as end:
         end.settimeout(_ANSWER_SECONDS)
         try:
             directory = os.open(control_directory(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                end.connect(f"/proc/self/fd/{directory}/{pid}.sock")
+                end.connect(f"/proc/self/fd/{directory}/{name}")
             finally:
                 os.close(directory)
             end.sendall(json.dumps(order, separators=(",", ":")).encode())

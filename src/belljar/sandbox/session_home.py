@@ -49,6 +49,8 @@ class Home:
         self._lock = threading.RLock()
         self._live: Live | None = None
         self._evicted = ""
+        self._unkept = ""
+        """Why the files of a session that was ended are not kept."""
         self._closed = False
         self._steps = 0
         self._forks = 0
@@ -113,12 +115,17 @@ class Home:
         """Why there is no interpreter any more; empty if there is, or if there was none yet."""
         if self._evicted:
             words = _EVICTED[self._evicted].format(self.policy.session)
-            return f"the session was ended: {words}; its files are kept, its variables are not"
+            files = f"its files could not be kept ({self._unkept})" if self._unkept else self._kept_words()
+            return f"the session was ended: {words}; {files}, and its variables are gone"
         if self._live is None:
             return "its session was started again" if number else ""
         if number in self._live.gone or self._live.ended:
             return f"the interpreter has ended: {self.ending(number)}"
         return ""
+
+    def _kept_words(self) -> str:
+        keeps = self.policy.session.keep_seconds and self.sandbox.keeps_files
+        return "its files are kept" if keeps else "no files of it are kept"
 
     def ending(self, number: int) -> str:
         """How an interpreter ended, in words."""
@@ -213,7 +220,7 @@ class Home:
                     self._evict(why)
 
     def _evict(self, why: str) -> None:
-        self._evicted = why
+        self._evicted, self._unkept = why, ""
         self._live = None
         keep = self.policy.session.keep_seconds
         try:
@@ -221,8 +228,8 @@ class Home:
                 path = open_sessions.kept_path(self.id)
                 self._save(path)
                 open_sessions.keep_until(path, time.time() + keep)
-        except BelljarError:
-            pass  # what can't be kept is gone, as it would be with the jar
+        except (BelljarError, OSError) as error:  # it is gone with the jar, which whoever comes back is told
+            self._unkept = str(error).partition("\n")[0]
         finally:
             self.sandbox.close()
             self._leave_place()

@@ -275,6 +275,12 @@ class TestReplay:
         assert again.differences == (("stdout_bytes", 4, 6),)
         assert "mounted, and is as it is now" in again.notes[0]
 
+    def test_standard_input_is_not_stored(self) -> None:
+        """And that is told, because it may be why something differs."""
+        again = replay(run_one("print(input())", stdin="once\n").run_id)
+        assert ("outcome", "ok", "failed") in again.differences
+        assert "standard input, which was not stored" in again.notes[0]
+
     def test_inputs_that_were_changed(self) -> None:
         """Are not run."""
         result = run_one("print(1)")

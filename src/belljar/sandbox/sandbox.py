@@ -216,6 +216,8 @@ class Sandbox:
             yield Finished(refused_result(self.policy, plan, run_id, report, refused))
             return
         details = recording.code_details(request.code, request.argv, request.language, request.arguments)
+        if stdin is not None:
+            details["stdin"] = True
         recording.begin(run_id, "run", recording.Begun(self.policy, plan), plan, **details)
         since_ns = max(time.time_ns() - _CLOCK_TICK_NS, self._last_end_ns)
         with self.launched(handle, plan, request, run_id, stdin) as (process, network):

@@ -229,6 +229,33 @@ class TestLimits:
         assert result.truncated
         assert session.run("1").value == "1"
 
+    def test_an_interrupt_does_not_cut_what_is_being_shown(self, open_session: OpenSession) -> None:
+        """Most of the time such code has written half a frame, and the rest must come before the interrupt."""
+        session = open_session({"proc": {"output_mb": 1}})
+        session.run("text = 'z' * 2_000_000\nclass Page:\n    def _repr_html_(self): return text\npage = Page()")
+        for _time in range(8):
+            result = session.run("while True: display(page)")
+            assert (result.truncated, result.state_lost) == (True, False)
+        assert session.run("1").value == "1"
+
+    def test_threads_show_whole_things(self, open_session: OpenSession) -> None:
+        """What two show at once does not mix."""
+        session = open_session({"proc": {"output_mb": 32}})
+        result = session.run(
+            "import threading\n"
+            "class Page:\n"
+            "    def __init__(self, letter): self.text = letter * 300_000\n"
+            "    def _repr_html_(self): return self.text\n"
+            "def show(letter):\n"
+            "    for _ in range(10): display(Page(letter))\n"
+            "threads = [threading.Thread(target=show, args=(letter,)) for letter in 'abc']\n"
+            "for thread in threads: thread.start()\n"
+            "for thread in threads: thread.join()\n"
+        )
+        assert result.ok, result.reason
+        pages = [rich.text for rich in result.results]
+        assert sorted(pages) == sorted(letter * 300_000 for letter in "abc" for _ in range(10))
+
     def test_memory(self, open_session: OpenSession, backend: str) -> None:
         """The jar's limit is the interpreter's."""
         session = open_session({"proc": {"mem_mb": 150}}, restart=True)

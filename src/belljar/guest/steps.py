@@ -16,6 +16,7 @@ import socket
 import struct
 import sys
 import traceback
+from _thread import allocate_lock, get_ident
 from types import CodeType, FrameType
 from typing import Any
 
@@ -39,6 +40,9 @@ class Interpreter:
         self._slot = slot
         self._step = 0
         self._running = False
+        self._thread = get_ident()
+        """The one that runs the steps, and that an interrupt is for."""
+        self._telling = allocate_lock()
         self._loop: Any = None
         self.main = type(sys)("__main__")
         self.main.__dict__.update(__builtins__=builtins, display=self._display)
@@ -181,7 +185,16 @@ class Interpreter:
 
     def _tell(self, kind: bytes, what: dict[str, Any]) -> None:
         payload = json.dumps(what).encode()
-        self._channel.sendall(HEAD.pack(kind, len(payload)) + payload)
+        interruptible = self._running and get_ident() == self._thread
+        if interruptible:
+            self._running = False  # an interrupt waits until it is told: half a frame would make nonsense of all others
+        try:
+            with self._telling:
+                self._channel.sendall(HEAD.pack(kind, len(payload)) + payload)
+        finally:
+            if interruptible:
+                self._running = True
+                self._check_mark()
 
     def _receive(self) -> tuple[bytes, bytes, list[int]]:
         data, descriptors = b"", []
@@ -213,6 +226,7 @@ class Interpreter:
             return
         if os.fork():  # so that it is no child of the code's, which may wait for its own
             os._exit(0)
+        self._telling = allocate_lock()  # a thread may have had it, and is no more
         self._channel.close()
         self._channel = socket.socket(fileno=descriptors[0])
         self._slot = int(payload)

@@ -19,7 +19,7 @@ STANDARD = {
     "_weakref", "atexit", "collections", "contextlib", "enum", "errno", "fcntl", "functools", "gc", "itertools",
     "keyword", "operator", "reprlib", "select", "types",
 }  # fmt: skip
-"""Of the standard library, in the command's own process; 're' comes with the script of older versions of pip."""
+"""Of the standard library, in the command's own process."""
 
 OF_THE_LAUNCHER = {
     "_ctypes",

@@ -52,7 +52,7 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: set[str]) -> None:
 def test_licence_and_command(wheel: set[str]) -> None:
     """The licence goes along, and so does the command."""
     assert any(name.endswith("/licenses/LICENSE") for name in wheel)
-    assert any(name.endswith("/entry_points.txt") for name in wheel)
+    assert any(name.endswith(".data/scripts/belljar") for name in wheel)
 
 
 def imported_by(statement: str) -> set[str]:

@@ -48,7 +48,6 @@ def work_tree() -> list[str]:
 def job(command: list[str], user: str) -> dict[str, object]:
     """What guest.py does, in its words."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    scripts = project.get("scripts", {})
     info = f"belljar-{project['version']}.dist-info"
     return {
         "command": command,
@@ -62,13 +61,6 @@ def job(command: list[str], user: str) -> dict[str, object]:
         },
         "site": {
             f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n",
-            f"{info}/entry_points.txt": "[console_scripts]\n"
-            + "".join(f"{name} = {where}\n" for name, where in scripts.items()),
         },
-        "scripts": {name: console_script(where) for name, where in scripts.items()},
+        "scripts": {"belljar": (ROOT / "scripts/belljar").read_text().replace("#!python", "#!/opt/venv/bin/python3")},
     }
-
-
-def console_script(entry_point: str) -> str:
-    module, function = entry_point.split(":")
-    return f"#!/opt/venv/bin/python3\nimport sys\nfrom {module} import {function}\nsys.exit({function}())\n"

@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "ps": ("belljar.cli.ps", "List what runs, in every belljar process of this user."),
     "kill": ("belljar.cli.kill", "End a run of any belljar process of this user."),
     "killswitch": ("belljar.cli.killswitch", "End every jar of this user, and let none start until it is off."),
+    "logs": ("belljar.cli.logs", "Show what a run printed, or prints."),
     "inspect": ("belljar.cli.inspect", "Show all that is known of a run."),
     "replay": ("belljar.cli.replay", "Run again what ran, under the same policy, and say what differs."),
     "metrics": ("belljar.cli.metrics", "Print the numbers of all runs for Prometheus, or serve them."),

@@ -109,6 +109,7 @@ class Clones:
                 handle.started(process)
                 spans.phase("execute")
                 watch = Watch(process, self._policy.proc.output_bytes, redacting.of_result(run_id, self._policy))
+                handle.prints(watch.captured, self._policy)
                 yield from watch.events()
                 spans.phase("collect")
                 if network:

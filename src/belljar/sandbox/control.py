@@ -1,4 +1,5 @@
-"""What runs in this process, for others: a socket in the state directory that lists and ends runs, and the kill switch.
+"""What runs in this process, for others: a socket in the state directory that lists runs, tells what they print, ends
+them, and the kill switch.
 
 One thread for the process, started with its first run. It looks at the kill switch four times a second while anything
 runs, so that a file that some other program made is enough.
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 TICK_MS = 250
 _LONGEST = 1 << 20
 _PEER_BYTES = 12
+_KEPT_SECONDS = 5.0
+"""How long the output of a run that has ended is there for those who read it while it ran."""
+_QUIET_SECONDS, _LINGER_SECONDS = 0.5, 2.0
+"""At its end the process waits for readers: until none has asked for so long, and no longer than that."""
 
 
 def control_directory() -> str:
@@ -47,6 +52,10 @@ class Control:
     def __init__(self) -> None:
         self._lock = allocate_lock()
         self._runs: dict[str, tuple[Handle, dict[str, Any]]] = {}
+        self._ended: dict[str, tuple[Handle, float]] = {}
+        """Runs that somebody reads and that are over, and until when they are kept."""
+        self._asked = 0.0
+        """When somebody read the output of a run last."""
         self._pid = 0
         self._path = ""
         self._directory = ""
@@ -61,7 +70,9 @@ class Control:
     def leave(self, run_id: str) -> None:
         """It has ended."""
         with self._lock:
-            self._runs.pop(run_id, None)
+            left = self._runs.pop(run_id, None)
+            if left is not None and left[0].read_along:
+                self._ended[run_id] = left[0], time.monotonic() + _KEPT_SECONDS
 
     def kill(self, run_id: str, reason: str) -> list[str]:
         """End a run, or with `*` all of them. Which ones."""
@@ -94,8 +105,15 @@ class Control:
                 os.close(directory)
         except OSError:
             listener = None
-        atexit.register(self._remove, self._pid)
+        atexit.register(self._linger, self._pid)
         start_new_thread(self._listen, (listener, self._pid, self._directory))
+
+    def _linger(self, pid: int) -> None:
+        """Whoever reads along gets the last words, too."""
+        until = time.monotonic() + _LINGER_SECONDS
+        while pid == os.getpid() and self._ended and time.monotonic() < min(until, self._asked + _QUIET_SECONDS):
+            time.sleep(0.01)
+        self._remove(pid)
 
     def _remove(self, pid: int) -> None:
         if pid == os.getpid() and self._path:
@@ -113,6 +131,8 @@ class Control:
                 self._answer(listener)
             if self._runs and (reason := killswitch.why()):
                 self.kill("*", f"the kill switch is on: {reason}")
+            if self._ended:
+                self._drop_old()
         if listener is not None:
             listener.close()
 
@@ -136,12 +156,36 @@ class Control:
     def _obey(self, order: dict[str, Any]) -> dict[str, Any]:
         if order["op"] == "kill":
             return {"killed": self.kill(str(order["run"]), str(order["reason"]))}
+        if order["op"] == "output":
+            return self._output(str(order["run"]), order["place"])
         with self._lock:
             return {"runs": [details for _handle, details in self._runs.values()]}
 
+    def _output(self, run_id: str, place: dict[str, list[int]]) -> dict[str, Any]:
+        """What a run has printed from that place on, as far as it fits."""
+        with self._lock:
+            running, ended = self._runs.get(run_id), self._ended.get(run_id)
+            handle = running[0] if running else ended[0] if ended else None
+            if handle is None:
+                return {}
+            handle.read_along = True
+            self._asked = time.monotonic()
+        if handle.printed is None:
+            if handle.policy is None:  # it has not begun to print, and nobody knows yet what must not be told
+                return {"pieces": [], "place": place, "more": False, "ended": running is None, "lost": False}
+            from belljar.sandbox.printed import Printed
+
+            handle.printed = Printed(run_id, handle, handle.policy)
+        return handle.printed.read(place, over=running is None)
+
+    def _drop_old(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            self._ended = {run: (handle, until) for run, (handle, until) in self._ended.items() if now < until}
+
     def forget(self) -> None:
         """In a forked process: what runs is the parent's."""
-        self._lock, self._runs, self._pid = allocate_lock(), {}, 0
+        self._lock, self._runs, self._ended, self._pid = allocate_lock(), {}, {}, 0
 
 
 CONTROL = Control()

@@ -31,6 +31,8 @@ _LAST_SECONDS = 1.0
 """How long a keeper may take to go."""
 _FAULT_BYTES = 1 << 14
 """How much of what the keeper itself says about a fault is kept."""
+_MOST_PRINTED, _MOST_PARTS = 4 << 20, 200
+"""How much of what its steps printed is kept for others to read, in bytes and in steps; the last step always is."""
 
 Frame = tuple[bytes, bytes]
 """Kind and payload."""
@@ -187,6 +189,15 @@ class Live:
         """That of an interpreter."""
         with self.changed:
             return self._inboxes.setdefault(number, Inbox(self.changed, self._policy.proc.output_bytes))
+
+    def prints(self, captured: dict[str, bytearray], step: int) -> None:
+        """A step begins, and prints there. Whole steps are forgotten: half of one could be half of a secret."""
+        with self.changed:
+            parts = self._handle.parts
+            self._handle.prints(captured, self._policy, step)
+            size = sum(len(text) for part in parts.values() for text in part.values())
+            while len(parts) > 1 and (size > _MOST_PRINTED or len(parts) > _MOST_PARTS):
+                size -= sum(map(len, parts.pop(min(parts)).values()))
 
     # --- orders ---
 

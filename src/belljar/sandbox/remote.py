@@ -1,4 +1,4 @@
-"""Runs of every belljar process of this user: what runs, and how to end it, from any process."""
+"""Runs of every belljar process of this user: what runs, what it prints, and how to end it, from any process."""
 
 from __future__ import annotations
 
@@ -25,6 +25,23 @@ def running() -> list[dict[str, Any]]:
         answer = _ask(name, {"op": "list"})
         found += answer.get("runs", []) if answer else []
     return sorted(found, key=lambda run: float(run.get("since", 0)))
+
+
+def one_running(name: str) -> str | None:
+    """The run in progress of that name, or the only one whose name begins or ends so."""
+    names = [str(run["run"]) for run in running()]
+    if name in names:
+        return name
+    fits = [one for one in names if len(name) >= 4 and (one.startswith(name) or one.endswith(name))]
+    return fits[0] if len(fits) == 1 else None
+
+
+def output(run_id: str, place: dict[str, list[int]]) -> dict[str, Any] | None:
+    """What a run in progress has printed after that place (`Printed.read`); None if no process knows of it."""
+    for _pid, name in _owners():
+        if answer := _ask(name, {"op": "output", "run": run_id, "place": place}):
+            return answer
+    return None
 
 
 def kill(run_id: str, reason: str) -> list[str]:

@@ -223,6 +223,7 @@ class Sandbox:
         with self.launched(handle, plan, request, run_id, stdin) as (process, network):
             spans.phase("execute")
             watch = Watch(process, self.policy.proc.output_bytes, redacting.of_result(run_id, self.policy))
+            handle.prints(watch.captured, self.policy)
             yield from watch.events()
             spans.phase("collect")
             end = process.end()

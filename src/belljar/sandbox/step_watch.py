@@ -45,6 +45,7 @@ class StepWatch:
         self._sent = False
         self._redactor = redacting.of_result(live.run_id, home.policy)
         self._redacting = {name: self._redactor.byte_stream() for name in self._captured} if self._redactor else {}
+        live.prints(self._captured, self._step)
 
     # --- running ---
 

@@ -12,6 +12,9 @@ TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
     from typing import Self
 
+    from belljar.policy.models import Policy
+    from belljar.sandbox.printed import Printed
+
 Event = Output | Finished
 
 
@@ -28,6 +31,18 @@ class Handle:
     def __init__(self) -> None:
         self._process: Killable | None = None
         self._killed = ""
+        self.parts: dict[int, dict[str, bytearray]] = {}
+        """What it has printed so far, by stream: of a run one part, of a session one for each of the last steps."""
+        self.policy: Policy | None = None
+        self.read_along = False
+        """Whether somebody else has asked what it prints."""
+        self.printed: Printed | None = None
+        """Made when somebody has."""
+
+    def prints(self, captured: dict[str, bytearray], policy: Policy, part: int = 0) -> None:
+        """What it prints is put there as it comes."""
+        self.policy = policy
+        self.parts[part] = captured
 
     def started(self, process: Killable) -> None:
         """The run's process exists now; a kill that came earlier takes effect."""

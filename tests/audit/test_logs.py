@@ -163,8 +163,11 @@ class TestLive:
                 "stdout": "<EMAIL_1>\n",
                 "stderr": "no\n",
             }
+            follower = subprocess.Popen([*BELLJAR, "logs", "-f", "--json", run], stdout=subprocess.PIPE, text=True)
+            assert follower.stdout is not None
+            first = follower.stdout.readline()
             gate.open()
-            lines = [json.loads(line) for line in logs("-f", "--json", run).stdout.splitlines()]
+            lines = [json.loads(line) for line in (first, *follower.communicate(timeout=60)[0].splitlines())]
             assert "".join(line.get("text", "") for line in lines if line.get("stream") == "stdout") == "<EMAIL_1>\nend"
             assert lines[-1] == {"run": run, "ended": True}
 

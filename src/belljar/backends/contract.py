@@ -199,6 +199,16 @@ class Listener:
     descriptor: int
 
 
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """A run that was told to stand still."""
+
+    by: str
+    """By what, in words."""
+    still: bool = True
+    """Whether every process of it does; one that is inside of a long call does so when it returns."""
+
+
 class Process(Protocol):
     """A run in progress. Its output has to be read by the caller, who is also how it ends if nobody cares."""
 
@@ -215,6 +225,12 @@ class Process(Protocol):
 
     def kill(self, reason: str) -> None:
         """End the whole tree."""
+
+    def freeze(self) -> Frozen:
+        """Have the whole tree stand still, and the run's clock with it, until `thaw` or its end."""
+
+    def thaw(self) -> None:
+        """Let it go on."""
 
     def end(self) -> End:
         """Wait for the end, and tell it."""

@@ -21,6 +21,7 @@ from belljar.backends.contract import (
     Clause,
     End,
     EnforcementReport,
+    Frozen,
     LaunchPlan,
     Listener,
     RunRequest,
@@ -256,6 +257,15 @@ class UnconfinedProcess:
         self.ended_by = self.ended_by or reason
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._child.pid, signal.SIGKILL)
+
+    def freeze(self) -> Frozen:
+        """Stop the process group. A child that left the group goes on, and so does the clock."""
+        os.killpg(self._child.pid, signal.SIGSTOP)
+        return Frozen("SIGSTOP to its process group: nothing confines it, and what left the group goes on", still=False)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        os.killpg(self._child.pid, signal.SIGCONT)
 
     def end(self) -> End:
         """Wait for the end, and tell it."""

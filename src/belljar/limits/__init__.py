@@ -6,5 +6,6 @@ The launcher (a small `python -I -S`) imports this room, so nothing here imports
     groups      the interface of both versions       groupfs    files of a control group, by directory descriptor
     cgroup_v1   cgroup_v2                            killing    the verified end of every process of a group
     clone_into  a fork that starts in a v2 group     systemd    a delegated scope for the launcher
+    stopping    standing still, without a freezer
     rlimits     what holds with no group at all      monitor    what is watched where no group can be had
 """

@@ -3,6 +3,9 @@
 The launcher (root: on v1 an ordinary user has no group) makes the jar's groups below the ones that it is in itself, and
 gives them to the stage's kernel uid. The stage makes the runs' groups in them. The child enters by writing `0` to each
 `tasks` file itself, single-threaded: naming another's pid would cost it a grace period of the kernel.
+
+The freezer is a hierarchy that no run enters: its groups are made when a run is to stand still, which is rare, and then
+the grace period does not matter.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ _COUNTERS = (
     ("pids", "pids.peak", Counter("pids_peak")),
     ("pids", "pids.events", Counter("pids_refused", "max")),
 )
+FREEZER = "freezer"
 _MOVING_FILES = ("tasks", "cgroup.procs")
 """Given to the stage with the directory, so that it owns what is in the jar and none of the jar's own limits."""
 
@@ -69,10 +73,11 @@ class JarGroupV1:
 
     def run_group(self, name: str, limits: Limits) -> RunGroupV1:
         """Make a run's groups and write its limits (stage, as the owner)."""
-        run = RunGroupV1(name, self._directories, {})
+        entered = {name: directory for name, directory in self._directories.items() if name != FREEZER}
+        run = RunGroupV1(name, entered, {}, freezer=self._directories.get(FREEZER))
         made: dict[int, int] = {}
         try:
-            for controller, parent in self._directories.items():
+            for controller, parent in entered.items():
                 made[parent] = run.directories[controller] = made[parent] if parent in made else _make(parent, name)
             run.write_limits(limits)
         except (OSError, SandboxUnavailableError) as error:
@@ -82,9 +87,15 @@ class JarGroupV1:
             raise SandboxUnavailableError(f"can't make the control group {self.name}/{name}: {error}") from error
         return run
 
+    def thaw(self) -> None:
+        """Let everything in it go on: what is frozen does not die (launcher)."""
+        if FREEZER in self._directories:
+            groupfs.thaw_below(self._directories[FREEZER])
+
     def remove(self, seconds: float = CLOSING_SECONDS) -> None:
         """Kill what is left and remove every group (launcher). Verified, and harmless when repeated."""
         deadline = time.monotonic() + seconds
+        self.thaw()
         directories = _distinct(self._directories)
         for directory in directories:
             _stop_forks(directory)
@@ -105,10 +116,16 @@ class RunGroupV1:
 
     oom_mask = select.POLLIN
 
-    def __init__(self, name: str, parents: Mapping[str, int], directories: dict[str, int]) -> None:
+    def __init__(
+        self, name: str, parents: Mapping[str, int], directories: dict[str, int], *, freezer: int | None = None
+    ) -> None:
         self.name = name
         self.directories = directories
         self._parents = parents
+        self._freezer = freezer
+        """The jar's group in the hierarchy of the freezer, where there is one."""
+        self._frozen = -1
+        """The run's group there, once it has been made."""
         self._tasks: list[int] = []
         self._oom_event: int | None = None
         self._ran_out = False
@@ -200,6 +217,36 @@ class RunGroupV1:
         if not kill_until_empty(self._members, deadline=deadline):
             raise survivors(self.name, self._members())
 
+    @property
+    def freezer(self) -> str:
+        """Its hierarchy, where there is one."""
+        return "" if self._freezer is None else "the freezer of cgroup v1"
+
+    def freeze(self) -> bool:
+        """Have every process stand still: each is moved into a group that is frozen, where its children are born.
+
+        A fork that had begun before is found when this is asked again.
+        """
+        if self._freezer is None:
+            return False
+        if self._frozen < 0:
+            self._frozen = self._freezing_group(self._freezer)
+        groupfs.write(self._frozen, groupfs.FREEZER_STATE, "FROZEN")
+        outside = self._members() - groupfs.pids(self._frozen) - {0}
+        for pid in outside:
+            _move(pid, self._frozen)
+        return not outside and groupfs.read(self._frozen, groupfs.FREEZER_STATE).strip() == "FROZEN"
+
+    def _freezing_group(self, parent: int) -> int:
+        """That of the run itself, where the freezer shares a hierarchy; else one of its own."""
+        shared = [self.directories[name] for name, above in self._parents.items() if above == parent]
+        return os.dup(shared[0]) if shared else _make(parent, self.name)
+
+    def thaw(self) -> None:
+        """Let them go on: what was killed meanwhile dies only now."""
+        if self._frozen >= 0:
+            groupfs.write(self._frozen, groupfs.FREEZER_STATE, "THAWED")
+
     def empty(self) -> bool:
         """Whether no process is left in any of the groups."""
         return not self._members()
@@ -211,6 +258,10 @@ class RunGroupV1:
             self.out_of_memory()  # the removal signals the event too: what it meant is remembered first
             os.close(self._oom_event)
             self._oom_event = None
+        if self._frozen >= 0 and self._freezer is not None:
+            os.close(self._frozen)
+            self._frozen = -1
+            groupfs.remove_directory(self._freezer, self.name, deadline=deadline)
         for parent in dict.fromkeys(self._parents[controller] for controller in self.directories):
             groupfs.remove_directory(parent, self.name, deadline=deadline)
         self.entered()
@@ -275,6 +326,15 @@ def _oom_event(memory: int) -> int:
     finally:
         os.close(control)
     return event
+
+
+def _move(pid: int, directory: int) -> None:
+    """Put a process into the group; one that has ended, or that this namespace can't name, is seen by the caller."""
+    try:
+        groupfs.write(directory, "cgroup.procs", str(pid))
+    except SandboxUnavailableError as error:
+        if not isinstance(error.__cause__, ProcessLookupError):
+            raise
 
 
 def _stop_forks(directory: int) -> None:

@@ -91,6 +91,9 @@ class JarGroupV2:
             raise
         return run
 
+    def thaw(self) -> None:
+        """There is no need: what is frozen dies as anything else does."""
+
     def remove(self, seconds: float = CLOSING_SECONDS) -> None:
         """Kill what is left, the stage too, and remove every group (launcher). Verified, harmless when repeated."""
         deadline = time.monotonic() + seconds
@@ -187,6 +190,21 @@ class RunGroupV2:
         """End every process of the run and verify it."""
         if self._directory >= 0:
             _kill(self._directory, self.name, deadline=time.monotonic() + seconds)
+
+    @property
+    def freezer(self) -> str:
+        """The kernel stops a group as a whole (since 5.2)."""
+        return "cgroup.freeze" if groupfs.exists(self._directory, "cgroup.freeze") else ""
+
+    def freeze(self) -> bool:
+        """Have every process stand still; whether all do by now."""
+        groupfs.write(self._directory, "cgroup.freeze", "1")
+        return groupfs.read_keyed(self._directory, "cgroup.events").get("frozen", 0) > 0
+
+    def thaw(self) -> None:
+        """Let them go on."""
+        if self._directory >= 0:
+            groupfs.write_if_present(self._directory, "cgroup.freeze", "0")
 
     def empty(self) -> bool:
         """Whether no process is left; a dead one that nobody has waited for does not count."""

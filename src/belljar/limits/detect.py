@@ -21,9 +21,18 @@ if TYPE_CHECKING:
 WANTED = ("memory", "cpu", "pids")
 _COUNTING = "cpuacct"
 """v1: counts the cpu time that `cpu` limits; most hosts have both in one hierarchy."""
+_FREEZING = "freezer"
+"""v1: lets a run stand still. The first of all, so that whoever removes groups comes to it first: what is frozen does
+not die."""
 
 _PROVING_FILE = {
-    1: {"memory": "memory.limit_in_bytes", "cpu": "cpu.cfs_quota_us", "pids": "pids.max", _COUNTING: "cpuacct.usage"},
+    1: {
+        "memory": "memory.limit_in_bytes",
+        "cpu": "cpu.cfs_quota_us",
+        "pids": "pids.max",
+        _COUNTING: "cpuacct.usage",
+        _FREEZING: "freezer.state",
+    },
     2: {"memory": "memory.max", "cpu": "cpu.max", "pids": "pids.max"},
 }
 """A file that a group inside has when its controller really limits; a kernel without CFS bandwidth has no quota."""
@@ -118,13 +127,14 @@ def _detect_v1(found: list[Hierarchy], root: str) -> CgroupSupport:
     """v1: one hierarchy for each controller, each judged on its own."""
     directories: dict[str, str] = {}
     missing: dict[str, str] = {}
-    for controller in (*WANTED, _COUNTING):
+    for controller in (_FREEZING, *WANTED, _COUNTING):
         hierarchy = next((one for one in found if controller in one.controllers), None)
         if reason := _v1_obstacle(hierarchy, controller, root):
             missing[controller] = reason
         elif hierarchy:
             directories[controller] = root.rstrip("/") + hierarchy.directory
-    missing.pop(_COUNTING, None)
+    for extra in (_COUNTING, _FREEZING):
+        missing.pop(extra, None)
     controllers = tuple(name for name in WANTED if name in directories)
     mechanism = Mechanism.V1 if controllers else Mechanism.NONE
     hint = "on cgroup v1 only root can make groups: run belljar as root, or boot with cgroup v2" if missing else ""

@@ -13,6 +13,7 @@ import time
 from belljar.errors import SandboxUnavailableError
 
 _READ_LIMIT = 1 << 20
+FREEZER_STATE = "freezer.state"
 
 
 def open_directory(path: str, *, dir_fd: int | None = None) -> int:
@@ -133,6 +134,19 @@ def pids_below(directory: int) -> set[int]:
         finally:
             os.close(descriptor)
     return found
+
+
+def thaw_below(directory: int) -> None:
+    """v1: let everything in the groups inside go on. A process that is frozen there does not die of a signal."""
+    for name in children(directory):
+        try:
+            child = open_directory(name, dir_fd=directory)
+        except FileNotFoundError:
+            continue
+        try:
+            write_if_present(child, FREEZER_STATE, "THAWED")
+        finally:
+            os.close(child)
 
 
 def remove_directory(parent: int, name: str, *, deadline: float) -> None:

@@ -62,6 +62,16 @@ class RunGroup(Protocol):
     def kill(self, seconds: float = CLOSING_SECONDS) -> None:
         """End every process of the run and verify it. Raises SandboxUnavailableError when some are left."""
 
+    @property
+    def freezer(self) -> str:
+        """By what processes of the group can be made to stand still; empty where they can't."""
+
+    def freeze(self) -> bool:
+        """Have every process stand still; whether all do by now. Ask again until so: one may be inside of a call."""
+
+    def thaw(self) -> None:
+        """Let them go on. Harmless when they do."""
+
     def empty(self) -> bool:
         """Whether no process is left."""
 
@@ -79,6 +89,9 @@ class JarGroup(Protocol):
 
     def run_group(self, name: str, limits: Limits) -> RunGroup:
         """Make a run's group and write its limits (stage, as the owner). Raises SandboxUnavailableError."""
+
+    def thaw(self) -> None:
+        """Let everything in it go on, where what stands still does not die (launcher)."""
 
     def remove(self, seconds: float = CLOSING_SECONDS) -> None:
         """Kill what is left, the stage included where it lives inside, and remove every group. Verified."""

@@ -27,9 +27,9 @@ def kill_until_empty(members: Members, *, deadline: float) -> bool:
     while found := members():
         if time.monotonic() >= deadline:
             return False
-        pinned = _pin(found)
+        pinned = pin(found)
         try:
-            _signal(pinned, still_inside=members())
+            send(signal.SIGKILL, pinned, still_inside=members())
             _wait_for_one(pinned, seconds=pause)
         finally:
             for descriptor in pinned.values():
@@ -45,7 +45,7 @@ def survivors(name: str, pids: set[int]) -> SandboxUnavailableError:
     return SandboxUnavailableError(f"processes of {name} outlived SIGKILL: {listed}", hint=hint)
 
 
-def _pin(pids: set[int]) -> dict[int, int]:
+def pin(pids: set[int]) -> dict[int, int]:
     """A pidfd for each pid that still is a process."""
     pinned = {}
     for pid in pids - {0}:
@@ -56,12 +56,12 @@ def _pin(pids: set[int]) -> dict[int, int]:
     return pinned
 
 
-def _signal(pinned: dict[int, int], *, still_inside: set[int]) -> None:
-    """Kill what is pinned and was in the group after it was pinned: that is the same process, not a successor."""
+def send(number: int, pinned: dict[int, int], *, still_inside: set[int]) -> None:
+    """Signal what is pinned and was in the group after it was pinned: that is the same process, not a successor."""
     for pid, descriptor in pinned.items():
         if pid in still_inside:
             try:
-                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                signal.pidfd_send_signal(descriptor, number)
             except (ProcessLookupError, PermissionError):  # ended; or not ours, and the deadline will tell
                 continue
 

@@ -59,6 +59,7 @@ def _remove(parent: int, name: str, deadline: float) -> bool:
     except FileNotFoundError:
         return True
     try:
+        groupfs.thaw_below(directory)
         while groupfs.pids_below(directory) and time.monotonic() < deadline:
             time.sleep(_PAUSE_SECONDS)
         kill_until_empty(lambda: groupfs.pids_below(directory), deadline=time.monotonic() + _KILL_SECONDS)

@@ -17,6 +17,7 @@ from belljar.backends.contract import (
     Availability,
     Clause,
     End,
+    Frozen,
     LaunchPlan,
     Listener,
     Observation,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from belljar.backends.bubblewrap.pool_process import PooledProcess
 
 _LAST_WORDS_MS = 500
+_STILL_SECONDS, _STILL_PAUSE_SECONDS = 3.0, 0.002
 _LAST_SIGNAL = 64
 
 
@@ -184,7 +186,7 @@ class BubblewrapJar(OpenedFiles):
             events.close()
             raise fault(message)
         output, errors = descriptors
-        return BubblewrapProcess(output, errors, events, self)
+        return BubblewrapProcess(output, errors, events, self, name=message["run"])
 
     def open(self, mount: int, path: str, flags: int) -> int:
         """A descriptor for a file beneath the mount."""
@@ -203,6 +205,21 @@ class BubblewrapJar(OpenedFiles):
         """What runs changed in a copy-on-write mount."""
         message, (descriptor,) = self._ask({"do": "changes", "view": mount})
         return descriptor, message["layered"]
+
+    def freeze(self, run: str) -> Frozen:
+        """Have a run stand still. Raises OSError if it has ended."""
+        import time
+
+        deadline = time.monotonic() + _STILL_SECONDS
+        while True:
+            answer, _none = self._ask({"do": "freeze", "name": run})
+            if answer["still"] or time.monotonic() >= deadline:
+                return Frozen(answer["by"], answer["still"])
+            time.sleep(_STILL_PAUSE_SECONDS)
+
+    def thaw(self, run: str) -> None:
+        """Let it go on. Raises OSError if it has ended."""
+        self._ask({"do": "thaw", "name": run})
 
     def _ask(self, message: wire.Message) -> tuple[wire.Message, list[int]]:
         with self._lock:
@@ -276,8 +293,10 @@ def _jar(plan: LaunchPlan, request: RunRequest) -> wire.Message:
 class BubblewrapProcess:
     """A run in a jar, from belljar's side."""
 
-    def __init__(self, stdout: int, stderr: int, events: socket.socket, jar: BubblewrapJar) -> None:
+    def __init__(self, stdout: int, stderr: int, events: socket.socket, jar: BubblewrapJar, *, name: str) -> None:
         self._jar = jar
+        self.name = name
+        """What the stage calls it."""
         self.stdout = stdout
         self.stderr = stderr
         self.listeners: tuple[Listener, ...] = ()
@@ -319,6 +338,14 @@ class BubblewrapProcess:
             wire.send(self._events, {"kill": reason})
         except OSError:
             return  # it has ended already
+
+    def freeze(self) -> Frozen:
+        """Have the whole tree stand still. Raises OSError if it has ended."""
+        return self._jar.freeze(self.name)
+
+    def thaw(self) -> None:
+        """Let it go on. Raises OSError if it has ended."""
+        self._jar.thaw(self.name)
 
     def end(self) -> End:
         """Wait for the end, and tell it."""

@@ -183,6 +183,9 @@ class Launcher:
             self._loop.unregister(pidfd)
         os.waitpid(child.pid, 0)
         os.close(pidfd)
+        if child.group:
+            with contextlib.suppress(BelljarError):
+                child.group.thaw()
         end_orphans({other.pid for other in self._children.values()})
         if child.group:
             try:

@@ -46,10 +46,9 @@ class PooledProcess(BubblewrapProcess):
 
     def __init__(self, message: wire.Message, descriptors: list[int], pool: BubblewrapJar, helpers: int) -> None:
         gate, events, self.workspace, *self._counting = descriptors
-        super().__init__(-1, -1, socket.socket(fileno=events), pool)
+        super().__init__(-1, -1, socket.socket(fileno=events), pool, name=message["run"])
         self.gate = socket.socket(fileno=gate)
         self.prepared: Prepared | None = None
-        self.name: str = message["run"]
         self.generation: int = message["zygote"]
         self._counters = [Counter(*counter) for counter in message["counters"]]
         self._counted: bool = message["counted"]

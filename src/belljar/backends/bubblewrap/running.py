@@ -34,7 +34,8 @@ from belljar.backends.bubblewrap.wire import Message, packed
 from belljar.backends.network.addresses import JAR_INTERFACE
 from belljar.backends.seccomp import filters
 from belljar.backends.seccomp.notify import Listener
-from belljar.limits import monitor, rlimits
+from belljar.errors import SandboxUnavailableError
+from belljar.limits import monitor, rlimits, stopping
 from belljar.limits import signals as signal
 from belljar.limits.groups import RunGroup
 from belljar.limits.values import Limits
@@ -148,6 +149,8 @@ class Run:
         """At the gate, with every canary satisfied."""
         self.started = 0.0
         self.deadline = 0.0
+        self._left: float | None = None
+        """While it stands still: how much of its time there was."""
         self.ended_by = ""
         self.problems: list[str] = []
 
@@ -329,6 +332,31 @@ class Run:
             if descriptor >= 0:
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        with contextlib.suppress(SandboxUnavailableError):
+            self.thaw()  # some freezers hold back even this signal
+
+    def freeze(self) -> tuple[str, bool]:
+        """Have every process stand still, and the clock: by what, and whether all do by now. To be asked until so."""
+        if self._left is None:
+            self._left = self.deadline - time.monotonic()
+            self.deadline = float("inf")
+        if self.group and self.group.freezer:
+            return self.group.freezer, self.group.freeze()
+        return "SIGSTOP to each process: there is no freezer here", stopping.stop(self._members)
+
+    def thaw(self) -> None:
+        """Let them go on, and the clock."""
+        if self._left is None:
+            return
+        self.deadline = time.monotonic() + self._left
+        self._left = None
+        if self.group and self.group.freezer:
+            self.group.thaw()
+        else:
+            stopping.go_on(self._members)
+
+    def _members(self) -> set[int]:
+        return stopping.tree(self.init_pid) if self.init_pid else set()
 
     def collect(self) -> Message:
         """Every process is gone: bubblewrap, the jar's pid 1, and with that one the whole namespace. What was used?"""

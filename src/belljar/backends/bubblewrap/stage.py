@@ -221,6 +221,8 @@ class Stage:
             handler(message, descriptors)
         except OSError as error:
             self._refuse_request(error.errno, error.strerror)
+        except SandboxUnavailableError as error:
+            self._refuse_request(errno.EIO, error.message)
         except ValueError as error:  # text that no path can be made of
             self._refuse_request(errno.EINVAL, str(error))
 
@@ -328,6 +330,21 @@ class Stage:
         warm = message["warm"]
         self._prepare(JarSpec.of(message["jar"]), None if warm is None else Warm(**warm))
 
+    def _do_freeze(self, message: wire.Message, _descriptors: list[int]) -> None:
+        """Have a run stand still. The host asks again until it does: a process may wait for an answer of ours."""
+        by, still = self._run_named(message).freeze()
+        self._reply({"by": by, "still": still})
+
+    def _do_thaw(self, message: wire.Message, _descriptors: list[int]) -> None:
+        """Let it go on."""
+        self._run_named(message).thaw()
+        self._reply({"ok": True})
+
+    def _run_named(self, message: wire.Message) -> Run:
+        if (run := self._runs.get(message["name"])) is None:
+            raise ProcessLookupError(errno.ESRCH, "the run has ended")
+        return run
+
     def _refuse(self, host: socket.socket, message: wire.Message) -> None:
         """Tell the host why there is no run, and end the jar that was meant for it."""
         for name, other in list(self._hosts.items()):
@@ -360,7 +377,7 @@ class Stage:
         self._watch_run(run, host, lambda: self._on_host(run, host))
         self._write_code(run, message, code)
         run.timeout_seconds, run.prepares = message["timeout_seconds"], message["prepare"]
-        wire.send(host, {"ok": True}, run.outputs)
+        wire.send(host, {"run": run.name}, run.outputs)
         run.close_outputs()
         if run.ready:
             self._go(run, host)

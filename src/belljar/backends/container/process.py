@@ -17,7 +17,7 @@ from typing import Any
 
 from belljar.backends.container.attached import Attached, ForgedFrameError
 from belljar.backends.container.out_of_memory import told_late
-from belljar.backends.contract import End, Listener, Observation
+from belljar.backends.contract import End, Frozen, Listener, Observation
 from belljar.errors import BelljarError, SandboxUnavailableError
 from belljar.guest import wire
 from belljar.guest.relay import Exit, hand_over
@@ -30,6 +30,7 @@ _MOST_UNSENT = 1 << 22
 """Of carried connections: how much may wait for the container, whatever it says that it took."""
 _KILL_SECONDS = 10.0
 """How long the engine may take for that."""
+_PAUSE_SECONDS = 30.0
 
 
 class ContainerProcess:
@@ -57,6 +58,8 @@ class ContainerProcess:
         self._kept = kept
         self._deadline = time.monotonic() + timeout_seconds + _GRACE_SECONDS
         self._killed = ""
+        self._left: float | None = None
+        """While it is paused: how much of its time there was."""
         self._told: dict[str, Any] | None = None
         self.in_order = False
         """Whether the gate itself told of the end: nothing of the run is alive."""
@@ -70,6 +73,7 @@ class ContainerProcess:
         self._stdin = -1 if stdin is None else os.dup(stdin)
         self._credit = _AHEAD
         self._lock = threading.Lock()
+        self._pausing = threading.Lock()
         self._outbox = bytearray()
 
     def _open_exit(self) -> tuple[Listener, ...]:
@@ -134,8 +138,26 @@ class ContainerProcess:
         if self._over.is_set() or self._killed:
             return
         self._killed = reason
-        self._deadline = min(self._deadline, time.monotonic() + _GRACE_SECONDS)
+        self._deadline = min(self._deadline, time.monotonic() + (_GRACE_SECONDS if self._left is None else 0.0))
         self._queue(wire.message({"kill": reason}))
+
+    def freeze(self) -> Frozen:
+        """Have the engine pause the container, the gate with it."""
+        with self._pausing:
+            if self._left is None:
+                if self._over.is_set():
+                    raise ProcessLookupError(errno.ESRCH, "the run has ended")
+                self._container.engine.run("pause", self._container.name, timeout=_PAUSE_SECONDS)
+                self._left, self._deadline = self._deadline - time.monotonic(), float("inf")
+        return Frozen(f"{self._container.engine.name} pause")
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        with self._pausing:
+            if self._left is not None:
+                self._container.engine.run("unpause", self._container.name, timeout=_PAUSE_SECONDS)
+                self._deadline, self._left = time.monotonic() + self._left, None
+                self._wake()
 
     def end(self) -> End:
         """Wait for the end, and tell it."""
@@ -202,6 +224,7 @@ class ContainerProcess:
         if left <= 0:
             self._end_it_from_outside()
             left = _GRACE_SECONDS
+        patience = None if left == float("inf") else 1000 * left
         poll = select.poll()  # a program may have more descriptors open than select can tell apart
         for descriptor in descriptors:
             poll.register(descriptor, select.POLLIN)
@@ -209,7 +232,7 @@ class ContainerProcess:
             poll.register(self._container.stdin, select.POLLOUT)
         if self._exit is not None:
             self._exit.register(poll, may_read=len(self._outbox) < _MOST_UNSENT)
-        events = dict(poll.poll(1000 * left))
+        events = dict(poll.poll(patience))
         ready = events.keys()
         if self._exit is not None:
             for descriptor in ready - {*descriptors, self._container.stdin}:
@@ -269,7 +292,11 @@ class ContainerProcess:
         """The gate did not do it: the code has it stopped, or the channel is stuck."""
         self._killed = self._killed or "timeout"
         self._deadline = time.monotonic() + _GRACE_SECONDS * 10
-        self._container.engine.attempt("kill", self._container.name, timeout=_KILL_SECONDS)
+        engine, name = self._container.engine, self._container.name
+        code, _out, _err = engine.attempt("kill", name, timeout=_KILL_SECONDS)
+        if code and self._left is not None:  # podman kills nothing that is paused; what is let go on finds `kill`
+            engine.attempt("unpause", name, timeout=_PAUSE_SECONDS)
+            engine.attempt("kill", name, timeout=_KILL_SECONDS)
 
     def _what_became_of_it(self, error: BelljarError) -> tuple[dict[str, Any] | None, BelljarError | None]:
         """The container ended without a word: killed for its memory, by us, or lost."""
@@ -354,6 +381,13 @@ class RefusedProcess:
 
     def kill(self, reason: str) -> None:
         """There is nothing to kill."""
+
+    def freeze(self) -> Frozen:
+        """There is nothing that moves."""
+        return Frozen("nothing: the code was not started")
+
+    def thaw(self) -> None:
+        """There is nothing to let go on."""
 
     def end(self) -> End:
         """What the canaries found."""

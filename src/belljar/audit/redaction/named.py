@@ -13,11 +13,6 @@ from belljar.audit.redaction.checks import basic_credentials, digits_and_letters
 from belljar.audit.redaction.kinds import Kind, Span
 from belljar.audit.redaction.view import View, matches, places
 
-_PASSWORDS = (b"pass", b"pwd")
-_SECRETS = (b"secret", b"credential")
-_KEYS = (b"key",)
-_TOKENS = (b"token", b"sessionid", b"session_id", b"sig=")
-_PASSWORD = re.compile(rb"pass(?:w|phrase)|pwd")
 _WHOSE_KEY = re.compile(
     rb"(?:api|access|secret|private|auth|encrypt\w*|sign\w*|master|account|storage|service|licen[cs]e|deploy|app|client|"
     rb"shared|subscription|admin|write|ingest|hmac|jwt|root|stripe|openai|anthropic|aws|gcp|azure|session|webhook)[_-]?\Z"
@@ -54,21 +49,20 @@ _MASK = re.compile(r"(?:[*x•.#-]{3,}.{0,4}|.{0,4}[*x•.#]{4,})", re.IGNORECAS
 
 def named_secrets(view: View) -> Iterator[Span]:
     """Values beside telling names, and credentials of HTTP's Authorization."""
-    lower = view.lower
-    for stems, judge in ((_PASSWORDS, _password), (_SECRETS, _secret), (_KEYS, _secret), (_TOKENS, _token)):
-        for stem in stems:
-            for place in places(lower, stem):
-                if stems is _KEYS and not _WHOSE_KEY.search(lower, max(0, place - 16), place):
-                    continue
-                if stems is not _PASSWORDS or _PASSWORD.match(lower, place):
-                    yield from _value(view, place + len(stem), judge)
+    for stem, form, judge in _NAMES:
+        for place in places(view.lower, stem):
+            if name := form.match(view.lower, place):
+                yield from _value(view, name, judge)
     yield from _schemes(view)
 
 
-def _value(view: View, after: int, judge: object) -> Iterator[Span]:
+def _value(view: View, name: re.Match[bytes], judge: object) -> Iterator[Span]:
     data = view.data
+    start, after = name.span()
     assigned = _ASSIGNED.match(data, after) or _flag(view, after)
     if assigned is None or _GOES_ON.match(view.lower, *assigned.span(1)):
+        return
+    if name[0] == b"key" and not _WHOSE_KEY.search(view.lower, max(0, start - 16), start):
         return
     quote = assigned[2]
     value = (_QUOTED[quote] if quote else _BARE).match(data, assigned.end())
@@ -128,3 +122,19 @@ def _random(value: str) -> bool:
 def _not_a_value(value: str) -> bool:
     """Code that names where the value is, a mask, or a word that stands for one."""
     return bool(_PLACE.match(value) or _CODE.search(value) or _MASK.fullmatch(value) or placeholder(value))
+
+
+_NAMES = tuple(
+    (stem, re.compile(form), judge)
+    for stem, form, judge in (
+        (b"pass", b"pass(?=w|phrase)", _password),
+        (b"pwd", b"pwd", _password),
+        (b"secret", b"secret", _secret),
+        (b"credential", b"credential", _secret),
+        (b"key", b"key", _secret),
+        (b"token", b"token", _token),
+        (b"session", b"session_?id", _token),
+        (b"sig=", b"sig(?==)", _token),
+    )
+)
+"""What is looked for, what of a name that has to be, and how a value beside it is judged."""

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from belljar.audit.redaction.checks import luhn, mod_11_10, verhoeff, weighted
 from belljar.audit.redaction.kinds import Kind, Span
-from belljar.audit.redaction.view import View, places, word_starts
+from belljar.audit.redaction.shapes import Shapes
+from belljar.audit.redaction.view import View, places
 
 
 def _true(_value: str) -> bool:
@@ -127,7 +128,12 @@ LABELLED = (
     Form("US SSN", (b"ssn", b"social security"), rb"(?!000|666|9)\d{3}[ -]?(?!00)\d\d[ -]?(?!0000)\d{4}", _true),
 )
 _BEFORE, _AFTER = rb"(?<![\w.+/=-])(?<!\d[ ])", rb"(?![\w+=/]|[.-]\w|[ ]\d)"
-_FORMS = tuple((form.shapes, re.compile(_BEFORE + form.pattern + _AFTER), form.holds) for form in FORMS)
+_FORMS = Shapes(
+    (shape, (pattern, form.holds))
+    for form in FORMS
+    for pattern in [re.compile(_BEFORE + form.pattern + _AFTER)]
+    for shape in form.shapes
+)
 _LABELLED = tuple(
     (
         form.shapes,
@@ -142,12 +148,10 @@ _LABELLED = tuple(
 
 def national_ids(view: View) -> Iterator[Span]:
     """Ids of persons that states give out."""
-    for shapes, pattern, holds in _FORMS:
-        for shape in shapes:
-            for place in word_starts(view, shape):
-                found = pattern.match(view.data, place)
-                if found and holds(found[0].decode()):
-                    yield Span(found.start(), found.end(), Kind.NATIONAL_ID)
+    for place, (pattern, holds) in _FORMS.word_starts(view):
+        found = pattern.match(view.data, place)
+        if found and holds(found[0].decode()):
+            yield Span(found.start(), found.end(), Kind.NATIONAL_ID)
     for labels, pattern, holds in _LABELLED:
         for label in labels:
             for place in places(view.lower, label):

@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterator
 
 from belljar.audit.redaction.kinds import Kind, Span
-from belljar.audit.redaction.view import View, matches, places, word_starts
+from belljar.audit.redaction.shapes import Shapes
+from belljar.audit.redaction.view import View, matches, places
 
 _INTERNATIONAL = re.compile(
     rb"\+(?<![\w+/=.)-]\+)(\d{1,3})[ .\-\xa0]{0,2}(?:\(0?\d{1,5}\)[ .\-]?)?\d{1,12}"
@@ -47,20 +48,17 @@ _BRITISH = re.compile(
     + _ALONE_AFTER
     + _AFTER
 )
-_NATIONAL = (
-    (
-        tuple(
-            form.replace(b"-", separator)
+_NATIONAL = Shapes(
+    [
+        *(
+            (form.replace(b"-", separator), _NORTH_AMERICAN)
             for separator in (b"-", b".", b" ")
             for form in (b"000-000-0000", b"0-000-000-0000", b"000)-000", b"000)000-0000")
         ),
-        _NORTH_AMERICAN,
-    ),
-    ((b"00 00 00 00 00", b"00.00.00.00.00", b"00-00-00-00-00"), _FRENCH),
-    (
-        (b"000 0000 0000", b"0000 000 000", b"00000 000000", b"00000 000 000", b"000) 0000 0000", b"0000) 000 000"),
-        _BRITISH,
-    ),
+        *((shape, _FRENCH) for shape in (b"00 00 00 00 00", b"00.00.00.00.00", b"00-00-00-00-00")),
+        *((shape, _BRITISH) for shape in (b"000 0000 0000", b"0000 000 000", b"00000 000000", b"00000 000 000")),
+        *((shape, _BRITISH) for shape in (b"000) 0000 0000", b"0000) 000 000")),
+    ]
 )
 _STEMS = (b"phone", b"tel", b"mobil", b"fax", b"whatsapp", b"cell", b"call", b"sms")
 _DOUBTFUL = (b"call", b"cell")
@@ -81,12 +79,14 @@ _DATE = re.compile(
 
 def phones(view: View) -> Iterator[Span]:
     """Numbers that someone could be called by."""
-    if view.shape.find(b"+0") >= 0:
-        for found in matches(_INTERNATIONAL, view.data, b"+"):
-            if _callable(found):
-                yield Span(found.start(), found.end(), Kind.PHONE)
-    for shapes, form in _NATIONAL:
-        yield from _national(view, shapes, form)
+    for found in matches(_INTERNATIONAL, view.data, b"+"):
+        if _callable(found):
+            yield Span(found.start(), found.end(), Kind.PHONE)
+    for place, form in _NATIONAL.word_starts(view):
+        # The shape begins at the number's first digit, or after a parenthesis.
+        start = place - (view.data[place - 1 : place] == b"(")
+        if number := form.match(view.data, start):
+            yield Span(number.start(), number.end(), Kind.PHONE)
     for stem in _STEMS:
         for place in places(view.lower, stem):
             yield from _labelled(view, stem, place)
@@ -98,15 +98,6 @@ def _callable(found: re.Match[bytes]) -> bool:
     if found[0].count(b".") == 1 and not _SPACED.search(found[0]):
         return False  # a number with a fraction
     return known and 8 <= len(digits) <= 15 and (digits[0] != "1" or len(digits) == 11) and len(set(digits)) > 2
-
-
-def _national(view: View, shapes: tuple[bytes, ...], form: re.Pattern[bytes]) -> Iterator[Span]:
-    for shape in shapes:
-        for place in word_starts(view, shape):
-            # The shape begins at the number's first digit, or after a parenthesis.
-            start = place - (view.data[place - 1 : place] == b"(")
-            if found := form.match(view.data, start):
-                yield Span(found.start(), found.end(), Kind.PHONE)
 
 
 def _labelled(view: View, stem: bytes, place: int) -> Iterator[Span]:

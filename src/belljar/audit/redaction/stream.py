@@ -155,7 +155,8 @@ class StreamRedactor:
         for start, end, _ in keys:
             parts += (text[place:start], "\n" * (end - start))
             place = end
-        return sorted(self._redactor.scan("".join(parts) + text[place:]) + keys)
+        parts.append(text[place:])
+        return sorted(self._redactor.scan("".join(parts)) + keys)
 
 
 def _whole_lines(text: str, place: int, gone: int) -> int:

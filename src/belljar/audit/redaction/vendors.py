@@ -7,18 +7,15 @@ prefix may follow `_`, `-` or `=`, but no letter or digit, and every repetition 
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
+from itertools import repeat
 from typing import NamedTuple
 
 from belljar.audit.redaction.checks import placeholder, random_looking, web_token
 from belljar.audit.redaction.kinds import Kind, Span
+from belljar.audit.redaction.long_words import LongWords
 from belljar.audit.redaction.view import View, matches, matches_at
-
-_SHORTEST = 20
-"""No token is shorter; a run of that many letters, digits, _ and - is rare in most text."""
-_RUN = b"a" * _SHORTEST
 
 
 class Vendor(NamedTuple):
@@ -104,8 +101,6 @@ _AROUND = (
     ("Mailchimp", rb"(?<![A-Za-z0-9])[0-9a-f]{32}\Z", b"-us", rb"\d{1,2}"),
     ("Terraform", rb"(?<![A-Za-z0-9])[A-Za-z0-9]{14}\Z", b".atlasv1.", rb"[\w-]{60,80}"),
 )
-_CONTEXT = 9
-"""How much of what is before a long word is kept with it: the longest of these signs."""
 _AFTER = rb"(?![A-Za-z0-9_-])"
 
 
@@ -131,29 +126,33 @@ _JWT = re.compile(
 
 def tokens(view: View) -> Iterator[Span]:
     """Tokens of the vendors in the tables above."""
-    starts, offsets, long_words = _long_words(view)
+    for prefix, row in _DOTTED:
+        yield from _dotted(matches(_form(row), view.data, prefix) if prefix in view.data else ())
+    words = LongWords(view)
+    if not words.text:
+        return
     for prefix, row in _PREFIXED:
-        if prefix not in long_words:
+        if prefix not in words.text:
             continue
-        for found in matches_at(_form(row), long_words, prefix):
+        for found in matches_at(_form(row), words.text, prefix):
             value = found[0].decode("latin-1")
             if random_looking(value) if row.judged else not placeholder(value):
-                word = bisect_right(starts, found.start()) - 1
-                start = found.start() - starts[word] + offsets[word]
+                start = words.origin(found.start())
                 yield Span(start, start + len(value), Kind.TOKEN)
-    dotted = [(prefix, row) for prefix, row in _DOTTED if prefix in view.data]
-    dotted += [(prefix, row) for prefix, row in _DOTTED_LONG if prefix in long_words]
-    for prefix, row in dotted:
-        for found in matches(_form(row), view.data, prefix):
-            whole = found.lastindex or 0
-            if not placeholder(found[whole].decode("latin-1")):
-                yield Span(found.start(whole), found.end(whole), Kind.TOKEN)
+    for prefix, row in _DOTTED_LONG:
+        yield from _dotted(map(_form(row).match, repeat(view.data), words.places(prefix)))
     for head, sign, form in _MIDDLES:
-        if sign not in long_words:
-            continue
-        for found in matches(form, view.data, sign):
-            if before := head.search(view.data, max(0, found.start() - 33), found.start()):
-                yield Span(before.start(), found.end(), Kind.TOKEN)
+        for place in words.places(sign):
+            tail = form.match(view.data, place)
+            if tail and (before := head.search(view.data, max(0, place - 33), place)):
+                yield Span(before.start(), tail.end(), Kind.TOKEN)
+
+
+def _dotted(matched: Iterable[re.Match[bytes] | None]) -> Iterator[Span]:
+    for found in filter(None, matched):
+        whole = found.lastindex or 0
+        if not placeholder(found[whole].decode("latin-1")):
+            yield Span(found.start(whole), found.end(whole), Kind.TOKEN)
 
 
 def web_tokens(view: View) -> Iterator[Span]:
@@ -161,24 +160,3 @@ def web_tokens(view: View) -> Iterator[Span]:
     for found in matches(_JWT, view.data, b"eyJ"):
         if web_token(found[0].decode("ascii")):
             yield Span(found.start(), found.end(), Kind.JWT)
-
-
-def _long_words(view: View) -> tuple[list[int], list[int], bytes]:
-    """The words that are long enough for a token, one after another: where each begins there, and in the text.
-
-    They are a small part of most text, and fifty prefixes are looked for in that part only.
-    """
-    starts, offsets, parts = [], [], []
-    words, data = view.words, view.data
-    length = 0
-    start = words.find(_RUN)
-    while start >= 0:
-        end = words.find(b" ", start)
-        end = len(words) if end < 0 else end
-        before = max(0, start - _CONTEXT)
-        starts.append(length)
-        offsets.append(before)
-        parts.append(data[before:end])
-        length += end - before + 1
-        start = words.find(_RUN, end)
-    return starts, offsets, b"\n".join(parts)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import islice
 
 _DIGITS, _UPPER, _LOWER = b"0123456789", b"ABCDEFGHIJKLMNOPQRSTUVWXYZ", b"abcdefghijklmnopqrstuvwxyz"
@@ -27,6 +27,7 @@ def _table(**classes: bytes) -> bytes:
 
 _SHAPE = _table(_0=_DIGITS, A=_UPPER, a=_LOWER)
 _HEX = _table(h=_DIGITS + b"abcdefABCDEF", a=b"ghijklmnopqrstuvwxyzGHIJKLMNOPQRSTUVWXYZ")
+GROUPS = bytes(ord("-") if byte in b" .-" else _SHAPE[byte] for byte in range(256))
 _MAIL, _WORD, _COLONS = (
     bytes(97 if byte in members else 32 for byte in range(256))
     for members in (
@@ -36,7 +37,6 @@ _MAIL, _WORD, _COLONS = (
     )
 )
 _MOST_HITS = 2000
-_IN_WORD = ord("a")
 
 
 class View:
@@ -51,7 +51,7 @@ class View:
     def hits(self, core: bytes) -> list[int] | None:
         """Where the middle of some shapes is, looked for once for all of them; None if it is nearly everywhere."""
         if core not in self._hits:
-            found = list(islice(places(self.shape, core), _MOST_HITS + 1))
+            found = list(islice(places(self.groups, core), _MOST_HITS + 1))
             self._hits[core] = found if len(found) <= _MOST_HITS else None
         return self._hits[core]
 
@@ -64,6 +64,11 @@ class View:
     def shape(self) -> bytes:
         """Every digit 0, every capital A, every small letter a; the rest as it is."""
         return self.data.translate(_SHAPE)
+
+    @cached_property
+    def groups(self) -> bytes:
+        """The same, and every space and dot a dash: what separates groups of digits."""
+        return self.data.translate(GROUPS)
 
     @cached_property
     def hexadecimal(self) -> bytes:
@@ -92,40 +97,6 @@ def places(data: bytes, needle: bytes) -> Iterator[int]:
     while place >= 0:
         yield place
         place = data.find(needle, place + 1)
-
-
-@cache
-def _core(shape: bytes) -> tuple[bytes, int]:
-    """The middle of a shape, which many share, and where in the shape it is."""
-    core = re.search(rb"000\)|000[ .-]000|00[ .-]00", shape)
-    return (core[0], core.start()) if core else (b"", 0)
-
-
-def word_starts(view: View, shape: bytes) -> Iterator[int]:
-    """Where `shape` begins a word."""
-    core, offset = _core(shape)
-    hits = view.hits(core) if core else None
-    if hits is None:
-        yield from _all_word_starts(view, shape)
-        return
-    for hit in hits:
-        place = hit - offset
-        if place >= 0 and view.shape.startswith(shape, place) and not (place and view.words[place - 1] == _IN_WORD):
-            yield place
-
-
-def _all_word_starts(view: View, shape: bytes) -> Iterator[int]:
-    """The same by looking for the shape itself. A word that it is only within is passed over, however long it is."""
-    place = view.shape.find(shape)
-    while place >= 0:
-        if place and view.words[place - 1] == _IN_WORD:
-            after = view.words.find(b" ", place)
-            if after < 0:
-                return
-            place = view.shape.find(shape, after)
-        else:
-            yield place
-            place = view.shape.find(shape, place + 1)
 
 
 def matches(pattern: re.Pattern[bytes], data: bytes, anchor: bytes) -> Iterator[re.Match[bytes]]:

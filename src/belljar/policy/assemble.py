@@ -7,6 +7,7 @@ from types import MappingProxyType
 from belljar.policy import paths
 from belljar.policy.layer import Layer, Written
 from belljar.policy.models import (
+    AgentsPolicy,
     ContainerPolicy,
     EnvPolicy,
     FsPolicy,
@@ -86,6 +87,7 @@ def _policy(values: Layer, digest: str, *, dangerous: bool) -> Policy:
             max_sessions=one("session.max_sessions", SessionPolicy().max_sessions),
             keep_seconds=one("session.keep_s", SessionPolicy().keep_seconds),
         ),
+        agents=AgentsPolicy(unsandboxed=one("agents.unsandboxed", False)),  # noqa: FBT003
         credentials=MappingProxyType({name: item.value for name, item in one("credentials", {}).items()}),
         backend=one("backend", "auto"),
         fallback=many("fallback"),

@@ -26,9 +26,9 @@ _SYSTEM = ("/usr", "/bin")
 """What every jar sees anyway."""
 
 
-def apply(merged: Merged, ceiling: Layer, problems: Problems) -> None:
+def apply(merged: Merged, ceiling: Layer, problems: Problems, *, name: str = "managed policy") -> None:
     """Lower the presets' values to the ceiling, and note what others wrote above it."""
-    binding = _Ceiling(merged, ceiling, problems)
+    binding = _Ceiling(merged, ceiling, problems, name)
     for key, written in ceiling.items():
         if key in KEYS:
             _BINDERS[KEYS[key].bound](binding, key, written)
@@ -38,7 +38,8 @@ def apply(merged: Merged, ceiling: Layer, problems: Problems) -> None:
 
 
 class _Ceiling:
-    def __init__(self, merged: Merged, ceiling: Layer, problems: Problems) -> None:
+    def __init__(self, merged: Merged, ceiling: Layer, problems: Problems, name: str) -> None:
+        self.name = name
         self.merged = merged
         self.values = merged.values
         self.ceiling = ceiling
@@ -88,15 +89,19 @@ class _Ceiling:
     def unconfined(self) -> None:
         """Whatever else the ceiling says: no sandbox at all must be its own word."""
         named = {self.ceiling["backend"].value} if "backend" in self.ceiling else set()
+        if "agents.unsandboxed" not in self.ceiling:
+            self.stays_off("agents.unsandboxed", Written(False, Origin(self._origin().file)))  # noqa: FBT003
         if "unconfined" in named | self._names("fallback"):
             return
-        origin = next(iter(self.ceiling.values())).origin if self.ceiling else Origin("the managed policy")
-        origin = Origin(origin.file)
+        origin = Origin(self._origin().file)
         backend = self.values.get("backend")
         if backend and backend.value == "unconfined":
             self._lower("backend", backend, Written("auto", origin), "a sandbox")
         confined = {item.value for item in self._items("fallback")} - {"unconfined"}
         self._keep("fallback", confined, origin)
+
+    def _origin(self) -> Origin:
+        return next(iter(self.ceiling.values())).origin if self.ceiling else Origin(f"the {self.name}")
 
     def subset(self, key: str, limit: Written) -> None:
         pinned = self.ceiling.get("backend")
@@ -241,8 +246,8 @@ class _Ceiling:
     def _refuse(self, key: str, at: Origin, limit: Origin, wanted: str, what: str) -> None:
         self.problems.add(
             at,
-            f"{key}: wanted {wanted}, as the managed policy says ({place(limit)}), found {what}",
-            hint="a managed policy can be tightened, never loosened",
+            f"{key}: wanted {wanted}, as the {self.name} says ({place(limit)}), found {what}",
+            hint=f"a {self.name} can be tightened, never loosened",
         )
 
     def _keep(self, key: str, allowed: set[Any], limit: Origin) -> None:

@@ -1,12 +1,13 @@
 """Every key of a policy file, once: its kind, range, meaning and example.
 
 The validator, the ceiling, the JSON Schema, the reference page and the file that `belljar init` writes all come from
-this table; the keys of the network are in `net_keys`, those of sessions in `session_keys`, those of
-redaction in `redaction_keys`. A key that is in none of them does not exist.
+this table; the keys of the network are in `net_keys`, those of sessions in `session_keys`, those of agents
+in `agent_keys`, those of redaction in `redaction_keys`. A key that is in none of them does not exist.
 """
 
 from __future__ import annotations
 
+from belljar.policy.agent_keys import AGENT_KEYS
 from belljar.policy.key import Bound, Key, Kind
 from belljar.policy.net_keys import CREDENTIAL_KEYS, METHODS, NET_KEYS
 from belljar.policy.redaction_keys import REDACTION_KEYS
@@ -262,6 +263,7 @@ _TABLE = (
         choices=("never", "missing"),
     ),
     *SESSION_KEYS,
+    *AGENT_KEYS,
     *CREDENTIAL_KEYS,
 )
 

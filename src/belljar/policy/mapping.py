@@ -68,6 +68,7 @@ def to_mapping(policy: Policy) -> dict[str, Any]:
             "max_sessions": policy.session.max_sessions,
             "keep_s": _number(policy.session.keep_seconds),
         },
+        "agents": {"unsandboxed": policy.agents.unsandboxed},
         "credentials": {name: _credential(item) for name, item in policy.credentials.items()},
     }
 

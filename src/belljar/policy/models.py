@@ -189,6 +189,13 @@ class SessionPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class AgentsPolicy:
+    """What the caller of a tool may ask for."""
+
+    unsandboxed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ContainerPolicy:
     """What a container engine is asked for; another backend has no use for it, and its report says so."""
 
@@ -220,6 +227,7 @@ class Policy:
     logging: LoggingPolicy
     container: ContainerPolicy = ContainerPolicy()
     session: SessionPolicy = SessionPolicy()
+    agents: AgentsPolicy = AgentsPolicy()
     credentials: Mapping[str, Credential] = field(default_factory=_nothing)
     backend: str = "auto"
     fallback: tuple[str, ...] = ()

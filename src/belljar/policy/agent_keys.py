@@ -1,0 +1,16 @@
+"""The keys of a policy that are about agents: what a tool's caller may ask for."""
+
+from __future__ import annotations
+
+from belljar.policy.key import Bound, Key, Kind
+
+AGENT_KEYS = (
+    Key(
+        "agents.unsandboxed",
+        Kind.BOOLEAN,
+        "Whether the caller of the Bash tool may have a command run outside of any jar "
+        "(`dangerously_disable_sandbox`), with a reason, which is recorded. Otherwise that is refused.",
+        example=False,
+        bound=Bound.OFF,
+    ),
+)

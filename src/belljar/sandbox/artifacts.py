@@ -7,10 +7,13 @@ import stat
 from collections.abc import Sequence
 
 from belljar.backends.hostile_files import copy_content, open_beneath, parts
+from belljar.sandbox.kept_files import KeptFiles
 
 
-def save(changed: int, paths: Sequence[str], directory: str) -> list[str]:
+def save(changed: int, paths: Sequence[str], directory: str | KeptFiles) -> list[str]:
     """Copy the files at `paths` beneath the descriptor `changed` into `directory`; the paths that were written."""
+    if isinstance(directory, KeptFiles):
+        return directory.take(changed, paths)
     os.makedirs(directory, exist_ok=True)
     target = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

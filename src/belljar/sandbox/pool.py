@@ -18,6 +18,7 @@ from belljar.sandbox.detect import open_best
 from belljar.sandbox.events import Finished, Output
 from belljar.sandbox.files import has_bytes
 from belljar.sandbox.inputs import Input
+from belljar.sandbox.kept_files import KeptFiles
 from belljar.sandbox.result import RunResult
 from belljar.sandbox.sandbox import PolicyLike, last, resolved
 from belljar.sandbox.stream import Handle, Stream
@@ -134,7 +135,7 @@ class Pool:
         args: Sequence[str] = (),
         files: Mapping[str, str | bytes] | None = None,
         stdin: Input = None,
-        artifacts: str | os.PathLike[str] | None = None,
+        artifacts: str | os.PathLike[str] | KeptFiles | None = None,
     ) -> RunResult:
         """Run code and wait for its end.
 
@@ -145,7 +146,7 @@ class Pool:
             args: Its arguments.
             files: What it finds in its workspace: content by path.
             stdin: What it reads.
-            artifacts: A directory into which the files are copied that it made.
+            artifacts: A directory into which the files are copied that it made, or `KeptFiles`.
 
         Raises:
             SandboxUnavailableError: the jar broke. What the code itself does wrong is in the result.
@@ -163,7 +164,7 @@ class Pool:
         args: Sequence[str] = (),
         files: Mapping[str, str | bytes] | None = None,
         stdin: Input = None,
-        artifacts: str | os.PathLike[str] | None = None,
+        artifacts: str | os.PathLike[str] | KeptFiles | None = None,
     ) -> Stream:
         """Run code, and yield its output as it is produced; the last event is `Finished`. Leaving it ends the run."""
         _check_words(args)
@@ -171,7 +172,7 @@ class Pool:
         for path in content:
             if not {"", ".", ".."}.isdisjoint(path.split("/")) or "\0" in path or not has_bytes(path):
                 raise UsageError(f"{path!r} is no path in the workspace", hint="give a relative one: data/input.csv")
-        into = None if artifacts is None else os.fspath(artifacts)
+        into = artifacts if artifacts is None or isinstance(artifacts, KeptFiles) else os.fspath(artifacts)
         work = Work(_bytes(code), language_named(language), name, tuple(args), content, stdin, into)
         handle = Handle()
         return Stream(handle, self._events(handle, work))

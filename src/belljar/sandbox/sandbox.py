@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from belljar.egress.events import Event
     from belljar.sandbox.changes import Changes
     from belljar.sandbox.files import Files
+    from belljar.sandbox.kept_files import KeptFiles
     from belljar.sandbox.network import Network, RunNetwork
     from belljar.sandbox.snapshots import Held
 
@@ -317,11 +318,12 @@ class Sandbox:
             "there is no copy-on-write workspace", hint="pass workspace=DIR (--workspace DIR), without live"
         )
 
-    def save_artifacts(self, result: RunResult, directory: str | os.PathLike[str]) -> list[str]:
+    def save_artifacts(self, result: RunResult, directory: str | os.PathLike[str] | KeptFiles) -> list[str]:
         """Copy the files that the run made or changed into a directory of the host's. The paths that were written."""
-        return self.save_files([artifact.path for artifact in result.artifacts], os.fspath(directory))
+        target = os.fspath(directory) if isinstance(directory, str | os.PathLike) else directory
+        return self.save_files([artifact.path for artifact in result.artifacts], target)
 
-    def save_files(self, paths: Sequence[str], directory: str) -> list[str]:
+    def save_files(self, paths: Sequence[str], directory: str | KeptFiles) -> list[str]:
         """Copy files of the workspace into a directory of the host's. The paths that were written."""
         from belljar.sandbox.artifacts import save
 

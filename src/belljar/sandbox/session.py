@@ -10,18 +10,21 @@ from typing import TYPE_CHECKING, Any, Self
 
 from belljar.errors import UsageError
 from belljar.policy.models import Policy
-from belljar.sandbox.events import Output
+from belljar.sandbox.events import Finished, Output
 from belljar.sandbox.files import Files, has_bytes
+from belljar.sandbox.inputs import Input
 from belljar.sandbox.result import RunResult
 from belljar.sandbox.running import new_run_id
 from belljar.sandbox.session_home import Home
 from belljar.sandbox.snapshots import Snapshot
 from belljar.sandbox.step import Shown, StepFinished, StepResult
 from belljar.sandbox.step_watch import StepWatch
+from belljar.sandbox.stream import Stream
 
 if TYPE_CHECKING:
     from belljar.egress.events import Event
     from belljar.sandbox.changes import Changes
+    from belljar.sandbox.kept_files import KeptFiles
     from belljar.sandbox.sandbox import PolicyLike
 
 StepEvent = Output | Shown | StepFinished
@@ -192,10 +195,33 @@ class Session:
         finally:
             self._home.new_files()  # those are its artifacts, not the next step's
 
+    def stream_beside(
+        self,
+        code: str | None = None,
+        *,
+        argv: Sequence[str] | None = None,
+        language: str = "python",
+        stdin: Input = None,
+    ) -> Stream:
+        """A command, or a program in any language, beside the interpreter, as `Sandbox.stream`: it can be ended."""
+        stream = self._home.sandbox.stream(code, argv=argv, language=language, stdin=stdin)
+        return Stream(stream.handle, self._beside(stream))
+
+    def _beside(self, stream: Stream) -> Iterator[Output | Finished]:
+        try:
+            with stream:
+                yield from stream
+        finally:
+            self._home.new_files()
+
     @property
     def files(self) -> Files:
         """The files of the workspace."""
         return self._home.sandbox.files
+
+    def keep_files(self, paths: Sequence[str], kept: KeptFiles) -> None:
+        """Read files of the workspace into memory."""
+        self._home.sandbox.save_files(paths, kept)
 
     def changes(self) -> Changes:
         """What the steps so far changed in the copy-on-write workspace."""

@@ -68,7 +68,7 @@ class Stream(Iterator[Event]):
     """
 
     def __init__(self, handle: Handle, events: Iterator[Event]) -> None:
-        self._handle = handle
+        self.handle = handle
         self._events = events
         self._turn = allocate_lock()
 
@@ -78,7 +78,7 @@ class Stream(Iterator[Event]):
 
     def kill(self, reason: str = "killed") -> None:
         """End the run. The events that are still to come tell of it."""
-        self._handle.kill(reason)
+        self.handle.kill(reason)
 
     def close(self) -> None:
         """End the run and let go of it; waits for a thread that is inside `next`."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from belljar.sandbox.inputs import Input
+from belljar.sandbox.kept_files import KeptFiles
 
 
 class Work(NamedTuple):
@@ -18,5 +19,5 @@ class Work(NamedTuple):
     files: Mapping[str, bytes]
     """What it finds in its workspace: content by path."""
     stdin: Input
-    artifacts: str | None
-    """A directory into which the files are copied that it made."""
+    artifacts: str | KeptFiles | None
+    """A directory into which the files are copied that it made, or what keeps them."""

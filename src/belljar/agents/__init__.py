@@ -1,0 +1,1 @@
+"""What agents use: the tools, for the Claude Agent SDK, over MCP, and by themselves."""

@@ -1,0 +1,164 @@
+"""What every tool request of a Claude agent passes before it runs: closed unless it was opened for this request."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from belljar.agents.calls import Call
+from belljar.agents.mcp_server import Calls, Context
+from belljar.agents.tools import BY_NAME, SERVER
+from belljar.errors import BelljarError, UsageError
+from belljar.policy.models import Policy
+from belljar.policy.tighten import tightened
+
+CLIENT = "claude-agent-sdk"
+PREFIX = f"mcp__{SERVER}__"
+_MOST_OPEN = 1000
+
+
+class ToolRequest(NamedTuple):
+    """What the model asks for, before anything of it happens."""
+
+    tool: str
+    """`sandboxed_code.run` and its like for belljar's own; any other by the name that the SDK gives it."""
+    input: Mapping[str, Any]
+    session_id: str
+    tool_use_id: str
+    policy: Policy
+    """What holds for it."""
+
+
+class Deny(NamedTuple):
+    """An answer of `on_tool_request`: it must not run, and the model is told why."""
+
+    reason: str
+
+
+class Tighten(NamedTuple):
+    """An answer of `on_tool_request`: it may run, under a tighter policy. Keys as in a policy file."""
+
+    policy: Mapping[str, Any]
+
+
+Decision = Deny | Tighten | None
+OnToolRequest = Callable[[ToolRequest], Decision | Awaitable[Decision]]
+
+
+class Gate(Calls):
+    """Decides, records, and remembers which requests were let through. The tools answer no others."""
+
+    def __init__(self, policy: Policy, allowed: Iterable[str], on_tool_request: OnToolRequest | None) -> None:
+        self.policy = policy
+        """What holds for requests from now on."""
+        self._own = frozenset(PREFIX + name for name in BY_NAME)
+        self._allowed = tuple(allowed)
+        self._on_tool_request = on_tool_request
+        self._open: OrderedDict[str, Call] = OrderedDict()
+        self._seen: OrderedDict[str, None] = OrderedDict()
+        self._lock = threading.Lock()
+
+    # --- what the SDK calls ---
+
+    async def before(self, given: Any, tool_use_id: str | None, _context: Any) -> dict[str, Any]:
+        """The hook before each tool. Whatever goes wrong in it denies the tool."""
+        try:
+            reason = await self._judged(given, tool_use_id)
+        except BelljarError as error:
+            reason = error.message
+        except Exception as error:  # noqa: BLE001 - a gate that fails is closed
+            reason = f"the check of this request failed ({type(error).__name__})"
+        decision = {"hookEventName": "PreToolUse", "permissionDecision": "deny" if reason else "allow"}
+        if reason:
+            decision["permissionDecisionReason"] = f"Denied by belljar: {reason}"
+        return {"hookSpecificOutput": decision}
+
+    def was_let_through(self, tool_use_id: str | None) -> bool:
+        """Whether the hook opened the gate for this request, and nobody has gone through."""
+        with self._lock:
+            return tool_use_id in self._open
+
+    async def admitted(self, context: Context, name: str) -> Call:
+        """The call that the hook let through; a tool that was called in any other way is refused."""
+        tool_use = dict(context.meta or {}).get("claudecode/toolUseId")
+        with self._lock:
+            call = self._open.pop(tool_use, None) if isinstance(tool_use, str) else None
+        if call is None:
+            refused = Call(client=CLIENT, tool_use=str(tool_use or ""))
+            refused.record(self.policy, PREFIX + name, context.params, denied="it did not pass the gate")
+            raise UsageError("this call did not pass belljar's gate")
+        return call
+
+    # --- the decision ---
+
+    async def _judged(self, given: Any, tool_use_id: str | None) -> str:
+        """Why it is denied; empty if it is not. In the log before this returns."""
+        name, arguments = str(given["tool_name"]), given.get("tool_input") or {}
+        tool_use = tool_use_id or str(given.get("tool_use_id") or "")
+        session = str(given.get("session_id") or "")
+        call = Call(client=CLIENT, session=session, tool_use=tool_use, policy=self.policy)
+        reason = "" if self.names(name) else f"the tool {name[:100]} is not allowed here; use {_tools()}"
+        if not reason and not tool_use:
+            reason = "the request has no id"
+        if not reason and self._on_tool_request is not None:
+            reason = await self._asked(ToolRequest(_own_name(name), arguments, session, tool_use, self.policy), call)
+        call.record(call.policy or self.policy, _own_name(name), arguments, denied=reason)
+        with self._lock:
+            _remember(self._seen, tool_use, None)
+            if not reason:
+                _remember(self._open, tool_use, call)
+        return reason
+
+    async def _asked(self, request: ToolRequest, call: Call) -> str:
+        assert self._on_tool_request is not None
+        try:
+            decision: object = self._on_tool_request(request)
+            if inspect.isawaitable(decision):
+                decision = await decision
+        except Exception as error:  # noqa: BLE001 - the caller's own code: its fault denies
+            return f"on_tool_request failed ({type(error).__name__})"
+        if decision is None:
+            return ""
+        if isinstance(decision, Deny):
+            return decision.reason or "on_tool_request said so"
+        if not isinstance(decision, Tighten):
+            return f"on_tool_request answered {type(decision).__name__}, which is no decision"
+        if not request.tool.startswith(f"{SERVER}."):
+            return "a policy can be tightened for belljar's own tools only"
+        try:
+            call.policy = tightened(request.policy, decision.policy, by="on_tool_request")
+        except BelljarError as error:
+            return f"on_tool_request asked for what the policy does not grant: {error.message}"
+        return ""
+
+    def names(self, tool: str) -> bool:
+        """Whether a tool may run at all."""
+        if tool in self._own:
+            return True
+        return any(tool == name or (name.endswith("__*") and tool.startswith(name[:-1])) for name in self._allowed)
+
+    def record_unseen(self, tool_use_id: str, name: str, arguments: Any, session: str) -> None:
+        """A request that never came to the hook, because the command itself knew no such tool: it did not run."""
+        with self._lock:
+            if tool_use_id in self._seen:
+                return
+            _remember(self._seen, tool_use_id, None)
+        call = Call(client=CLIENT, session=session, tool_use=tool_use_id)
+        call.record(self.policy, _own_name(name), arguments, denied="the command has no such tool")
+
+
+def _remember(where: OrderedDict[str, Any], key: str, value: Any) -> None:
+    where[key] = value
+    while len(where) > _MOST_OPEN:
+        where.popitem(last=False)
+
+
+def _own_name(name: str) -> str:
+    return f"{SERVER}.{name.removeprefix(PREFIX)}" if name.startswith(PREFIX) else name
+
+
+def _tools() -> str:
+    return ", ".join(PREFIX + name for name in BY_NAME)

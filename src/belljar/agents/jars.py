@@ -1,0 +1,202 @@
+"""The jars of one policy: fresh ones that wait in a pool, and sessions by name."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import NamedTuple
+
+from belljar.agents.calls import Call
+from belljar.policy.models import Policy
+from belljar.sandbox.events import Finished, Output
+from belljar.sandbox.kept_files import KeptFiles
+from belljar.sandbox.pool import Pool
+from belljar.sandbox.result import Outcome, RunResult
+from belljar.sandbox.sandbox import Sandbox
+from belljar.sandbox.session import Session
+from belljar.sandbox.step import StepFinished, StepResult
+from belljar.sandbox.stream import Stream
+
+_KEPT_BYTES = 16 << 20
+"""Of the files that one run made."""
+_GRACE_SECONDS = 2.0
+"""How long a step that was interrupted may go on, before its interpreter is ended."""
+_AS_COMMAND = 'exec "$@"'
+
+
+class Program(NamedTuple):
+    """What to run: code in a language, or a command."""
+
+    code: str | None = None
+    language: str = "python"
+    argv: tuple[str, ...] = ()
+    stdin: str | None = None
+    files: Mapping[str, str] = {}
+    timeout: float | None = None
+
+
+class Jars:
+    """Those of one policy. A pool is made when it is first needed, if the policy is one that a pool can have."""
+
+    def __init__(self, policy: Policy, *, pool_size: int) -> None:
+        self.policy = policy
+        self._pool_size = pool_size if _can_be_pooled(policy) else 0
+        self._pool: Pool | None = None
+        self._sessions: dict[tuple[str, str], Session] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def warm(self) -> None:
+        """Have jars wait for the first call."""
+        if self._pool_size:
+            self._pooled()
+
+    def _pooled(self) -> Pool:
+        with self._lock:
+            if self._pool is None:
+                self._pool = Pool(self.policy, size=self._pool_size)
+            return self._pool
+
+    # --- fresh jars ---
+
+    def run_fresh(self, program: Program, call: Call) -> tuple[RunResult, Mapping[str, bytes]]:
+        """Run it where nothing has run before. Its result, and the files that it made."""
+        kept = KeptFiles(_KEPT_BYTES)
+        with ExitStack() as stack:
+            if self._pool_size:
+                return _followed(self._pooled_stream(program, kept), call, program.timeout), kept.content
+            jar = stack.enter_context(Sandbox(self.policy, one_shot=True))
+            for path, content in program.files.items():
+                jar.files.write(path, content)
+            argv = program.argv or None
+            stream = jar.stream(program.code, argv=argv, language=program.language, stdin=program.stdin)
+            result = _followed(stream, call, program.timeout)
+            jar.save_artifacts(result, kept)
+            return result, kept.content
+
+    def _pooled_stream(self, program: Program, kept: KeptFiles) -> Stream:
+        if program.code is None:
+            return self._pooled().stream(
+                _AS_COMMAND, language="bash", args=program.argv, stdin=program.stdin, artifacts=kept
+            )
+        return self._pooled().stream(
+            program.code, language=program.language, files=program.files, stdin=program.stdin, artifacts=kept
+        )
+
+    # --- sessions ---
+
+    def session(self, scope: str, name: str) -> Session:
+        """The session of that name, made when it is first asked for."""
+        with self._lock:
+            found = self._sessions.get((scope, name))
+            if found is None or found.state in ("closed", "evicted"):
+                found = self._sessions[scope, name] = Session(self.policy, restart=True)
+            return found
+
+    def has_session(self, scope: str, name: str) -> bool:
+        """Whether there is one."""
+        with self._lock:
+            return (scope, name) in self._sessions
+
+    def end_session(self, scope: str, name: str) -> bool:
+        """End it; False if there is none."""
+        with self._lock:
+            session = self._sessions.pop((scope, name), None)
+        if session is not None:
+            session.close()
+        return session is not None
+
+    def step(self, session: Session, program: Program, call: Call) -> tuple[StepResult, Mapping[str, bytes]]:
+        """Run Python in the session's interpreter."""
+        with _ended_by(call, session):
+            for event in session.stream(program.code or "", stdin=program.stdin, timeout=program.timeout):
+                if isinstance(event, StepFinished):
+                    return event.result, _kept(session, [file.path for file in event.result.artifacts])
+                call.output_bytes += len(event.data) if isinstance(event, Output) else 0
+        raise AssertionError("a step ends with StepFinished")
+
+    def beside(self, session: Session, program: Program, call: Call) -> tuple[RunResult, Mapping[str, bytes]]:
+        """Run anything else in the session's jar, on its files."""
+        argv = program.argv or None
+        stream = session.stream_beside(program.code, argv=argv, language=program.language, stdin=program.stdin)
+        result = _followed(stream, call, program.timeout)
+        return result, _kept(session, [file.path for file in result.artifacts])
+
+    def close(self) -> None:
+        """End everything."""
+        with self._lock:
+            sessions, self._sessions = list(self._sessions.values()), {}
+            pool, self._pool = self._pool, None
+        for session in sessions:
+            session.close()
+        if pool is not None:
+            pool.close()
+
+
+def _can_be_pooled(policy: Policy) -> bool:
+    """Not what runs would share, nor a port of which there is one."""
+    shared = any(mount.source is not None and mount.rw for mount in policy.fs.mounts)
+    return not shared and not policy.net.publish
+
+
+def _kept(session: Session, paths: Sequence[str]) -> Mapping[str, bytes]:
+    kept = KeptFiles(_KEPT_BYTES)
+    if paths:
+        session.keep_files(paths, kept)
+    return kept.content
+
+
+def _followed(stream: Stream, call: Call, timeout: float | None) -> RunResult:
+    """The result at its end. The call's own time, if it has one, ends it sooner than the policy's."""
+    out_of_time = threading.Event()
+
+    def end() -> None:
+        out_of_time.set()
+        stream.kill("out of its time")
+
+    timer = threading.Timer(timeout, end) if timeout is not None else None
+    call.watch(stream.kill)
+    if timer is not None:
+        timer.daemon = True
+        timer.start()
+    try:
+        result = _last(stream, call)
+    finally:
+        call.watch(None)
+        if timer is not None:
+            timer.cancel()
+    if out_of_time.is_set() and result.outcome is Outcome.KILLED:
+        return replace(result, outcome=Outcome.TIMEOUT, reason=f"it ran longer than {timeout:g} s, as the call asked")
+    return result
+
+
+def _last(stream: Stream, call: Call) -> RunResult:
+    with stream:
+        for event in stream:
+            if isinstance(event, Finished):
+                return event.result
+            call.output_bytes += len(event.data)
+    raise AssertionError("a stream ends with Finished")
+
+
+@contextmanager
+def _ended_by(call: Call, session: Session) -> Iterator[None]:
+    """A step is interrupted first, so that the variables stay; if it goes on, its interpreter is ended."""
+    timers: list[threading.Timer] = []
+
+    def end(_reason: str) -> None:
+        session.interrupt()
+        timer = threading.Timer(_GRACE_SECONDS, session.restart)
+        timer.daemon = True
+        timers.append(timer)
+        timer.start()
+
+    call.watch(end)
+    try:
+        yield
+    finally:
+        call.watch(None)
+        for timer in timers:
+            timer.cancel()

@@ -1,0 +1,88 @@
+"""What results refer to by a handle: files that runs made, and outputs too long to show. In memory, bounded."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import NamedTuple
+from urllib.parse import quote
+
+from belljar.audit.redaction.slices import Shelf
+
+PREFIX = "belljar://artifact/"
+_MOST_BYTES = 64 << 20
+_MOST_FILES = 2000
+_IMAGES = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF87a", "image/gif"),
+    (b"GIF89a", "image/gif"),
+)
+
+
+class Kept(NamedTuple):
+    """A file that a run made, as it was when the run ended."""
+
+    handle: str
+    path: str
+    mime: str
+    data: bytes
+
+    @property
+    def is_image(self) -> bool:
+        """Whether models can look at it."""
+        return self.mime.startswith("image/")
+
+
+def mime_of(data: bytes) -> str:
+    """By what is in it: names are the code's."""
+    for magic, mime in _IMAGES:
+        if data.startswith(magic):
+            return mime
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "image/webp"
+    if b"\0" in data:
+        return "application/octet-stream"
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return "application/octet-stream"
+    return "text/plain"
+
+
+class Keeper:
+    """Files and outputs by handle, while there is room; the oldest go first. Any thread may use it."""
+
+    def __init__(self, *, most_bytes: int = _MOST_BYTES, most_files: int = _MOST_FILES) -> None:
+        self.outputs = Shelf()
+        self._most_bytes, self._most_files = most_bytes, most_files
+        self._files: OrderedDict[str, Kept] = OrderedDict()
+        self._size = 0
+        self._lock = threading.Lock()
+
+    def put(self, run_id: str, content: Mapping[str, bytes]) -> list[Kept]:
+        """Keep the files of a run."""
+        kept = [Kept(f"{PREFIX}{run_id}/{quote(path)}", path, mime_of(data), data) for path, data in content.items()]
+        with self._lock:
+            for file in kept:
+                self._forget(file.handle)
+                self._files[file.handle] = file
+                self._size += len(file.data)
+            while self._files and (self._size > self._most_bytes or len(self._files) > self._most_files):
+                self._forget(next(iter(self._files)))
+        return kept
+
+    def _forget(self, handle: str) -> None:
+        if old := self._files.pop(handle, None):
+            self._size -= len(old.data)
+
+    def get(self, handle: str) -> Kept | None:
+        """A file; None if it is not kept, or no longer."""
+        with self._lock:
+            return self._files.get(handle)
+
+    def files(self) -> list[Kept]:
+        """All of them, the newest first."""
+        with self._lock:
+            return list(reversed(self._files.values()))

@@ -1,0 +1,163 @@
+"""The tools as a server of the Model Context Protocol, made with its own SDK: whichever transport it then speaks."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from typing import Any
+
+from belljar import __version__
+from belljar.agents.answers import Answer
+from belljar.agents.calls import Call
+from belljar.agents.keeping import Kept
+from belljar.agents.toolbox import Toolbox
+from belljar.agents.tools import SERVER, TOOLS
+from belljar.errors import PrerequisiteError
+
+try:
+    import anyio
+    import anyio.to_thread
+    import mcp_types as types
+    from mcp.server import Server, ServerRequestContext
+    from mcp.shared.exceptions import MCPError
+except ImportError as error:  # pragma: no cover - depends on what is installed
+    raise PrerequisiteError("this needs the MCP SDK", hint="pip install 'belljar[mcp]'") from error
+
+_AT_ONCE = 16
+"""Calls that are answered at the same time; others wait."""
+_MOST_LISTED = 200
+_TICK_SECONDS = 1.0
+_INSTRUCTIONS = (
+    "Runs code in a sandbox. Use `run` for a program and `exec` for a command; name a `session` to keep variables and "
+    "files between calls. What the sandbox refused is told with advice: follow it instead of trying the same again."
+)
+Context = ServerRequestContext[Any, Any]
+
+
+class Calls:
+    """Which call a request is. Another front end than plain MCP brings its own."""
+
+    async def admitted(self, context: Context, _name: str) -> Call:
+        """The call that a request stands for."""
+        header = context.request.headers.get("mcp-session-id", "") if context.request is not None else ""
+        meta = dict(context.meta or {})
+        tool_use = meta.get("claudecode/toolUseId")
+        return Call(
+            client="mcp",
+            session=header,
+            tool_use=str(tool_use if tool_use is not None else context.request_id),
+            scope=header,
+        )
+
+
+def server(toolbox: Toolbox, calls: Calls | None = None, *, structured: bool = True) -> Server[Any]:
+    """A server for the toolbox, which stays its caller's to close. `structured`: answers are JSON, too."""
+    made = _Handlers(toolbox, calls or Calls(), structured=structured)
+    return Server(
+        SERVER,
+        version=__version__,
+        title="belljar",
+        instructions=_INSTRUCTIONS,
+        on_list_tools=made.list_tools,
+        on_call_tool=made.call_tool,
+        on_list_resources=made.list_resources,
+        on_read_resource=made.read_resource,
+    )
+
+
+class _Handlers:
+    def __init__(self, toolbox: Toolbox, calls: Calls, *, structured: bool) -> None:
+        self._toolbox, self._calls, self._structured = toolbox, calls, structured
+        self._threads: anyio.CapacityLimiter | None = None
+
+    async def list_tools(
+        self, _context: Context, _params: types.PaginatedRequestParams | None
+    ) -> types.ListToolsResult:
+        return types.ListToolsResult(
+            tools=[
+                types.Tool(
+                    name=tool.name,
+                    title=tool.title,
+                    description=tool.description,
+                    input_schema=tool.input_schema,
+                    output_schema=tool.output if self._structured else None,
+                    annotations=types.ToolAnnotations(
+                        read_only_hint=tool.reads_only, destructive_hint=tool.name == "reset", open_world_hint=False
+                    ),
+                )
+                for tool in TOOLS
+            ]
+        )
+
+    async def call_tool(self, context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
+        """Answer it. When the client cancels the request, what runs for it is ended."""
+        if self._threads is None:
+            self._threads = anyio.CapacityLimiter(_AT_ONCE)
+        call = await self._calls.admitted(context, params.name)
+        given = params.arguments or {}
+        try:
+            async with anyio.create_task_group() as tasks:
+                if context.meta and context.meta.get("progress_token") is not None:
+                    tasks.start_soon(self._progress, context, call)
+                answer = await anyio.to_thread.run_sync(
+                    self._toolbox.call, params.name, given, call, limiter=self._threads, abandon_on_cancel=True
+                )
+                tasks.cancel_scope.cancel()
+        finally:
+            call.cancel("abandoned")
+        return self._result(answer)
+
+    async def _progress(self, context: Context, call: Call) -> None:
+        """Tell how long it has run, and how much it has printed, while it does."""
+        limit = (call.policy or self._toolbox.policy).proc.timeout_seconds
+        while True:
+            await anyio.sleep(_TICK_SECONDS)
+            seconds = time.monotonic() - call.began
+            message = f"has run for {seconds:.0f} s, and printed {call.output_bytes:,} bytes"
+            await context.session.report_progress(seconds, limit, message)
+
+    def _result(self, answer: Answer) -> types.CallToolResult:
+        content: list[types.ContentBlock] = [types.TextContent(type="text", text=answer.text)]
+        content += [
+            types.ImageContent(type="image", data=base64.b64encode(data).decode(), mime_type=mime)
+            for mime, data in answer.images
+        ]
+        if self._structured:
+            content += [
+                types.ResourceLink(
+                    type="resource_link", uri=kept.handle, name=kept.path, mime_type=kept.mime, size=len(kept.data)
+                )
+                for kept in answer.links
+            ]
+        return types.CallToolResult(
+            content=content,
+            structured_content=answer.structured if self._structured else None,
+            is_error=answer.is_error,
+        )
+
+    async def list_resources(
+        self, _context: Context, _params: types.PaginatedRequestParams | None
+    ) -> types.ListResourcesResult:
+        files = self._toolbox.keeper.files()[:_MOST_LISTED]
+        return types.ListResourcesResult(
+            resources=[
+                types.Resource(uri=kept.handle, name=kept.path, mime_type=kept.mime, size=len(kept.data))
+                for kept in files
+            ]
+        )
+
+    async def read_resource(
+        self, _context: Context, params: types.ReadResourceRequestParams
+    ) -> types.ReadResourceResult:
+        kept = self._toolbox.keeper.get(str(params.uri))
+        if kept is None:
+            raise MCPError(types.INVALID_PARAMS, f"{json.dumps(str(params.uri)[:200])} is not kept, or not any more")
+        return types.ReadResourceResult(contents=[self._content(kept)])
+
+    def _content(self, kept: Kept) -> types.TextResourceContents | types.BlobResourceContents:
+        if kept.mime == "text/plain":
+            text = self._toolbox.text_of(kept)
+            return types.TextResourceContents(uri=kept.handle, mime_type=kept.mime, text=text)
+        blob = base64.b64encode(kept.data).decode()
+        return types.BlobResourceContents(uri=kept.handle, mime_type=kept.mime, blob=blob)

@@ -1,0 +1,252 @@
+"""`Toolbox`: the tools over jars, for whatever speaks to a model. Knows no SDK."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Self
+
+from belljar.agents.answers import Answer, Maker, plain
+from belljar.agents.arguments import Arguments
+from belljar.agents.calls import Call
+from belljar.agents.jars import Jars, Program
+from belljar.agents.keeping import PREFIX, Keeper, Kept, mime_of
+from belljar.agents.tools import BY_NAME, MOST_LISTED, MOST_READ, TOOLS
+from belljar.errors import AuditError, BelljarError, UsageError
+from belljar.policy.models import Policy
+from belljar.sandbox import redacting
+from belljar.sandbox.sandbox import PolicyLike, resolved
+from belljar.sandbox.session import Session
+
+_MAIN = "main"
+"""The session that is meant where one is needed and none is named."""
+_MOST_TIGHTER = 4
+"""Policies of single calls whose jars are kept for the next."""
+_LARGEST_READ = 32 << 20
+
+
+class Toolbox:
+    """Answers calls of the tools `run`, `exec`, `read_file`, `write_file`, `list_files` and `reset`.
+
+    Args:
+        policy: As for `Sandbox`; so are `workspace`, `live`, `overrides`, `backend` and `timeout`.
+        stateful: Let `run` and `exec` use the session `main` when none is named, instead of a fresh jar.
+        pool_size: How many fresh jars are kept waiting.
+        redact: Whether what the policy names (`logging.redact`) becomes tokens in answers, too.
+
+    Raises:
+        PolicyError: the policy can't be read, or asks for more than the managed one allows.
+    """
+
+    def __init__(
+        self,
+        policy: PolicyLike = None,
+        *,
+        workspace: str | os.PathLike[str] | None = None,
+        live: bool = False,
+        overrides: Sequence[str] = (),
+        backend: str | None = None,
+        timeout: str | None = None,
+        stateful: bool = False,
+        pool_size: int = 2,
+        redact: bool = True,
+    ) -> None:
+        self.policy = resolved(
+            policy, backend=backend, workspace=workspace, live=live, overrides=overrides, timeout=timeout
+        )
+        self.keeper = Keeper()
+        self._stateful = stateful
+        self._jars = Jars(self.policy, pool_size=pool_size)
+        self._tighter: OrderedDict[str, Jars] = OrderedDict()
+        self._lock = threading.Lock()
+        self._maker = Maker(self.keeper.outputs, _cleaner(self.policy) if redact else str)
+        self._handlers: dict[str, Callable[[Arguments, Call, Jars], Answer]] = {
+            "run": self._run,
+            "exec": self._exec,
+            "read_file": self._read_file,
+            "write_file": self._write_file,
+            "list_files": self._list_files,
+            "reset": self._reset,
+        }
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def warm(self) -> None:
+        """Have jars wait for the first call. Raises PrerequisiteError where no backend works."""
+        self._jars.warm()
+
+    def call(self, name: str, given: object, call: Call) -> Answer:
+        """Answer a call, and wait for that. It is in the audit log before anything happens.
+
+        What goes wrong is an answer, too: whoever calls is a model, and reads words.
+        """
+        try:
+            answer = self._answered(name, given, call)
+        except UsageError as error:
+            answer = _fault(error, "usage")
+        except BelljarError as error:
+            answer = _fault(error, "refused")
+        except OSError as error:
+            answer = Answer(f"[{error.strerror}: {plain(str(error.filename or ''))}]", is_error=True, outcome="failed")
+        if call.is_recorded:
+            try:
+                call.record_answer(run=answer.run_id, outcome=answer.outcome, is_error=answer.is_error)
+            except AuditError as error:
+                return _fault(error, "refused")
+        return answer
+
+    def _answered(self, name: str, given: object, call: Call) -> Answer:
+        if not call.is_recorded:
+            known = name in self._handlers
+            call.record(call.policy or self.policy, name, given, denied="" if known else "there is no such tool")
+        if name not in self._handlers:
+            known_names = ", ".join(tool.name for tool in TOOLS)
+            raise UsageError(f"there is no tool {plain(name)!r}", hint=f"there are {known_names}")
+        if call.cancelled:
+            raise UsageError("the call was cancelled before it began")
+        return self._handlers[name](Arguments(BY_NAME[name], given), call, self._jars_for(call))
+
+    def _jars_for(self, call: Call) -> Jars:
+        """Those of the policy; a tighter one of a single call has jars of its own, and no pool."""
+        policy = call.policy
+        if policy is None or policy == self.policy:
+            return self._jars
+        with self._lock:
+            found = self._tighter.pop(policy.digest, None) or Jars(policy, pool_size=0)
+            self._tighter[policy.digest] = found
+            old = self._tighter.popitem(last=False)[1] if len(self._tighter) > _MOST_TIGHTER else None
+        if old is not None:
+            old.close()
+        return found
+
+    def close(self) -> None:
+        """End every jar."""
+        with self._lock:
+            tighter, self._tighter = list(self._tighter.values()), OrderedDict()
+        for jars in (self._jars, *tighter):
+            jars.close()
+
+    # --- the tools ---
+
+    def _run(self, given: Arguments, call: Call, jars: Jars) -> Answer:
+        program = Program(
+            code=given.text("code"),
+            language=given.text("language", "python"),
+            files=given.files("files"),
+            timeout=given.seconds("timeout"),
+        )
+        return self._ran(given, program, call, jars)
+
+    def _exec(self, given: Arguments, call: Call, jars: Jars) -> Answer:
+        program = Program(
+            argv=tuple(given.words("command")), stdin=given.text("stdin") or None, timeout=given.seconds("timeout")
+        )
+        return self._ran(given, program, call, jars)
+
+    def _ran(self, given: Arguments, program: Program, call: Call, jars: Jars) -> Answer:
+        name = given.text("session", _MAIN if self._stateful else "")
+        if not name:
+            result, content = jars.run_fresh(program, call)
+            return self._maker.of_run(result, self.keeper.put(result.run_id, content))
+        session = jars.session(call.scope, name)
+        for path, text in program.files.items():
+            session.files.write(path, text)
+        if program.code is not None and program.language == "python":
+            step, content = jars.step(session, program, call)
+            run_id = f"{step.session_id}-{step.step}"
+            return self._maker.of_step(step, run_id, self.keeper.put(run_id, content), session=name)
+        result, content = jars.beside(session, program, call)
+        return self._maker.of_run(result, self.keeper.put(result.run_id, content), session=name)
+
+    def _read_file(self, given: Arguments, call: Call, jars: Jars) -> Answer:
+        path, start = given.text("path"), given.whole("start")
+        if path.startswith("out-"):
+            whole = self.keeper.outputs.get(path, 0, 1 << 62)
+            if whole is None:
+                raise UsageError(f"{plain(path)} is not kept any more", hint="run it again, and print less")
+            return self._part(path, whole, start)
+        if path.startswith(PREFIX):
+            kept = self.keeper.get(path)
+            if kept is None:
+                raise UsageError(f"{plain(path)} is not kept any more", hint="run it again")
+            data = kept.data
+        else:
+            data = self._existing(given, call, jars).files.read(path, limit=_LARGEST_READ)
+        mime = mime_of(data)
+        if mime == "text/plain":
+            return self._part(path, self._maker.clean(data.decode()), start)
+        told = {"path": plain(path), "mime": mime, "bytes": len(data)}
+        if mime.startswith("image/") and len(data) <= 1 << 20:
+            return Answer(f"{plain(path)}: {mime}, {len(data):,} bytes", told, images=((mime, data),))
+        return Answer(f"[{plain(path)} is no text: {mime}, {len(data):,} bytes; look at it with code]", told)
+
+    def text_of(self, kept: Kept) -> str:
+        """A file that is text, as it may be shown."""
+        return self._maker.clean(kept.data.decode())
+
+    def _part(self, path: str, text: str, start: int) -> Answer:
+        part = text[start : start + MOST_READ]
+        after = len(text) - start - len(part)
+        told = {"path": plain(path), "text": part, "start": start, "characters": len(text), "mime": "text/plain"}
+        more = f"\n[{after:,} more characters: start={start + len(part)}]" if after > 0 else ""
+        return Answer(part + more, told)
+
+    def _existing(self, given: Arguments, call: Call, jars: Jars) -> Session:
+        name = given.text("session", _MAIN)
+        if not jars.has_session(call.scope, name):
+            raise UsageError(
+                f"there is no session {name!r} yet",
+                hint=f"call run or write_file with session={name!r} first, or read a handle of an earlier result",
+            )
+        return jars.session(call.scope, name)
+
+    def _write_file(self, given: Arguments, call: Call, jars: Jars) -> Answer:
+        name, path, content = given.text("session", _MAIN), given.text("path"), given.text("content")
+        jars.session(call.scope, name).files.write(path, content)
+        size = len(content.encode())
+        seen = "" if self._stateful and name == _MAIN else f"; run and exec see it with session={name!r}"
+        return Answer(
+            f"wrote {size:,} bytes to {plain(path)}{seen}", {"path": plain(path), "bytes": size, "session": name}
+        )
+
+    def _list_files(self, given: Arguments, call: Call, jars: Jars) -> Answer:
+        name = given.text("session", _MAIN)
+        entries = self._existing(given, call, jars).files.list(
+            given.text("path", "."), recursive=given.flag("recursive")
+        )
+        shown = [
+            {"path": self._maker.clean(plain(entry.path)), "kind": entry.kind, "size": entry.size}
+            for entry in entries[:MOST_LISTED]
+        ]
+        left_out = len(entries) - len(shown)
+        lines = [f"{entry['path']}{'/' if entry['kind'] == 'directory' else ''}\t{entry['size']}" for entry in shown]
+        lines += [f"[and {left_out} more]"] if left_out else []
+        told = {"files": shown, "left_out": left_out, "session": name}
+        return Answer("\n".join(lines) or "(empty)", told)
+
+    def _reset(self, given: Arguments, call: Call, jars: Jars) -> Answer:
+        name = given.text("session", _MAIN)
+        existed = jars.end_session(call.scope, name)
+        words = f"the session {name!r} has ended" if existed else f"there was no session {name!r}"
+        return Answer(words, {"session": name, "existed": existed})
+
+
+def _cleaner(policy: Policy) -> Callable[[str], str]:
+    """What redacts, once: where the policy has results redacted, they come so from the jar."""
+    if redacting.wanted(policy, "result"):
+        return str
+    from belljar.audit.redaction import Redactor
+
+    redactor = Redactor.for_policy(policy)
+    return str if redactor is None else redactor.text
+
+
+def _fault(error: BelljarError, outcome: str) -> Answer:
+    hint = f" Hint: {error.hint}" if error.hint else ""
+    return Answer(f"[{error.message}.{hint}]", is_error=True, outcome=outcome)

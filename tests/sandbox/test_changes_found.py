@@ -40,13 +40,12 @@ def compare(host: Path, jar: Path) -> Iterator[Compare]:
     """Compares the two, and closes."""
     opened: list[Changes] = []
 
-    def make(*globs: str, layered: bool = False, since_ns: int = 0) -> Changes:
-        descriptor = os.open(jar, os.O_RDONLY | os.O_DIRECTORY)
+    def make(*globs: str, layered: bool = False, since_ns: int = 0, known_as: Callable[[str], str] = str) -> Changes:
+        tree = ChangedTree(os.open(jar, os.O_RDONLY | os.O_DIRECTORY), layered)
         since_ns = since_ns or time.time_ns() + 10**12
-        opened.append(
-            Changes(ChangedTree(descriptor, layered), str(host), "/workspace", globs, since_ns=since_ns, applied={})
-        )
-        return opened[-1]
+        changes = Changes(tree, str(host), "/workspace", globs, since_ns=since_ns, applied={}, known_as=known_as)
+        opened.append(changes)
+        return changes
 
     yield make
     for changes in opened:
@@ -225,6 +224,17 @@ ACTED_UPON = [
     (".claude/settings.json", False, True),
     (".mcp.json", False, True),
     ("docs/.mcp.json.md", False, False),
+    (".GIT/hooks/pre-commit", False, True),
+    ("CLAUDE.md", False, True),
+    ("packages/web/AGENTS.md", False, True),
+    ("docs/agents.md.txt", False, False),
+    (".github", True, False),
+    (".github/workflows", True, False),
+    (".github/workflows/ci.yml", False, True),
+    (".github/ISSUE_TEMPLATE/bug.md", False, False),
+    ("workflows/ci.yml", False, False),
+    (".gitlab-ci.yml", False, True),
+    ("Jenkinsfile", False, True),
 ]
 
 
@@ -232,3 +242,60 @@ ACTED_UPON = [
 def test_what_tools_of_the_host_act_upon(path: str, directory: bool, refused: bool) -> None:
     """Data of a repository comes back, what makes someone do something does not."""
     assert bool(acted_upon(path, is_directory=directory)) is refused
+
+
+DELETED = [
+    # path, directory, refused
+    (".git", True, True),
+    (".git/hooks/pre-commit", False, True),
+    (".git/refs/heads/old", False, False),
+    (".claude", True, True),
+    (".github", True, True),
+    (".github/workflows", True, True),
+    (".github/CODEOWNERS", False, False),
+    ("src", True, False),
+]
+
+
+@pytest.mark.parametrize(("path", "directory", "refused"), DELETED)
+def test_to_delete_such_a_file_is_to_change_what_a_tool_does(path: str, directory: bool, refused: bool) -> None:
+    """A hook that forbids, a setting that denies, a check that would have failed."""
+    assert bool(acted_upon(path, is_directory=directory, kind="deleted")) is refused
+
+
+def test_some_changes_come_back_and_others_do_not(compare: Compare, host: Path, jar: Path) -> None:
+    """Those that are named; the rest is neither applied nor called refused."""
+    (jar / "edited").write_text("new")
+    (jar / "fresh").write_text("fresh")
+    changes = compare(layered=True)
+    done = changes.apply({"edited"})
+    assert (done.applied, done.refused) == (("edited",), ())
+    assert (host / "edited").read_text() == "new"
+    assert not (host / "fresh").exists()
+    assert "b/fresh" not in changes.diff({"edited"})
+
+
+def test_what_a_tool_acts_upon_needs_a_yes_of_its_own(compare: Compare, host: Path, jar: Path) -> None:
+    """And what is refused for another reason stays refused even then."""
+    (jar / ".github/workflows").mkdir(parents=True)
+    (jar / ".github/workflows/ci.yml").write_text("on: push\n")
+    (jar / "out").symlink_to("/etc")
+    by_path = {change.path: change for change in compare(layered=True)}
+    assert by_path[".github/workflows/ci.yml"].protected
+    assert not by_path["out"].protected
+    assert ".github/workflows/ci.yml" in dict(compare(layered=True).apply().refused)
+    done = compare(layered=True).apply(protected=True)
+    assert ".github/workflows/ci.yml" in done.applied
+    assert list(dict(done.refused)) == ["out"]
+    assert (host / ".github/workflows/ci.yml").read_text() == "on: push\n"
+    assert not (host / "out").is_symlink()
+
+
+def test_a_directory_that_tools_know_by_another_name(compare: Compare, jar: Path) -> None:
+    """As the `.git` of a worktree, which lies elsewhere."""
+    (jar / "hooks").mkdir()
+    (jar / "hooks/pre-commit").write_text("#!/bin/sh\n")
+    (jar / "HEAD").write_text("ref: refs/heads/main\n")
+    assert not any(change.protected for change in compare(layered=True))
+    changes = compare(layered=True, known_as=lambda path: f".git/{path}")
+    assert {change.path for change in changes if change.protected} == {"hooks", "hooks/pre-commit"}

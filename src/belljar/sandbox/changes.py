@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterator
+from dataclasses import replace
 from functools import cached_property
 from typing import Literal, Self
 
@@ -38,6 +39,8 @@ class Change:
     mode: int = 0
     refusal: str = ""
     """Why `apply` will not bring it back; empty if it will."""
+    protected: bool = False
+    """Whether that is only because a tool on the host would act on it: then `apply(protected=True)` brings it back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,10 @@ class Changes:
         *,
         since_ns: int,
         applied: dict[str, int],
+        known_as: Callable[[str], str] = str,
     ) -> None:
+        self._known_as = known_as
+        """What the host's tools call a path: the directory may have a name that they know, such as `.git`."""
         self._applied = applied
         """What an earlier `apply` wrote, and when: that is no change of someone else's."""
         self._changed = changed.descriptor
@@ -148,8 +154,19 @@ class Changes:
         return None
 
     def _judge(self, change: Change) -> Change:
-        refusal = self._refusal(change)
-        return Change(change.path, change.kind, change.what, change.mode, refusal) if refusal else change
+        if refusal := self._refusal(change):
+            return replace(change, refusal=refusal)
+        if refusal := self._acted_upon(change):
+            return replace(change, refusal=refusal, protected=True)
+        return change
+
+    def _acted_upon(self, change: Change) -> str:
+        """What the host's tools would do something with, by themselves."""
+        if why := acted_upon(self._known_as(change.path), is_directory=change.what == "directory", kind=change.kind):
+            return why
+        if self._in_bare_repository(change):
+            return "git would take its directory for a repository, and do what its settings say"
+        return ""
 
     def _refusal(self, change: Change) -> str:
         """What must not come back to the host."""
@@ -163,10 +180,6 @@ class Changes:
             target = self._link(self._changed, change.path) if change.what == "link" else None
             if target is not None and leaves(change.path, target):
                 return f"it is a link that leads out of the workspace, to {target!r}"
-        if change.kind != "deleted" and (why := acted_upon(change.path, is_directory=change.what == "directory")):
-            return why
-        if self._in_bare_repository(change):
-            return "git would take its directory for a repository, and do what its settings say"
         if change.what == "directory" and change.path.count("/") + 1 >= MAX_DEPTH:
             return f"it is {MAX_DEPTH} directories deep: what is in it was not looked at"
         before = self._host_status(change.path)
@@ -294,9 +307,12 @@ class Changes:
 
     # --- showing and applying ---
 
-    def diff(self) -> str:
-        """A unified diff, as `git diff` would print it. Text from the code: escape it before a terminal sees it."""
-        return "".join(self._diff_one(change) for change in self._entries)
+    def diff(self, paths: Container[str] | None = None) -> str:
+        """A unified diff, as `git diff` would print it, of all or of these paths.
+
+        It is text from the code: escape it before a terminal sees it.
+        """
+        return "".join(self._diff_one(change) for change in self._entries if paths is None or change.path in paths)
 
     def _diff_one(self, change: Change) -> str:
         name = change.path if change.path.isprintable() else repr(change.path)
@@ -323,15 +339,20 @@ class Changes:
             return None
         return content.decode(errors="replace")
 
-    def apply(self) -> Applied:
-        """Bring the changes back into the host's directory, all but the refused ones."""
+    def apply(self, paths: Container[str] | None = None, *, protected: bool = False) -> Applied:
+        """Bring the changes back into the host's directory, all or those of these paths, but not the refused ones.
+
+        `protected` brings back, too, what a tool on the host would act on.
+        """
         from belljar.sandbox.apply import apply_change
 
         applied, refused = [], []
-        deletions = [change for change in reversed(self._entries) if change.kind == "deleted"]
-        others = [change for change in self._entries if change.kind != "deleted"]
+        wanted = [change for change in self._entries if paths is None or change.path in paths]
+        deletions = [change for change in reversed(wanted) if change.kind == "deleted"]
+        others = [change for change in wanted if change.kind != "deleted"]
         for change in [*deletions, *others]:
-            why = change.refusal or apply_change(change, self._changed, self._source, self._spared)
+            why = "" if change.protected and protected else change.refusal
+            why = why or apply_change(change, self._changed, self._source, self._spared)
             if why:
                 refused.append((change.path, why))
                 continue

@@ -296,8 +296,12 @@ class Sandbox:
 
         return Files(self._open(), self.policy, self._written)
 
-    def changes(self) -> Changes:
-        """What the runs so far changed in the copy-on-write workspace.
+    def changes(self, path: str | None = None, *, known_as: Callable[[str], str] = str) -> Changes:
+        """What the runs so far changed in the copy-on-write workspace, or in the mount at `path`.
+
+        Args:
+            path: where the mount lies in the jar; the first that is a copy-on-write view unless given.
+            known_as: what tools of the host call a path of the mount, if not by that path (see `trusted_names`).
 
         Raises:
             UsageError: the workspace is not a copy-on-write view of a directory.
@@ -305,14 +309,15 @@ class Sandbox:
         from belljar.sandbox.changes import Changes
 
         for index, mount in enumerate(self.policy.fs.mounts):
-            if mount.source is not None and mount.cow:
+            if mount.source is not None and mount.cow and path in (None, mount.path):
                 return Changes(
                     self._open().changes(index),
                     mount.source,
                     mount.path,
                     self.policy.fs.deny_globs,
                     since_ns=self._opened_ns,
-                    applied=self._applied,
+                    applied=self._applied if path is None else {},
+                    known_as=known_as,
                 )
         raise UsageError(
             "there is no copy-on-write workspace", hint="pass workspace=DIR (--workspace DIR), without live"

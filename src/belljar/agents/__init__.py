@@ -1,1 +1,1 @@
-"""What agents use: the tools, for the Claude Agent SDK, over MCP, and by themselves."""
+"""Agents: belljar as their tool (the Claude Agent SDK, MCP), and belljar around them."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("belljar.cli.run", "Run a file or a piece of code in a jar."),
     "exec": ("belljar.cli.exec", "Run a command in a jar."),
+    "claude": ("belljar.cli.claude", "Run Claude Code in a jar, and bring back what you approve."),
+    "agent": ("belljar.cli.agent", "Run any command-line agent in a jar, and bring back what you approve."),
     "shell": ("belljar.cli.shell", "A Python prompt in a jar, with variables that stay."),
     "explain": ("belljar.cli.explain", "Show what a run would do, and how far each clause of its policy holds."),
     "doctor": ("belljar.cli.doctor", "Say what works on this host, what does not, and what to type about it."),

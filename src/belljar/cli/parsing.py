@@ -59,7 +59,7 @@ class Parsed:
 class Command:
     """A command: what its help says, what it takes, and the function that does it."""
 
-    __slots__ = ("details", "examples", "name", "options", "options_first", "run", "summary", "usage")
+    __slots__ = ("details", "examples", "name", "options", "options_first", "passes_on", "run", "summary", "usage")
 
     def __init__(
         self,
@@ -72,6 +72,7 @@ class Command:
         details: str = "",
         examples: Sequence[tuple[str, str]] = (),
         options_first: bool = False,
+        passes_on: bool = False,
     ) -> None:
         self.name = name
         self.summary = summary
@@ -82,6 +83,8 @@ class Command:
         self.examples = examples
         self.options_first = options_first
         """Whether the first word that is no option ends the options, as for a command that has options of its own."""
+        self.passes_on = passes_on
+        """Whether the first option that is not the command's does so, too."""
 
 
 def parse(command: Command, words: Sequence[str]) -> Parsed:
@@ -105,6 +108,8 @@ def parse(command: Command, words: Sequence[str]) -> Parsed:
                 return Parsed(options, plain + rest, None)
             continue
         name, equals, value = word.partition("=")
+        if command.passes_on and name not in known:
+            return Parsed(options, [word, *rest], None)
         option = known.get(name) or _unknown(command, name, list(known))
         given = _value(command, option, value if equals else None, rest)
         options.setdefault(option.name, []).append(given)

@@ -43,10 +43,7 @@ class Workspace:
     def print_diff(self) -> None:
         """The diff is data: it goes to standard output, and is filtered only for a terminal."""
         if self.diff:
-            text = visible_lines(self.diff) if is_terminal(1) else self.diff
-            data = memoryview(text.encode("utf-8", "surrogateescape"))
-            while data:
-                data = data[os.write(1, data) :]
+            print_text(self.diff)
 
     def tell(self, *, quiet: bool) -> None:
         """What was brought back, and always what was not."""
@@ -57,6 +54,13 @@ class Workspace:
         if self.saved is not None and not quiet:
             lines += [f"belljar: saved: {visible(path)}" for path in self.saved] or ["belljar: no artifacts to save"]
         sys.stderr.write("".join(f"{line}\n" for line in lines))
+
+
+def print_text(text: str) -> None:
+    """Text of the code's, on standard output: as it is, or filtered for a terminal."""
+    data = memoryview((visible_lines(text) if is_terminal(1) else text).encode("utf-8", "surrogateescape"))
+    while data:
+        data = data[os.write(1, data) :]
 
 
 def settle(jar: Sandbox, result: RunResult, parsed: Parsed) -> Workspace:

@@ -40,6 +40,7 @@ def resolve(
     backend: str | None = None,
     timeout: str | None = None,
     managed: str | None = MANAGED_PATH,
+    layers_are: str = _API,
 ) -> Policy:
     """The policy that `source` names, with the layers over it, beneath the host's managed policy.
 
@@ -53,6 +54,7 @@ def resolve(
         backend: what `--backend` says.
         timeout: what `--timeout` says, such as `5s`.
         managed: the ceiling's file; only tests have another.
+        layers_are: what messages and denials call the place where `layers` were written.
 
     Raises:
         PolicyError: with every problem of every layer.
@@ -61,7 +63,7 @@ def resolve(
     problems = Problems()
     if workspace is not None and not paths.can_be_named(workspace):
         raise PolicyError(f"--workspace: wanted a directory, found {workspace[:60]!a}")
-    reader = _Sources(problems, workspace)
+    reader = _Sources(problems, workspace, layers_are)
     chain = reader.base_and_layers(source, layers)
     chain += _options(overrides, backend, timeout, problems)
     if workspace is not None:
@@ -133,8 +135,9 @@ def read_managed(path: str, *, owner: int | None = None) -> Layer | None:
 class _Sources:
     """Follows `extends` from a name to the bottom, and remembers every file that was read."""
 
-    def __init__(self, problems: Problems, workspace: str | None) -> None:
+    def __init__(self, problems: Problems, workspace: str | None, layers_are: str) -> None:
         self.problems = problems
+        self.layers_are = layers_are
         self.workspace = workspace
         self.files: list[str] = []
         self.unrestricted = False
@@ -202,7 +205,7 @@ class _Sources:
         from belljar.policy.validate import require_all, validate
 
         before = len(self.problems)
-        tree = from_plain(mapping, Origin(_API), self.problems)
+        tree = from_plain(mapping, Origin(self.layers_are), self.problems)
         layer = validate(tree, self.problems, base=os.getcwd())
         extends = layer.get("extends")
         if extends and not may_extend:

@@ -1,0 +1,111 @@
+"""The agent's program: where it is on this host, and what of the host a jar has to see to run it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from belljar.backends.runtimes import SYSTEM_PREFIXES, find_program
+from belljar.errors import PrerequisiteError
+
+PLACE = "/opt/agent"
+"""Where the jar has what is not among the system's own programs."""
+_SDK = "claude_agent_sdk"
+
+
+@dataclass(frozen=True)
+class Program:
+    """How it is started in the jar."""
+
+    argv: tuple[str, ...]
+    mounts: tuple[dict[str, Any], ...] = ()
+    venv: str | None = None
+    """The virtual environment of a program that is written in Python."""
+
+    @property
+    def policy(self) -> dict[str, Any]:
+        """What it needs, as keys of a policy."""
+        return {"fs": {"mounts": list(self.mounts)}, **({"python": {"venv": self.venv}} if self.venv else {})}
+
+
+def find(name: str, environ: Mapping[str, str]) -> Program:
+    """The program called `name`, on PATH or at that path. Raises PrerequisiteError with what to type."""
+    found = os.path.abspath(name) if "/" in name else find_program(name, environ.get("PATH", ""))
+    if found is None and name == "claude":
+        found = _bundled()
+    if found is None or not os.access(found, os.X_OK) or not os.path.isfile(found):
+        hint = "npm install -g @anthropic-ai/claude-code, or pip install 'belljar[claude]'" if name == "claude" else ""
+        raise PrerequisiteError(f"{name} is not installed on this host: it is not on PATH", hint=hint)
+    return brought_in(found, environ)
+
+
+def _bundled() -> str | None:
+    """The program that the Claude Agent SDK's wheel carries. The SDK itself is not imported."""
+    from importlib.util import find_spec
+
+    spec = find_spec(_SDK)
+    path = os.path.join(os.path.dirname(spec.origin), "_bundled", "claude") if spec and spec.origin else ""
+    return path if os.path.isfile(path) else None
+
+
+def brought_in(path: str, environ: Mapping[str, str]) -> Program:
+    """How the jar runs the file at `path`: as it is, from a read-only mount, or by an interpreter that comes along."""
+    real = os.path.realpath(path)
+    interpreter = _interpreter(real)
+    if interpreter == "node":
+        return _node(real, environ)
+    if interpreter.startswith("python") and (venv := _venv(os.path.abspath(path))):
+        return Program((os.path.join(venv, "bin", os.path.basename(path)),), venv=venv)
+    if _in_system(path) and _in_system(real):
+        return Program((path,))
+    if interpreter and not os.path.exists(f"/usr/bin/{interpreter}"):
+        raise PrerequisiteError(
+            f"{path} is a script for {interpreter}, which a jar does not have", hint="put both into a --policy's mounts"
+        )
+    return Program((f"{PLACE}/bin/{os.path.basename(real)}",), (_shown("bin", os.path.dirname(real)),))
+
+
+def _shown(name: str, source: str) -> dict[str, Any]:
+    return {"path": f"{PLACE}/{name}", "source": source, "rw": False}
+
+
+def _node(script: str, environ: Mapping[str, str]) -> Program:
+    """A script of npm's: its package, with those that it needs beside it, and node."""
+    found = find_program("node", environ.get("PATH", ""))
+    if found is None:
+        raise PrerequisiteError(f"{script} needs node, which is not on PATH", hint="apt install nodejs")
+    node = os.path.realpath(found)
+    mounts: list[dict[str, Any]] = []
+    if not _in_system(node):
+        mounts.append(_shown("node", os.path.dirname(node)))
+        node = f"{PLACE}/node/{os.path.basename(node)}"
+    if not _in_system(script):
+        root = script[: script.index("/node_modules/") + 13] if "/node_modules/" in script else os.path.dirname(script)
+        mounts.append(_shown("node_modules", root))
+        script = f"{PLACE}/node_modules/{os.path.relpath(script, root)}"
+    return Program((node, script), tuple(mounts))
+
+
+def _interpreter(path: str) -> str:
+    """The program that a `#!` line names, without its directory; empty for what is no script."""
+    with open(path, "rb") as file:
+        first = file.read(256).split(b"\n", 1)[0]
+    if not first.startswith(b"#!"):
+        return ""
+    words = [os.path.basename(word) for word in first[2:].decode("utf-8", "replace").split() if word[:1] != "-"]
+    return next((word for word in words if word != "env"), "")
+
+
+def _venv(path: str) -> str | None:
+    """The virtual environment that a program lies in, by its real place or the one it was called by."""
+    for place in (path, os.path.realpath(path)):
+        directory = os.path.dirname(os.path.dirname(place))
+        if os.path.isfile(os.path.join(directory, "pyvenv.cfg")):
+            return directory
+    return None
+
+
+def _in_system(path: str) -> bool:
+    return any(path.startswith(f"{prefix}/") for prefix in SYSTEM_PREFIXES)

@@ -1,0 +1,113 @@
+"""What an agent changed, sorted by what a person decides: files, git's data, what a tool would act on, the rest."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Self
+
+from belljar.agents.inside import Agent
+from belljar.agents.repository import INSIDE
+from belljar.audit.state import private_directory, state_directory
+from belljar.sandbox.changes import Applied, Change, Changes
+from belljar.sandbox.sandbox import Sandbox
+
+MAX_KEPT_BYTES = 64 << 20
+
+
+class Review:
+    """The changes of one run, open until it is decided what comes back."""
+
+    def __init__(self, jar: Sandbox, agent: Agent) -> None:
+        self._stack = contextlib.ExitStack()
+        self._worktree = agent.worktree
+        self._project: Changes | None = None
+        self._repository: Changes | None = None
+        if any(mount.cow for mount in agent.policy.fs.mounts):
+            self._project = self._stack.enter_context(jar.changes())
+        if agent.worktree:
+            self._repository = self._stack.enter_context(jar.changes(INSIDE, known_as=agent.worktree.known_as))
+        found = [change for change in self._project or () if not self._is_own_link(change)]
+        parents = {parent for change in found for parent in _parents(change.path)}
+        shown = [change for change in found if change.what != "directory" or change.kind == "deleted"]
+        self.files = [change for change in shown if not change.refusal and not _in_git(change.path)]
+        self.protected = [change for change in shown if change.protected]
+        self.refused = [change for change in shown if change.refusal and not change.protected]
+        # A directory comes with what is in it: by itself only if it is empty.
+        self._plain = {change.path for change in found if not change.refusal and change.path not in parents}
+        self._git = {path for path in self._plain if _in_git(path)}
+        self.git_count = sum(not change.refusal and _in_git(change.path) for change in shown)
+        if agent.worktree and self._repository is not None:
+            elsewhere = [change for change in self._repository if change.what != "directory"]
+            self.git_count += sum(not change.refusal for change in elsewhere)
+            self.refused += [
+                replace(change, path=agent.worktree.known_as(change.path)) for change in elsewhere if change.refusal
+            ]
+
+    def _is_own_link(self, change: Change) -> bool:
+        """The `.git` of a worktree, which belljar wrote into the jar: the host's own stays as it is."""
+        return self._worktree is not None and change.path == ".git"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._stack.close()
+
+    @property
+    def anything(self) -> bool:
+        """Whether there is something to decide or to tell."""
+        return bool(self.files or self.protected or self.refused or self.git_count)
+
+    def diff(self, paths: Collection[str] | None = None) -> str:
+        """The diff of these paths, or of all but git's own data. Text from the agent: escape it for a terminal."""
+        if self._project is None:
+            return ""
+        shown = [change.path for change in (*self.files, *self.protected, *self.refused)]
+        return self._project.diff(set(shown) if paths is None else set(paths))
+
+    def apply(self, files: Collection[str] | None, *, git: bool, protected: Collection[str]) -> Applied:
+        """Bring back these files (all of them if None), git's data if asked, and these protected ones."""
+        applied: list[str] = []
+        refused: list[tuple[str, str]] = []
+        for done in self._apply(files, git=git, protected=set(protected)):
+            applied += done.applied
+            refused += done.refused
+        return Applied(tuple(sorted(applied)), tuple(sorted(refused)))
+
+    def _apply(self, files: Collection[str] | None, *, git: bool, protected: set[str]) -> list[Applied]:
+        if self._project is None:
+            return []
+        wanted = self._plain - self._git if files is None else set(files)
+        done = [self._project.apply(wanted | (self._git if git else set()))]
+        if protected:
+            done.append(self._project.apply(protected, protected=True))
+        if git and self._repository is not None:
+            done.append(_data_only(self._repository))
+        return done
+
+    def keep(self, run_id: str) -> str:
+        """Write the diff into belljar's state directory, for later; where it is."""
+        directory = private_directory(os.path.join(state_directory(), "changes"))
+        path = os.path.join(directory, f"{run_id}.diff")
+        content = self.diff().encode("utf-8", "surrogateescape")[:MAX_KEPT_BYTES]
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        return path
+
+
+def _parents(path: str) -> list[str]:
+    parts = path.split("/")
+    return ["/".join(parts[:depth]) for depth in range(1, len(parts))]
+
+
+def _in_git(path: str) -> bool:
+    return ".git" in path.split("/")
+
+
+def _data_only(repository: Changes) -> Applied:
+    """Git's data in a repository that lies elsewhere; what git would act on has no way back from there."""
+    return repository.apply({change.path for change in repository if not change.refusal})

@@ -1,0 +1,89 @@
+"""What came of an agent's run, for people and for programs: files changed, hosts reached, what was refused. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from belljar.agents.review import Review
+from belljar.sandbox.result import RunResult
+
+
+@dataclass
+class Reached:
+    """What a run exchanged with one host."""
+
+    host: str
+    port: int
+    requests: int = 0
+    bytes_out: int = 0
+    bytes_in: int = 0
+
+
+def hosts_reached(result: RunResult) -> list[Reached]:
+    """Every host that let it in, in the order in which it came to them."""
+    found: dict[tuple[str, int], Reached] = {}
+    for event in result.egress:
+        if not event.allowed or event.kind not in ("connect", "request", "closed"):
+            continue
+        one = found.setdefault((event.host, event.port), Reached(event.host, event.port))
+        one.requests += event.kind == "request"
+        one.bytes_out += event.bytes_out
+        one.bytes_in += event.bytes_in
+    return list(found.values())
+
+
+def as_lines(result: RunResult, review: Review | None) -> list[str]:
+    """A few lines. Names in them are the agent's: escape them for a terminal."""
+    lines = [f"changed    {_changed(review)}"] if review else []
+    if review and review.protected:
+        lines.append(f"protected  {_listed([change.path for change in review.protected])}")
+    if review and review.refused:
+        lines.append(f"refused    {_listed([f'{change.path} ({change.refusal})' for change in review.refused])}")
+    reached = [
+        f"{one.host}:{one.port} ({one.requests} requests, {_size(one.bytes_out)} out, {_size(one.bytes_in)} in)"
+        for one in hosts_reached(result)
+    ]
+    lines.append(f"reached    {_listed(reached) if reached else 'no host'}")
+    denied = [f"{denial.target}{f' ({denial.count} times)' if denial.count > 1 else ''}" for denial in result.denials]
+    lines.append(f"denied     {_listed(denied) if denied else 'nothing'}")
+    names = dict.fromkeys(one.host for one in result.egress if one.reason == "name-not-listed")
+    if names:
+        lines.append(f"to allow   {' '.join(f'--allow {name}' for name in list(names)[:_MOST])}")
+    return lines
+
+
+def _changed(review: Review) -> str:
+    counts: dict[str, int] = {}
+    for change in review.files:
+        kind = "modified" if change.kind == "mode" else change.kind
+        counts[kind] = counts.get(kind, 0) + 1
+    words = [f"{count} {kind}" for kind, count in sorted(counts.items())]
+    if review.git_count:
+        words.append(f"commits and branches of git ({review.git_count} files)")
+    return ", ".join(words) or "nothing"
+
+
+_MOST = 8
+
+
+def _listed(names: list[str]) -> str:
+    more = f", and {len(names) - _MOST} more" if len(names) > _MOST else ""
+    return ", ".join(names[:_MOST]) + more
+
+
+def _size(count: int) -> str:
+    return f"{count} bytes" if count < 10_000 else f"{count // 1000} kB" if count < 10_000_000 else f"{count >> 20} MB"
+
+
+def as_mapping(result: RunResult, review: Review | None) -> dict[str, Any]:
+    """For JSON."""
+    reached = [vars(one) for one in hosts_reached(result)]
+    if review is None:
+        return {"reached": reached}
+    changes = [
+        {"path": change.path, "kind": change.kind, "what": change.what, "protected": change.protected}
+        | ({"why": change.refusal} if change.refusal else {})
+        for change in (*review.files, *review.protected, *review.refused)
+    ]
+    return {"reached": reached, "changes": changes, "git_files": review.git_count}

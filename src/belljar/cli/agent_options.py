@@ -1,0 +1,60 @@
+"""The options that `agent` and `claude` share, and what they ask for."""
+
+from __future__ import annotations
+
+import os
+
+from belljar.cli.jar_options import JSON, QUIET, policy_name
+from belljar.cli.parsing import Option, Parsed
+from belljar.errors import UsageError
+
+TYPE_CHECKING = False  # see policy/records.py
+if TYPE_CHECKING:
+    from belljar.agents.inside import Wanted
+
+CHOICES = ("ask", "all", "none")
+AGENT: tuple[Option, ...] = (
+    Option("--project", "DIR", "what it works on (default: the current directory), shown as /workspace, copy on write"),
+    Option("--live", "", "show the project itself, so that it is changed at once"),
+    Option("--apply", "ask|all|none", "what comes back at the end (default: ask at a terminal, none elsewhere)"),
+    Option("--apply-protected", "", "with --apply all: also what a tool of this host would act on, such as git hooks"),
+    Option("--diff", "", "print the diff at the end"),
+    Option("--allow", "HOST", "let it reach this host, too; repeatable", repeats=True),
+    Option("--policy", "FILE|PRESET", "the policy beneath the profile (default: $BELLJAR_POLICY, or aicode)"),
+    Option("--set", "KEY=VALUE", "change one key of the policy, such as proc.mem_mb=8g; repeatable", repeats=True),
+    Option("--backend", "NAME", "how to confine it (default: what the policy says)"),
+    Option("--timeout", "TIME", "stop it after this long, such as 30m (default: 12h)"),
+    JSON,
+    QUIET,
+)
+
+
+def wanted(parsed: Parsed, words: list[str], profile: str | None) -> Wanted:
+    """What the options ask for. Raises UsageError."""
+    from belljar.agents.inside import Wanted
+
+    applying(parsed)
+    return Wanted(
+        tuple(words),
+        project=parsed.text("--project") or os.getcwd(),
+        profile=profile,
+        policy=policy_name(parsed),
+        allow=tuple(parsed.texts("--allow")),
+        overrides=tuple(parsed.texts("--set")),
+        live=parsed.flag("--live"),
+        backend=parsed.text("--backend"),
+        timeout=parsed.text("--timeout"),
+    )
+
+
+def applying(parsed: Parsed) -> str | None:
+    """What `--apply` says; None if it was not given. Raises UsageError."""
+    given = parsed.text("--apply")
+    if given is not None and given not in CHOICES:
+        raise UsageError(f"--apply {given}: wanted one of {', '.join(CHOICES)}")
+    if parsed.flag("--apply-protected") and given != "all":
+        raise UsageError("--apply-protected needs --apply all", hint="--apply all --apply-protected")
+    for name in ("--apply", "--diff"):
+        if parsed.flag("--live") and name in parsed.options:
+            raise UsageError(f"{name} and --live exclude each other: with --live the project itself is changed")
+    return given

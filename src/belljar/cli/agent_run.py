@@ -1,0 +1,116 @@
+"""An agent's run, from the options to the exit code: what `agent` and `claude` share."""
+
+from __future__ import annotations
+
+import sys
+
+from belljar.agents.inside import Agent, Wanted, prepare
+from belljar.agents.review import Review
+from belljar.agents.summary import as_lines, as_mapping
+from belljar.cli.agent_approval import Decided, ask, tell_decided
+from belljar.cli.agent_options import applying
+from belljar.cli.outcome import exit_code, report
+from belljar.cli.parsing import Parsed
+from belljar.cli.sink import Sink
+from belljar.cli.style import is_terminal
+from belljar.cli.terminal import visible
+from belljar.cli.workspace import print_text
+from belljar.errors import InternalError
+from belljar.sandbox.events import Finished
+from belljar.sandbox.result import RunResult
+from belljar.sandbox.sandbox import Sandbox
+
+_INTERRUPTED = 130
+
+
+def run_agent(parsed: Parsed, wanted: Wanted, *, converses: bool) -> int:
+    """Make the jar, run the agent in it, and settle what comes back; returns the exit code.
+
+    Args:
+        parsed: the options.
+        wanted: the same, as the agents' room wants them.
+        converses: whether the program talks with a person, if there is one at a terminal.
+
+    """
+    from belljar.cli.launching import start_launcher
+
+    start_launcher(wanted.backend)
+    agent = prepare(wanted)
+    at_terminal = is_terminal(0) and is_terminal(1) and not parsed.flag("--json")
+    with agent.opened() as jar:
+        try:
+            result = (_converse if converses and at_terminal else _run)(jar, agent, parsed)
+        except KeyboardInterrupt:
+            return _interrupted(jar, agent)
+        return _settle(jar, agent, result, parsed)
+
+
+def _run(jar: Sandbox, agent: Agent, parsed: Parsed) -> RunResult:
+    """Pass its output on as it arrives; a terminal's input stays for the questions afterwards."""
+    from belljar.cli.standard_input import give
+
+    sinks = {"stdout": Sink(1, raw=False), "stderr": Sink(2, raw=False)}
+    for event in jar.stream(argv=agent.argv, stdin=None if is_terminal(0) else give()):
+        if isinstance(event, Finished):
+            for sink in sinks.values():
+                sink.finish()
+            return event.result
+        if not parsed.flag("--json"):
+            sinks[event.stream].write(event.data)
+    raise InternalError("the run ended without a result")
+
+
+def _converse(jar: Sandbox, agent: Agent, parsed: Parsed) -> RunResult:
+    return _run(jar, agent, parsed)
+
+
+def _interrupted(jar: Sandbox, agent: Agent) -> int:
+    """Ctrl-C ends the agent, not its work: the diff is kept."""
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one must not interrupt the cleaning up
+    jar.kill("interrupted")
+    with Review(jar, agent) as review:
+        if review.anything:
+            from belljar.sandbox.running import new_run_id
+
+            sys.stderr.write(f"belljar: interrupted; nothing was applied, the diff is in {review.keep(new_run_id())}\n")
+    return _INTERRUPTED
+
+
+def _settle(jar: Sandbox, agent: Agent, result: RunResult, parsed: Parsed) -> int:
+    """Tell what happened, and bring back what is wanted."""
+    quiet, as_json = parsed.flag("--quiet"), parsed.flag("--json")
+    with Review(jar, agent) as review:
+        shown = None if parsed.flag("--live") else review
+        if not as_json:
+            sys.stderr.write(report(result, quiet=quiet, explained=True))
+            if not quiet:
+                sys.stderr.write("".join(f"belljar: {visible(line)}\n" for line in as_lines(result, shown)))
+            if parsed.flag("--diff"):
+                print_text(review.diff())
+        decided = _decide(review, parsed)
+        kept = review.keep(result.run_id) if review.anything and decided.leaves(review) else None
+        if as_json:
+            from belljar.cli.document import print_json
+
+            diff = {"diff": review.diff()} if parsed.flag("--diff") else {}
+            told = {**as_mapping(result, shown), **decided.to_dict(), "kept": kept, **diff}
+            print_json({**result.to_dict(), **told})
+        else:
+            tell_decided(decided, kept, quiet=quiet)
+    return exit_code(result) if not result.ok else 0
+
+
+def _decide(review: Review, parsed: Parsed) -> Decided:
+    """What comes back: as `--apply` says, as a person at the terminal says, or nothing."""
+    how = applying(parsed)
+    if not review.anything or parsed.flag("--live"):
+        return Decided()
+    person = is_terminal(0) and is_terminal(2) and not parsed.flag("--json")
+    if how == "all":
+        protected = [change.path for change in review.protected] if parsed.flag("--apply-protected") else []
+        return Decided.of(review, None, git=True, protected=protected)
+    if how != "none" and person:
+        return ask(review)
+    return Decided()

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 CHOICES = ("ask", "all", "none")
 AGENT: tuple[Option, ...] = (
     Option("--project", "DIR", "what it works on (default: the current directory), shown as /workspace, copy on write"),
-    Option("--live", "", "show the project itself, so that it is changed at once"),
+    Option("--live", "", "show the project itself, so that it is changed at once; needs --apply-protected"),
     Option("--apply", "ask|all|none", "what comes back at the end (default: ask at a terminal, none elsewhere)"),
-    Option("--apply-protected", "", "with --apply all: also what a tool of this host would act on, such as git hooks"),
+    Option("--apply-protected", "", "with --apply all or --live: also what a tool here would act on, as git hooks"),
     Option("--diff", "", "print the diff at the end"),
     Option("--allow", "HOST", "let it reach this host, too; repeatable", repeats=True),
     Option("--policy", "FILE|PRESET", "the policy beneath the profile (default: $BELLJAR_POLICY, or aicode)"),
@@ -52,9 +52,15 @@ def applying(parsed: Parsed) -> str | None:
     given = parsed.text("--apply")
     if given is not None and given not in CHOICES:
         raise UsageError(f"--apply {given}: wanted one of {', '.join(CHOICES)}")
-    if parsed.flag("--apply-protected") and given != "all":
+    live = parsed.flag("--live")
+    if parsed.flag("--apply-protected") and given != "all" and not live:
         raise UsageError("--apply-protected needs --apply all", hint="--apply all --apply-protected")
+    if live and not parsed.flag("--apply-protected"):
+        raise UsageError(
+            "--live lets it write what tools of this host act on by themselves: git hooks, agents' settings, CI files",
+            hint="leave --live out and approve the changes, or say so: --live --apply-protected",
+        )
     for name in ("--apply", "--diff"):
-        if parsed.flag("--live") and name in parsed.options:
+        if live and name in parsed.options:
             raise UsageError(f"{name} and --live exclude each other: with --live the project itself is changed")
     return given

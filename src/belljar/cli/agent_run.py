@@ -60,8 +60,10 @@ def _run(jar: Sandbox, agent: Agent, parsed: Parsed) -> RunResult:
     raise InternalError("the run ended without a result")
 
 
-def _converse(jar: Sandbox, agent: Agent, parsed: Parsed) -> RunResult:
-    return _run(jar, agent, parsed)
+def _converse(jar: Sandbox, agent: Agent, _parsed: Parsed) -> RunResult:
+    from belljar.cli.conversation import converse
+
+    return converse(jar, agent.argv)
 
 
 def _interrupted(jar: Sandbox, agent: Agent) -> int:

@@ -10,11 +10,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from belljar import Pool, Sandbox, Session
+from belljar.audit import outputs, retention
+from belljar.audit.log import audit_log, directory
+from belljar.audit.reading import records
+from belljar.audit.verify import verify
 from belljar.policy.resolve import resolve
 from belljar.sandbox.control import CONTROL
 from belljar.sandbox.following import LiveOutput
@@ -162,6 +167,7 @@ class TestLive:
                 "running": True,
                 "stdout": "<EMAIL_1>\n",
                 "stderr": "no\n",
+                "missing": "",
             }
             follower = subprocess.Popen([*BELLJAR, "logs", "-f", "--json", run], stdout=subprocess.PIPE, text=True)
             assert follower.stdout is not None
@@ -169,7 +175,7 @@ class TestLive:
             gate.open()
             lines = [json.loads(line) for line in (first, *follower.communicate(timeout=60)[0].splitlines())]
             assert "".join(line.get("text", "") for line in lines if line.get("stream") == "stdout") == "<EMAIL_1>\nend"
-            assert lines[-1] == {"run": run, "ended": True}
+            assert lines[-1] == {"run": run, "ended": True, "missing": ""}
 
     def test_of_a_session(self) -> None:
         """What its steps printed, the first steps too, each once."""
@@ -208,3 +214,149 @@ class TestLive:
         assert done.returncode == 2
         assert "hint: " in done.stderr
         assert "\x1b[31m" not in done.stderr
+
+
+ALL = {"logging": {"sample_ratio": 1}}
+NONE = {"logging": {"sample_ratio": 0}}
+PRINTS = f"import sys; print('{MAIL}'); print('no', file=sys.stderr)"
+
+
+def stored_files() -> dict[str, bytes]:
+    """What lies in the state directory of what runs printed."""
+    return {path.name: path.read_bytes() for path in Path(outputs.outputs()).glob("*/*")}
+
+
+def inspected(run: str) -> str:
+    done = subprocess.run([*BELLJAR, "inspect", "--json", run], capture_output=True, text=True, check=True)
+    return str(json.loads(done.stdout)["output"])
+
+
+class TestStored:
+    """What runs printed that have ended."""
+
+    @pytest.mark.parametrize("kind", [Sandbox, Pool])
+    def test_all_of_it(self, kind: type[Sandbox | Pool]) -> None:
+        """With tokens, readable for its owner only; the digest is in the audit log."""
+        with kind(ALL) as jar:
+            result = jar.run(PRINTS)
+        assert result.stdout == f"{MAIL}\n", "the caller gets what there is"
+        done = logs(result.run_id)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "<EMAIL_1>\n", "no\n")
+        assert logs("--stdout", "-f", result.run_id).stderr == ""
+        names = {f"{result.run_id}.0.stdout", f"{result.run_id}.0.stderr"}
+        assert set(stored_files()) == names
+        assert {path.stat().st_mode & 0o777 for path in Path(outputs.outputs()).glob("*/*")} == {0o600}
+        assert {path.stat().st_mode & 0o777 for path in Path(outputs.outputs()).glob("*")} == {0o700}
+        (end,) = [record for record in records(directory()) if record["event"] == "finished"]
+        assert end["output"]["stdout"]["bytes"] == len("<EMAIL_1>\n")
+        assert inspected(result.run_id) == f"`belljar logs {result.run_id}`"
+
+    def test_a_share(self) -> None:
+        """As large as the policy says, and known by the name alone."""
+        with Pool({"logging": {"sample_ratio": 0.5}}) as pool:
+            runs = [pool.run("print(1)").run_id for _ in range(40)]
+        kept = {name.partition(".")[0] for name in stored_files()}
+        assert kept == {run for run in runs if int(run[-8:], 16) < 1 << 31}
+        assert 0 < len(kept) < 40  # else it is no share: this fails once in 2**39 times
+
+    def test_none(self) -> None:
+        """Nothing is stored, of runs that fail either; who asks is told why, and what to set."""
+        with Sandbox(NONE) as jar:
+            result = jar.run(f"{PRINTS}; 1 / 0")
+        assert stored_files() == {}
+        done = logs(result.run_id)
+        assert done.returncode == 2
+        assert "logging.sample_ratio, of which its policy has 0" in done.stderr
+        assert "hint: --set logging.sample_ratio=1" in done.stderr
+        assert "was not stored" in inspected(result.run_id)
+
+    def test_failed(self) -> None:
+        """Of a run that did not end well, the last part is there, though it is not in the sample."""
+        little = {"logging": {"sample_ratio": 1e-9}}
+        with Sandbox(little) as jar:
+            good = jar.run(PRINTS)
+            failed = jar.run(f"print('{MAIL}\\n' * 50_000); 1 / 0")
+        assert {name.partition(".")[0] for name in stored_files()} == {failed.run_id}
+        done = logs(failed.run_id)
+        assert set(done.stdout.splitlines()) == {"<EMAIL_1>", ""}
+        assert 60_000 < len(done.stdout) <= 1 << 16
+        assert "ZeroDivisionError" in done.stderr
+        assert "of its stdout were not stored" in done.stderr
+        assert logs(good.run_id).returncode == 2
+
+    def test_a_key_that_is_cut(self) -> None:
+        """What is stored begins in the middle of a private key, and nothing of the key is in it."""
+        body = "".join(f"{'AbC1' * 16}\n" for _ in range(30))
+        code = (
+            f"print('x' * 200_000); print('-----BEGIN RSA PRIVATE KEY-----\\n' + {body!r} + "
+            "'-----END RSA PRIVATE KEY-----'); print('y' * 64_600); raise SystemExit(1)"
+        )
+        with Sandbox({"logging": {"sample_ratio": 1e-9}}) as jar:
+            failed = jar.run(code)
+        assert "AbC1" in failed.stdout
+        assert b"AbC1" not in stored_files()[f"{failed.run_id}.0.stdout"]
+
+    def test_nothing_printed(self) -> None:
+        """Is no reason to complain."""
+        with Sandbox(ALL) as jar:
+            result = jar.run("pass")
+        done = logs(result.run_id)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        assert inspected(result.run_id) == "it printed nothing"
+
+    def test_of_a_session(self) -> None:
+        """Step by step, in order."""
+        with Session(ALL) as session:
+            for number in range(11):
+                session.run(f"print({number}, '{MAIL}')")
+            run = str(running()[0]["run"])
+        assert logs(run).stdout == "".join(f"{number} <EMAIL_1>\n" for number in range(11))
+
+    def test_changed_or_removed(self) -> None:
+        """Is told; what is not what was stored is not shown. A link is not followed."""
+        with Sandbox(ALL) as jar:
+            result = jar.run("print('all of it')")
+        (path,) = Path(outputs.outputs()).glob("*/*")
+        path.write_text("all of that\n")
+        done = logs(result.run_id)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "has been removed since, or changed" in done.stderr
+        path.unlink()
+        other = path.with_name("other")
+        other.write_text("all of it\n")
+        path.symlink_to(other)
+        assert logs(result.run_id).returncode == 2
+
+    def test_a_place_that_cannot_be_written(self) -> None:
+        """The run's result is returned, and the log says that its output is not there."""
+        Path(outputs.outputs()).write_text("in the way")
+        with Sandbox(ALL) as jar:
+            result = jar.run("print(1)")
+        assert result.ok
+        assert "it can't be written" in logs(result.run_id).stderr
+
+    def test_pruned(self) -> None:
+        """With the day of the log; and before it, where there is too much."""
+        with Sandbox(ALL) as jar:
+            result = jar.run("print('x' * 50_000)")
+        assert retention.prune(most_bytes=200_000).files == ()
+        done = retention.prune(most_bytes=40_000)
+        assert done.size == 50_001
+        assert stored_files() == {}
+        assert "removed since" in logs(result.run_id).stderr
+        assert verify(directory()).ok
+
+    def test_pruned_by_age(self) -> None:
+        """What was printed on a day that goes."""
+        with Sandbox(ALL) as jar:
+            jar.run("print(1)")
+        (day,) = Path(outputs.outputs()).iterdir()
+        day.rename(day.with_name("2001-01-01"))
+        (log,) = Path(directory()).glob("*.jsonl")
+        audit_log().close()
+        lines = log.read_text().splitlines(keepends=True)
+        (log.with_name("2001-01-01.jsonl")).write_text("".join(lines[:-1]))
+        log.write_text(lines[-1])
+        done = retention.prune(older_days=30)
+        assert day.with_name("2001-01-01") not in Path(outputs.outputs()).iterdir()
+        assert len(done.files) == 2

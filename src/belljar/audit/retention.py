@@ -1,4 +1,4 @@
-"""What is old is removed: days of the audit log, and the inputs of runs. The chain then begins at an *anchor*.
+"""What is old is removed: days of the audit log, with the inputs and outputs of runs. The chain begins at an *anchor*.
 
 The anchor is written before anything is removed, and names the last day that goes: a process that is killed in between
 leaves files that nobody reads, and that the next one removes.
@@ -10,6 +10,7 @@ import contextlib
 import os
 import time
 
+from belljar.audit import outputs
 from belljar.audit.chain import BrokenRecordError, decode
 from belljar.audit.log import day_files, directory, record
 from belljar.audit.stored import inputs
@@ -32,6 +33,8 @@ class Pruned:
 def prune(*, older_days: float | None = None, most_bytes: int | None = None) -> Pruned:
     """Remove the oldest days, by age and by size. The day that is being written stays.
 
+    If that is still too large, what runs printed is removed, the oldest day's first: it is no part of the chain.
+
     Raises:
         UsageError: the log is not in order: removing a part of it could hide that.
     """
@@ -43,19 +46,40 @@ def prune(*, older_days: float | None = None, most_bytes: int | None = None) -> 
             hint="keep a copy of it, and find out why",
         )
     going = _chosen(path, older_days, most_bytes)
-    if not going:
+    printed = _printed(path, going, most_bytes)
+    if not going and not printed:
         return Pruned((), 0)
-    last = going[-1]
-    record("pruned", through=last, files=len(going))
-    _write_anchor(path, last)
+    record("pruned", through=going[-1] if going else None, files=len(going), outputs=printed)
     removed, size = [], 0
+    if going:
+        _write_anchor(path, going[-1])
     for name in going:
         for file in (os.path.join(path, name), os.path.join(inputs(), name.partition(".")[0])):
             with contextlib.suppress(FileNotFoundError):
                 size += os.path.getsize(file)
                 os.unlink(file)
                 removed.append(file)
+    for day in printed:
+        gone, bytes_ = outputs.remove(day)
+        removed.append(gone)
+        size += bytes_
     return Pruned(tuple(removed), size)
+
+
+def _printed(path: str, going: list[str], most_bytes: int | None) -> list[str]:
+    """The days whose outputs go: those of the log's days that go, and what is too much besides."""
+    last = going[-1].partition(".")[0] if going else ""
+    days = outputs.days()
+    chosen = [day for day in days if day <= last]
+    if most_bytes is None:
+        return chosen
+    total = sum(_size(path, name) for name in day_files(path) if name not in going)
+    for day in days[len(chosen) :]:
+        if total <= most_bytes:
+            break
+        total -= outputs.size_of(day)
+        chosen.append(day)
+    return chosen
 
 
 def _chosen(path: str, older_days: float | None, most_bytes: int | None) -> list[str]:
@@ -78,7 +102,7 @@ def _size(path: str, name: str) -> int:
     size = os.path.getsize(os.path.join(path, name))
     with contextlib.suppress(FileNotFoundError):
         size += os.path.getsize(os.path.join(inputs(), name.partition(".")[0]))
-    return size
+    return size + outputs.size_of(name.partition(".")[0])
 
 
 def _write_anchor(path: str, last: str) -> None:

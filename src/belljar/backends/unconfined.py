@@ -102,7 +102,7 @@ def _report(policy: Policy) -> EnforcementReport:
         "env.pass": "an environment made from nothing",
         "python.venv": "the interpreter that is started",
         "python.interpreter": "the interpreter that is started",
-        "logging.sample_ratio": "no output of the code is written to any log",
+        "logging.sample_ratio": "belljar itself, which stores what it read",
     }
     asked, default = policy.container, ContainerPolicy()
     for name in ("image", "engine", "runtime", "name", "auto_remove", "entrypoint", "ports", "pull"):

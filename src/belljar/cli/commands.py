@@ -29,7 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "inspect": ("belljar.cli.inspect", "Show all that is known of a run."),
     "replay": ("belljar.cli.replay", "Run again what ran, under the same policy, and say what differs."),
     "metrics": ("belljar.cli.metrics", "Print the numbers of all runs for Prometheus, or serve them."),
-    "prune": ("belljar.cli.prune", "Remove old days of the audit log, with the code of their runs."),
+    "prune": ("belljar.cli.prune", "Remove old days of the audit log, with the code and output of their runs."),
     "audit tail": ("belljar.cli.audit_tail", "Show the last records of the audit log."),
     "audit query": ("belljar.cli.audit_query", "Show the records of the audit log that fit."),
     "audit verify": ("belljar.cli.audit_verify", "Say whether the audit log is as it was written."),

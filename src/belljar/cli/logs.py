@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from belljar.cli.jar_options import JSON
@@ -11,33 +11,77 @@ from belljar.cli.parsing import Command, Option, Parsed, expect_words
 from belljar.errors import UsageError
 
 if TYPE_CHECKING:
-    from belljar.sandbox.following import LiveOutput, Piece
+    from belljar.sandbox.following import Piece
 
 
 def run(parsed: Parsed) -> int:
     """Do it."""
-    from belljar.sandbox.following import LiveOutput
     from belljar.sandbox.remote import one_running
 
     (name,) = expect_words(COMMAND, parsed, 1, 1)
     wanted = tuple(stream for stream in ("stdout", "stderr") if parsed.flag(f"--{stream}")) or ("stdout", "stderr")
     live = one_running(name)
-    if live is None:
-        raise UsageError(f"no run of the name {name!r} is in progress", hint="`belljar ps` lists them")
-    output = LiveOutput(live)
-    pieces = (piece for piece in _pieces(parsed, output) if piece.stream in wanted)
+    output = _Live(live, follow=parsed.flag("--follow")) if live else _Ended(name)
+    pieces = (piece for piece in output.pieces() if piece.stream in wanted)
     if parsed.flag("--json"):
-        return _tell(parsed, output, pieces)
+        tell = _tell_as_it_comes if parsed.flag("--follow") else _tell
+        tell(output, pieces)
+        return 0
     _show(pieces, raw=parsed.flag("--raw"))
-    if output.forgotten:
-        sys.stderr.write("belljar: what the first steps of the session printed is not kept any more\n")
-    if output.gone:
-        sys.stderr.write("belljar: its process is gone, and the end of its output with it\n")
+    if output.missing:
+        sys.stderr.write(f"belljar: {output.missing}\n")
     return 0
 
 
-def _pieces(parsed: Parsed, output: LiveOutput) -> Iterable[Piece]:
-    return output.follow() if parsed.flag("--follow") else output.now()
+class _Ended:
+    """What was stored of a run that has ended."""
+
+    running = False
+
+    def __init__(self, name: str) -> None:
+        from belljar.sandbox.stored_output import find
+
+        self._stored = find(name)
+        if self._stored.nothing:
+            raise UsageError(f"{self._stored.run_id}: {self._stored.missing}", hint=self._stored.hint)
+        self.run_id = self._stored.run_id
+        self.missing = self._stored.missing
+
+    def pieces(self) -> Iterator[Piece]:
+        yield from self._stored.pieces
+
+
+class _Live:
+    """What a run in progress prints. If its process goes before it has told the end, what was stored comes after it."""
+
+    def __init__(self, run_id: str, *, follow: bool) -> None:
+        from belljar.sandbox.following import LiveOutput
+
+        self.run_id = run_id
+        self._output = LiveOutput(run_id)
+        self._follow = follow
+        self.missing = ""
+
+    @property
+    def running(self) -> bool:
+        return not (self._output.ended or self._output.gone)
+
+    def pieces(self) -> Iterator[Piece]:
+        yield from self._output.follow() if self._follow else self._output.now()
+        if self._output.forgotten:
+            self.missing = "what the first steps of the session printed is not kept any more"
+        if self._output.gone:
+            yield from self._rest()
+
+    def _rest(self) -> Iterator[Piece]:
+        from belljar.sandbox.stored_output import find
+
+        stored = find(self.run_id)
+        self.missing = f"its process is gone; {stored.missing}" if stored.missing else self.missing
+        for piece in stored.pieces:
+            part, offset = self._output.offset(piece.stream)
+            if piece.part >= part and not stored.missing:
+                yield piece._replace(data=piece.data[offset if piece.part == part else 0 :])
 
 
 def _show(pieces: Iterable[Piece], *, raw: bool) -> None:
@@ -50,22 +94,18 @@ def _show(pieces: Iterable[Piece], *, raw: bool) -> None:
         sink.finish()
 
 
-def _tell(parsed: Parsed, output: LiveOutput, pieces: Iterable[Piece]) -> int:
-    """One document; with --follow, one line for each piece as it comes, and one for the end."""
+def _tell(output: _Ended | _Live, pieces: Iterable[Piece]) -> None:
     from belljar.cli.document import print_json
 
-    if parsed.flag("--follow"):
-        _tell_as_it_comes(output, pieces)
-        return 0
     texts = {"stdout": bytearray(), "stderr": bytearray()}
     for piece in pieces:
         texts[piece.stream] += piece.data
     found = {stream: text.decode(errors="replace") for stream, text in texts.items()}
-    print_json({"run": output.run_id, "running": not output.ended, **found})
-    return 0
+    print_json({"run": output.run_id, "running": output.running, **found, "missing": output.missing})
 
 
-def _tell_as_it_comes(output: LiveOutput, pieces: Iterable[Piece]) -> None:
+def _tell_as_it_comes(output: _Ended | _Live, pieces: Iterable[Piece]) -> None:
+    """One line for each piece, and one for the end."""
     import codecs
     import json
 
@@ -76,7 +116,7 @@ def _tell_as_it_comes(output: LiveOutput, pieces: Iterable[Piece]) -> None:
     decoders = {stream: codecs.getincrementaldecoder("utf-8")("replace") for stream in ("stdout", "stderr")}
     for piece in pieces:
         say(stream=piece.stream, step=piece.part or None, text=decoders[piece.stream].decode(piece.data))
-    say(ended=output.ended)
+    say(ended=not output.running, missing=output.missing)
 
 
 COMMAND = Command(
@@ -93,8 +133,9 @@ COMMAND = Command(
     ),
     details="""
 RUN may be the beginning or the end of its name, if no other has the same. Any belljar process of this user may have it.
-Secrets and personal data are tokens, as in the audit log (`logging.redact`). Of a session it is what its last steps
-printed.
+Secrets and personal data are tokens, as in the audit log (`logging.redact`). Of a session that is open it is what its
+last steps printed. What a run printed that has ended is there if it was stored: `logging.sample_ratio` says for which
+share of the runs it is.
 """,
     examples=(
         ("logs 01a1e4e2ffbe-8c01c265", "what it has printed so far"),

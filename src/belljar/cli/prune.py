@@ -39,7 +39,7 @@ def run(parsed: Parsed) -> int:
 
 COMMAND = Command(
     "prune",
-    "Remove old days of the audit log, with the code of their runs.",
+    "Remove old days of the audit log, with the code and output of their runs.",
     usage="prune [OPTIONS]",
     run=run,
     options=(
@@ -49,7 +49,7 @@ COMMAND = Command(
     ),
     details="""
 The log is verified first, and what is left can still be: it begins where the last day that was removed ended. The day
-that is being written stays.
+that is being written stays. If --max-size needs more room than that, what runs printed goes, the oldest first.
 """,
     examples=(("prune --older 30d", "keep a month"), ("prune --max-size 1g", "keep a gigabyte")),
 )

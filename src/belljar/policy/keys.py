@@ -152,7 +152,8 @@ _TABLE = (
     Key(
         "logging.sample_ratio",
         Kind.NUMBER,
-        "The share of runs whose output is written to the log. Starts, ends, denials and kills always are.",
+        "The share of runs whose output is stored, with tokens for what is redacted, for `belljar logs`. Of other runs "
+        "that did not end well the last 64 KB are; with 0 nothing is. Starts, ends, denials, kills: always logged.",
         0.1,
         Bound.SAME,
         0,

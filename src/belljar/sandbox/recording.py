@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from belljar.sandbox.step import StepResult
 
+    Captured = dict[str, bytearray]
+
 _MOST_TOLD = 100
 """Denials and artifacts of a run that are in the log; how many there were is, too."""
 _POLICIES: set[tuple[str, str]] = set()
@@ -76,9 +78,10 @@ def code_details(
     return {**told, "arguments": list(arguments)} if arguments else told
 
 
-def finish(result: RunResult, policy: Policy) -> RunResult:
+def finish(result: RunResult, policy: Policy, captured: Captured | None = None) -> RunResult:
     """A run has ended, and its result is about to be returned. Raises AuditError."""
     run = result.run_id
+    output = _stored(run, 0, captured, policy, ok=result.ok) if captured else None
 
     def clean(value: Any) -> Any:
         return redacting.for_log(value, run, policy)
@@ -106,10 +109,23 @@ def finish(result: RunResult, policy: Policy) -> RunResult:
     if result.artifacts:
         paths = clean([artifact.path for artifact in result.artifacts[:_MOST_TOLD]])
         told.append({"event": "artifacts", "run": run, "paths": paths, "count": len(result.artifacts)})
-    told.append(_finished(result))
+    told.append(_finished(result) | ({"output": output} if output else {}))
     audit_log().append(*told)
     redacting.forget(run)
     return result
+
+
+def _stored(run_id: str, part: int, captured: Captured, policy: Policy, *, ok: bool) -> dict[str, Any] | None:
+    """What was printed, stored, if that is wanted. The end of a run's name is a random number: it decides."""
+    ratio = policy.logging.sample_ratio
+    if not ratio or not (captured["stdout"] or captured["stderr"]):
+        return None
+    whole = int(run_id[-8:], 16) < ratio * (1 << 32)
+    if ok and not whole:
+        return None
+    from belljar.sandbox import storing
+
+    return storing.keep(run_id, part, captured, policy, whole=whole)
 
 
 def _finished(result: RunResult) -> dict[str, Any]:
@@ -145,8 +161,9 @@ def step(run_id: str, session: str, number: int, code: bytes) -> None:
     audit_log().append({**told, "code_bytes": len(code)})
 
 
-def step_ended(run_id: str, result: StepResult) -> None:
+def step_ended(run_id: str, result: StepResult, policy: Policy, captured: Captured) -> None:
     """It has ended, and its result is about to be returned. Raises AuditError."""
+    output = _stored(run_id, result.step, captured, policy, ok=result.ok)
     audit_log().append(
         {
             "event": "stepped",
@@ -161,6 +178,7 @@ def step_ended(run_id: str, result: StepResult) -> None:
             "stderr_bytes": len(result.stderr),
             "shown": len(result.results),
             "state_lost": result.state_lost,
+            **({"output": output} if output else {}),
         }
     )
 

@@ -142,7 +142,7 @@ def make_result(
         container=end.kept,
         egress=traffic.records if traffic else (),
     )
-    return recording.finish(result, policy)
+    return recording.finish(result, policy, watch.captured)
 
 
 def _signal_name(number: int) -> str | None:

@@ -68,7 +68,7 @@ class StepWatch:
         egress = traffic.records[before[0] :] if traffic else ()
         denials = _newer(traffic.denials, before[1]) if traffic else ()
         result = self._result(started, egress, denials)
-        recording.step_ended(self._live.run_id, result)
+        recording.step_ended(self._live.run_id, result, self._home.policy, self._captured)
         yield StepFinished(result)
 
     def _order(self, code: str, stdin: str | None, deadline: float) -> None:

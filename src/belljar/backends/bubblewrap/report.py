@@ -38,7 +38,7 @@ def report(policy: Policy, host: Host) -> EnforcementReport:
             _enforced("env.pass", "an environment made from nothing"),
             _enforced("python.venv", "a read-only mount"),
             _enforced("python.interpreter", "a read-only mount"),
-            _enforced("logging.sample_ratio", "no output of the code is written to any log"),
+            _enforced("logging.sample_ratio", "belljar itself, which stores what it read"),
             *redaction_clauses(),
             *session_clauses(),
             *_container(policy),

@@ -6,6 +6,7 @@ __version__ = "0.1.0"
 
 TYPE_CHECKING = False  # type checkers take it for typing's, which takes 4 ms to import
 if TYPE_CHECKING:
+    from belljar.audit.redaction.slices import Slice
     from belljar.errors import (
         BelljarError,
         PolicyError,
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from belljar.sandbox.aio import AsyncSandbox
     from belljar.sandbox.aio_pool import AsyncPool
     from belljar.sandbox.aio_session import AsyncSession
+    from belljar.sandbox.handles import output
     from belljar.sandbox.pool import Pool
     from belljar.sandbox.result import RunResult
     from belljar.sandbox.sandbox import Sandbox, run
@@ -34,6 +36,8 @@ __all__ = [
     "Sandbox",
     "SandboxUnavailableError",
     "Session",
+    "Slice",
+    "output",
     "run",
 ]
 
@@ -50,6 +54,8 @@ _HOMES = {
     "Sandbox": "belljar.sandbox.sandbox",
     "SandboxUnavailableError": "belljar.errors",
     "Session": "belljar.sandbox.session",
+    "Slice": "belljar.audit.redaction.slices",
+    "output": "belljar.sandbox.handles",
     "run": "belljar.sandbox.sandbox",
 }
 

@@ -16,13 +16,15 @@ if TYPE_CHECKING:
 
 def run(parsed: Parsed) -> int:
     """Do it."""
+    from belljar.sandbox.handles import STREAMS, parse
     from belljar.sandbox.remote import one_running
 
-    (name,) = expect_words(COMMAND, parsed, 1, 1)
-    wanted = tuple(stream for stream in ("stdout", "stderr") if parsed.flag(f"--{stream}")) or ("stdout", "stderr")
-    live = one_running(name)
-    output = _Live(live, follow=parsed.flag("--follow")) if live else _Ended(name)
-    pieces = (piece for piece in output.pieces() if piece.stream in wanted)
+    (word,) = expect_words(COMMAND, parsed, 1, 1)
+    name = parse(word)
+    wanted = tuple(stream for stream in STREAMS if parsed.flag(f"--{stream}")) or STREAMS
+    live = one_running(name.run)
+    output = _Live(live, follow=parsed.flag("--follow")) if live else _Ended(name.run)
+    pieces = (piece for piece in output.pieces() if piece.stream in wanted and name.fits(piece))
     if parsed.flag("--json"):
         tell = _tell_as_it_comes if parsed.flag("--follow") else _tell
         tell(output, pieces)
@@ -122,7 +124,7 @@ def _tell_as_it_comes(output: _Ended | _Live, pieces: Iterable[Piece]) -> None:
 COMMAND = Command(
     "logs",
     "Show what a run printed, or prints.",
-    usage="logs [OPTIONS] RUN",
+    usage="logs [OPTIONS] RUN[/STEP][/stdout|/stderr]",
     run=run,
     options=(
         Option("-f --follow", "", "go on with what it prints, until it ends"),
@@ -140,5 +142,6 @@ share of the runs it is.
     examples=(
         ("logs 01a1e4e2ffbe-8c01c265", "what it has printed so far"),
         ("logs -f 8c01c265", "and what follows, until it ends"),
+        ("logs 8c01c265/3/stdout", "what a handle stands for: step 3 of a session"),
     ),
 )

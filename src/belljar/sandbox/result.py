@@ -9,8 +9,9 @@ from belljar.policy.records import dataclass, field
 
 TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Literal
 
+    from belljar.audit.redaction.slices import Slice
     from belljar.egress.events import Event
 
 
@@ -97,6 +98,20 @@ class RunResult:
     def ok(self) -> bool:
         """Whether the code ran to its end and returned 0."""
         return self.outcome is Outcome.OK
+
+    def slice(
+        self,
+        stream: Literal["stdout", "stderr"] = "stdout",
+        *,
+        head: int = 40,
+        tail: int = 20,
+        characters: int = 16_000,
+    ) -> Slice:
+        """The first and last lines of what it printed, for a model, and a handle to the whole (`belljar.output`)."""
+        from belljar.sandbox.handles import sliced
+
+        text = self.stdout if stream == "stdout" else self.stderr
+        return sliced(text, f"{self.run_id}/{stream}", head=head, tail=tail, characters=characters)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON-ready values."""

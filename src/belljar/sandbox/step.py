@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from belljar.policy.records import dataclass
 from belljar.sandbox.result import Artifact, Denial, Outcome
 
 if TYPE_CHECKING:
+    from belljar.audit.redaction.slices import Slice
     from belljar.egress.events import Event
 
 _TEXT = ("text/", "application/json", "image/svg+xml")
@@ -83,11 +84,27 @@ class StepResult:
     egress: tuple[Event, ...] = ()
     reason: str = ""
     """For anything but `ok` and `failed`, and for a crash: what ended it, in words."""
+    run_id: str = ""
+    """The run of the session's interpreter, for the audit log and `belljar logs`."""
 
     @property
     def ok(self) -> bool:
         """Whether the step ran to its end."""
         return self.outcome is Outcome.OK
+
+    def slice(
+        self,
+        stream: Literal["stdout", "stderr"] = "stdout",
+        *,
+        head: int = 40,
+        tail: int = 20,
+        characters: int = 16_000,
+    ) -> Slice:
+        """The first and last lines of what it printed, for a model, and a handle to the whole (`belljar.output`)."""
+        from belljar.sandbox.handles import sliced
+
+        text = self.stdout if stream == "stdout" else self.stderr
+        return sliced(text, f"{self.run_id}/{self.step}/{stream}", head=head, tail=tail, characters=characters)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON-ready values."""

@@ -205,6 +205,7 @@ class StepWatch:
             denials=denials,
             egress=egress,  # type: ignore[arg-type]
             reason=reason,
+            run_id=self._live.run_id,
         )
 
     def _outcome(self) -> tuple[Outcome, str]:

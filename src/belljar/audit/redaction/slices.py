@@ -83,9 +83,9 @@ class Shelf:
         self._kept: OrderedDict[str, str] = OrderedDict()
         self._lock = threading.Lock()
 
-    def put(self, text: str) -> str:
+    def put(self, text: str, handle: str | None = None) -> str:
         """Keep an output; returns its handle. One that is larger than all the room is not kept."""
-        handle = handle_of(text)
+        handle = handle or handle_of(text)
         with self._lock:
             if handle not in self._kept and len(text) <= self._most:
                 self._kept[handle] = text
@@ -94,8 +94,8 @@ class Shelf:
                     self._size -= len(self._kept.popitem(last=False)[1])
         return handle
 
-    def get(self, handle: str, start: int = 0, characters: int = 16_000) -> str | None:
+    def get(self, handle: str, start: int = 0, characters: int | None = 16_000) -> str | None:
         """A part of an output; None if it is not kept, or no longer."""
         with self._lock:
             text = self._kept.get(handle)
-        return None if text is None else text[start : start + characters]
+        return None if text is None else text[start : None if characters is None else start + characters]

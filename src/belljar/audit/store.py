@@ -25,10 +25,13 @@ create table if not exists runs (
     peak_memory_bytes integer, denials integer default 0, egress integer default 0, artifacts integer default 0
 );
 create table if not exists events (seq integer primary key, run text, time real, event text, record text);
+create table if not exists samples (
+    run text, seconds real, cpu_seconds real, memory_bytes integer, processes integer, primary key (run, seconds)
+);
 create index if not exists by_run on events (run);
 create index if not exists by_time on runs (created);
 """
-_VERSION = 1
+_VERSION = 2
 _COLUMNS = ("kind", "backend", "policy", "language", "code", "owner")
 _ENDED = ("outcome", "exit_code", "reason", "duration", "cpu_seconds", "peak_memory_bytes", "denials")
 
@@ -123,6 +126,11 @@ class RunStore:
             self._set(run, {"ended": record["time"], **{name: record.get(name) for name in _ENDED}})
         elif event == "lost":
             self._set(run, {"ended": record["time"], "outcome": "lost", "reason": record.get("reason")})
+        elif event == "usage":
+            self._database.executemany(
+                "insert or replace into samples values (?, ?, ?, ?, ?)",
+                ((run, *sample) for sample in record.get("samples", ())),
+            )
         elif event == "plan":
             self._set(run, {"plan": record.get("plan")})
         elif event == "artifacts":
@@ -158,6 +166,11 @@ class RunStore:
             ).fetchall()
             row = rows[0] if len(rows) == 1 else None
         return None if row is None else dict(row)
+
+    def samples(self, run: str) -> list[dict[str, Any]]:
+        """What a run used over time."""
+        asked = "select seconds, cpu_seconds, memory_bytes, processes from samples where run = ? order by seconds"
+        return [dict(row) for row in self._database.execute(asked, (run,))]
 
     def events(self, run: str) -> Iterator[dict[str, Any]]:
         """The records of a run, in order."""

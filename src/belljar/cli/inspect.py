@@ -15,26 +15,51 @@ from belljar.errors import UsageError
 def run(parsed: Parsed) -> int:
     """Do it."""
     from belljar.audit.store import RunStore
+    from belljar.sandbox import remote
 
     (name,) = expect_words(COMMAND, parsed, 1, 1)
     with RunStore() as store:
         row = store.run(name)
         if row is None:
             raise UsageError(f"the audit log knows no run {name!r}", hint="`belljar ps --all` lists them")
-        records = list(store.events(row["run"]))
+        records, samples = list(store.events(row["run"])), store.samples(row["run"])
+    if not samples:
+        names = ("seconds", "cpu_seconds", "memory_bytes", "processes")
+        samples = [dict(zip(names, sample, strict=True)) for sample in remote.usage(row["run"])]
+    output = _output(row["run"], records)
     if parsed.flag("--json"):
         from belljar.cli.document import print_json
 
-        print_json({**row, "output": _output(row["run"], records), "records": records})
+        print_json({**row, "output": output, "usage": samples, "records": records})
         return 0
     from belljar.cli.table import aligned
 
     rows = [(name, visible(str(value))) for name, value in row.items() if value not in (None, "")]
-    rows.append(("output", visible(_output(row["run"], records))))
+    rows.append(("output", visible(output)))
     sys.stdout.write(aligned(rows) + "\n")
+    if samples:
+        sys.stdout.write(aligned(_over_time(samples)) + "\n")
     for record in records:
-        sys.stdout.write(line(record) + "\n")
+        if record["event"] != "usage":  # which stands above
+            sys.stdout.write(line(record) + "\n")
     return 0
+
+
+def _over_time(samples: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
+    """What it used, from its beginning to its end, with the most of each."""
+    from belljar.cli.sparkline import rates, sparkline
+    from belljar.policy.units import show_size
+
+    moments = [float(sample["seconds"]) for sample in samples]
+    busy = rates(moments, [float(sample["cpu_seconds"]) for sample in samples])
+    memory = [int(sample["memory_bytes"]) for sample in samples]
+    processes = [int(sample["processes"]) for sample in samples]
+    return [
+        ("over time", f"{moments[-1]:.0f} s", "at most"),
+        ("cpu", sparkline(busy), f"{max(busy):.2f} processors"),
+        ("memory", sparkline(memory), show_size(max(memory))),
+        ("processes", sparkline(processes), str(max(processes))),
+    ]
 
 
 def _output(run: str, records: list[dict[str, Any]]) -> str:
@@ -58,5 +83,9 @@ COMMAND = Command(
     usage="inspect [OPTIONS] RUN",
     run=run,
     options=(JSON,),
+    details="""
+Of a run that took longer than a second, what it used over time: processor, memory and processes, one sample a second,
+or fewer if it took long.
+""",
     examples=(("inspect 01a1e4e2ffbe-8c01c265", "its policy, plan, end, usage, denials and traffic"),),
 )

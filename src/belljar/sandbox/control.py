@@ -23,7 +23,11 @@ TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
     from typing import Any
 
+    from belljar.sandbox.sampling import Samples
+
 TICK_MS = 250
+_LONG_SECONDS = 1.0
+"""Of runs that live longer, it is known what they use over time."""
 _LONGEST = 1 << 20
 _PEER_BYTES = 12
 _KEPT_SECONDS = 5.0
@@ -54,6 +58,7 @@ class Control:
         self._runs: dict[str, tuple[Handle, dict[str, Any]]] = {}
         self._ended: dict[str, tuple[Handle, float]] = {}
         """Runs that somebody reads and that are over, and until when they are kept."""
+        self._sampling = False
         self._asked = 0.0
         """When somebody read the output of a run last."""
         self._pid = 0
@@ -133,6 +138,8 @@ class Control:
                 self.kill("*", f"the kill switch is on: {reason}")
             if self._ended:
                 self._drop_old()
+            if self._runs and not self._sampling:
+                self._sample_long_runs()
         if listener is not None:
             listener.close()
 
@@ -156,6 +163,8 @@ class Control:
     def _obey(self, order: dict[str, Any]) -> dict[str, Any]:
         if order["op"] == "kill":
             return {"killed": self.kill(str(order["run"]), str(order["reason"]))}
+        if order["op"] == "usage":
+            return self._usage(str(order["run"]))
         if order["op"] == "output":
             return self._output(str(order["run"]), order["place"])
         with self._lock:
@@ -178,6 +187,30 @@ class Control:
             handle.printed = Printed(run_id, handle, handle.policy)
         return handle.printed.read(place, over=running is None)
 
+    def _usage(self, run_id: str) -> dict[str, Any]:
+        with self._lock:
+            found = self._runs.get(run_id)
+        return {} if found is None or found[0].samples is None else {"samples": list(found[0].samples.taken)}
+
+    def samples(self, run_id: str) -> Samples | None:
+        """What a run of this process has used over time."""
+        with self._lock:
+            found = self._runs.get(run_id)
+        return found[0].samples if found else None
+
+    def _long_runs(self) -> list[tuple[Handle, float]]:
+        before = time.time() - _LONG_SECONDS
+        with self._lock:
+            found = [(handle, told["since"]) for handle, told in self._runs.values() if told["since"] <= before]
+            self._sampling = bool(found)
+        return found
+
+    def _sample_long_runs(self) -> None:
+        if self._long_runs():
+            from belljar.sandbox.sampling import watch
+
+            start_new_thread(watch, (self._long_runs,))
+
     def _drop_old(self) -> None:
         now = time.monotonic()
         with self._lock:
@@ -185,7 +218,7 @@ class Control:
 
     def forget(self) -> None:
         """In a forked process: what runs is the parent's."""
-        self._lock, self._runs, self._ended, self._pid = allocate_lock(), {}, {}, 0
+        self._lock, self._runs, self._ended, self._pid, self._sampling = allocate_lock(), {}, {}, 0, False
 
 
 CONTROL = Control()

@@ -11,6 +11,7 @@ from belljar.policy import json_text
 from belljar.policy.mapping import to_mapping
 from belljar.policy.models import Policy
 from belljar.sandbox import redacting
+from belljar.sandbox.control import CONTROL
 from belljar.sandbox.result import Outcome, RunResult
 
 TYPE_CHECKING = False  # see policy/records.py
@@ -109,6 +110,8 @@ def finish(result: RunResult, policy: Policy, captured: Captured | None = None) 
     if result.artifacts:
         paths = clean([artifact.path for artifact in result.artifacts[:_MOST_TOLD]])
         told.append({"event": "artifacts", "run": run, "paths": paths, "count": len(result.artifacts)})
+    if result.duration > 1 and (samples := CONTROL.samples(run)) is not None:
+        told.append({"event": "usage", "run": run, "every": samples.every, "samples": list(samples.taken)})
     told.append(_finished(result) | ({"output": output} if output else {}))
     audit_log().append(*told)
     redacting.forget(run)

@@ -44,6 +44,14 @@ def output(run_id: str, place: dict[str, list[int]]) -> dict[str, Any] | None:
     return None
 
 
+def usage(run_id: str) -> list[list[float]]:
+    """What a run in progress has used over time (`sampling.Sample`), as far as its process knows."""
+    for _pid, name in _owners():
+        if answer := _ask(name, {"op": "usage", "run": run_id}):
+            return list(answer["samples"])
+    return []
+
+
 def kill(run_id: str, reason: str) -> list[str]:
     """End a run, or with `*` all of them, and wait until they are gone. Which ones.
 

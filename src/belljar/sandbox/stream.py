@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from belljar.policy.models import Policy
     from belljar.sandbox.printed import Printed
+    from belljar.sandbox.sampling import Samples
 
 Event = Output | Finished
 
@@ -29,7 +30,8 @@ class Handle:
     """What can be done to a run from outside, before it has started, while it runs, and after it has ended."""
 
     def __init__(self) -> None:
-        self._process: Killable | None = None
+        self.process: Killable | None = None
+        """The run, while there is one."""
         self._killed = ""
         self.parts: dict[int, dict[str, bytearray]] = {}
         """What it has printed so far, by stream: of a run one part, of a session one for each of the last steps."""
@@ -38,6 +40,8 @@ class Handle:
         """Whether somebody else has asked what it prints."""
         self.printed: Printed | None = None
         """Made when somebody has."""
+        self.samples: Samples | None = None
+        """What it used over time, if it lives long enough."""
 
     def prints(self, captured: dict[str, bytearray], policy: Policy, part: int = 0) -> None:
         """What it prints is put there as it comes."""
@@ -46,18 +50,18 @@ class Handle:
 
     def started(self, process: Killable) -> None:
         """The run's process exists now; a kill that came earlier takes effect."""
-        self._process = process
+        self.process = process
         if self._killed:
             process.kill(self._killed)
 
     def ended(self) -> None:
         """The run is over: there is nothing left to kill."""
-        self._process = None
+        self.process = None
 
     def kill(self, reason: str) -> None:
         """End the run, now or as soon as it starts."""
         self._killed = reason
-        if (process := self._process) is not None:
+        if (process := self.process) is not None:
             process.kill(reason)
 
 

@@ -193,6 +193,10 @@ class BubblewrapJar(OpenedFiles):
         _message, (descriptor,) = self._ask({"do": "open", "view": mount, "path": path, "flags": flags})
         return descriptor
 
+    def usage(self, run: str) -> dict[str, float]:
+        """What a run uses now; nothing if it has ended."""
+        return self._ask({"do": "usage", "name": run})[0]["usage"]  # type: ignore[no-any-return]
+
     def mkdir(self, mount: int, path: str) -> None:
         """Make a directory and those above it."""
         self._ask({"do": "mkdir", "view": mount, "path": path})
@@ -346,6 +350,10 @@ class BubblewrapProcess:
     def thaw(self) -> None:
         """Let it go on. Raises OSError if it has ended."""
         self._jar.thaw(self.name)
+
+    def usage(self) -> dict[str, float]:
+        """What it uses now; nothing if it has ended."""
+        return self._jar.usage(self.name)
 
     def end(self) -> End:
         """Wait for the end, and tell it."""

@@ -320,6 +320,16 @@ class Run:
         if seen.anon_bytes > self.spec.limits.mem_bytes:
             self.kill("oom")
 
+    def usage(self) -> dict[str, float]:
+        """What it uses now: as the group counts, and what that does not, as /proc tells."""
+        counted = self.group.usage() if self.group else {}
+        if not {"cpu_seconds", "memory_bytes", "pids"} <= counted.keys():
+            seen = monitor.sample(self.proc_fd)
+            seen_so = {"cpu_seconds": seen.cpu_seconds, "memory_bytes": seen.anon_bytes, "processes": seen.processes}
+            return {**seen_so, **{name: counted[name] for name in seen_so if name in counted}}
+        processes = max(1, counted["pids"] - self.spec.limits.helper_pids)
+        return {"cpu_seconds": counted["cpu_seconds"], "memory_bytes": counted["memory_bytes"], "processes": processes}
+
     def end_jar(self) -> None:
         """The code has ended: end what it left behind."""
         with contextlib.suppress(ProcessLookupError):

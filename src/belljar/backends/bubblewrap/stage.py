@@ -299,6 +299,11 @@ class Stage:
             os.close(parent)
         self._reply({"ok": True})
 
+    def _do_usage(self, message: wire.Message, _descriptors: list[int]) -> None:
+        """What a run uses now."""
+        run = self._runs.get(message["name"])
+        self._reply({"usage": run.usage() if run is not None and run.started else {}})
+
     def _parent(self, view: int, path: str) -> tuple[int, str]:
         directory, _, name = path.rstrip("/").rpartition("/")
         if name in ("", ".", ".."):

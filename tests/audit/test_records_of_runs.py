@@ -219,6 +219,14 @@ def test_inputs_are_found_among_others() -> None:
     assert stored.load_input("0" * 64) is None
 
 
+def metrics() -> list[Any]:
+    """What Prometheus would read."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    text = subprocess.run([sys.executable, "-m", "belljar", "metrics"], capture_output=True, check=True, text=True)
+    return [one for family in text_string_to_metric_families(text.stdout) for one in family.samples]
+
+
 class TestMetrics:
     """Numbers for Prometheus, of every process."""
 
@@ -227,10 +235,7 @@ class TestMetrics:
         run_one("1")
         run_one("import sys; sys.exit(1)")
         run_one("while True: pass", policy={"proc": {"timeout_ms": 200}})
-        from prometheus_client.parser import text_string_to_metric_families
-
-        text = subprocess.run([sys.executable, "-m", "belljar", "metrics"], capture_output=True, check=True, text=True)
-        samples = [one for family in text_string_to_metric_families(text.stdout) for one in family.samples]
+        samples = metrics()
         runs = {one.labels["outcome"]: one.value for one in samples if one.name == "belljar_runs_total"}
         assert runs == {"ok": 1, "failed": 1, "timeout": 1}
         counted = {one.name: one.value for one in samples if not one.labels or set(one.labels) == {"backend"}}
@@ -239,6 +244,60 @@ class TestMetrics:
         assert counted["belljar_audit_records_total"] == len(list(records(directory())))
         buckets = [one.value for one in samples if one.name == "belljar_run_seconds_bucket"]
         assert buckets == sorted(buckets)
+
+    def test_starts_bytes_and_lag(self) -> None:
+        """How long runs take to start, what they printed and read, and how soon what the proxy decided is recorded."""
+        result = run_one("print('x' * 999)")
+        with Session() as session:
+            session.run("import sys; print('y' * 99); print('z' * 9, file=sys.stderr)")
+        asks = "import socket\ntry: socket.create_connection(('nowhere.example.com', 443))\nexcept OSError: pass"
+        run_one(asks, policy={"net": {"enabled": True, "allowlist": ["api.example.com"]}})
+        samples = metrics()
+        started = {one.labels["kind"]: one.value for one in samples if one.name == "belljar_run_start_seconds_count"}
+        assert started == {"run": 2, "session": 1}
+        (took,) = [
+            one.value
+            for one in samples
+            if one.name == "belljar_run_start_seconds_sum" and one.labels["kind"] == "session"
+        ]
+        assert 0 < took < 60
+        (start,) = [
+            r["start_seconds"] for r in records(directory()) if r.get("run") == result.run_id and "outcome" in r
+        ]
+        assert 0 < start < result.duration
+        printed = {one.labels["stream"]: one.value for one in samples if one.name == "belljar_output_bytes_total"}
+        assert printed == {"stdout": 1100, "stderr": 10}
+        moved = {one.labels["direction"]: one.value for one in samples if one.name == "belljar_io_bytes_total"}
+        assert moved["read"] > 1000
+        assert moved["written"] >= 1000
+        (lags,) = [one.value for one in samples if one.name == "belljar_audit_lag_seconds_count"]
+        assert lags == sum(record["event"] == "egress" for record in records(directory())) > 0
+        (within,) = [
+            one.value
+            for one in samples
+            if one.name == "belljar_audit_lag_seconds_bucket" and one.labels["le"] == "60"
+        ]
+        assert within == lags
+
+    def test_pools(self) -> None:
+        """Of every process, while they are open."""
+        with Pool(size=2) as pool, Pool(size=3) as other:
+            while pool.statistics().waiting + other.statistics().waiting != 5:
+                time.sleep(0.01)
+            reader, writer = os.pipe()
+            with pool.stream("input()", stdin=reader) as stream:
+                thread = threading.Thread(target=lambda: list(stream))
+                thread.start()
+                while not pool.statistics().running:
+                    time.sleep(0.01)
+                jars = {one.labels["state"]: one.value for one in metrics() if one.name == "belljar_pool_jars"}
+                assert jars["running"] == 1
+                assert jars["waiting"] >= 4
+                stream.kill()
+                thread.join()
+            os.close(reader)
+            os.close(writer)
+        assert "belljar_pool_jars" not in {one.name for one in metrics()}
 
     def test_served(self, elsewhere: subprocess.Popen[bytes]) -> None:
         """What runs now, too."""

@@ -22,7 +22,8 @@ create table if not exists place (file text, offset integer);
 create table if not exists runs (
     run text primary key, kind text, created real, ended real, backend text, policy text, plan text, language text,
     code text, owner integer, outcome text, exit_code integer, reason text, duration real, cpu_seconds real,
-    peak_memory_bytes integer, denials integer default 0, egress integer default 0, artifacts integer default 0
+    peak_memory_bytes integer, start_seconds real, bytes_read integer, bytes_written integer, stdout_bytes integer,
+    stderr_bytes integer, denials integer default 0, egress integer default 0, artifacts integer default 0
 );
 create table if not exists events (seq integer primary key, run text, time real, event text, record text);
 create table if not exists samples (
@@ -33,7 +34,20 @@ create index if not exists by_time on runs (created);
 """
 _VERSION = 2
 _COLUMNS = ("kind", "backend", "policy", "language", "code", "owner")
-_ENDED = ("outcome", "exit_code", "reason", "duration", "cpu_seconds", "peak_memory_bytes", "denials")
+_ENDED = (
+    "outcome",
+    "exit_code",
+    "reason",
+    "duration",
+    "cpu_seconds",
+    "peak_memory_bytes",
+    "start_seconds",
+    "bytes_read",
+    "bytes_written",
+    "stdout_bytes",
+    "stderr_bytes",
+    "denials",
+)
 
 
 class RunStore:

@@ -163,6 +163,8 @@ class End:
     observations: tuple[Observation, ...]
     kept: str = ""
     """The container that stays, where the policy says so."""
+    began: float = 0.0
+    """When the code was let go, by the clock of `time.monotonic`; 0 if it was not."""
 
 
 @dataclass(frozen=True, slots=True)

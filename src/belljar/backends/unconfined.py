@@ -14,6 +14,7 @@ import signal
 import subprocess
 import tempfile
 import threading
+import time
 from functools import cached_property
 
 from belljar.backends.contract import (
@@ -239,6 +240,7 @@ class UnconfinedProcess:
         self._child.stdout.close()
         self._child.stderr.close()
         self._pidfd = os.pidfd_open(self._child.pid)
+        self._began = time.monotonic()
         self._timer = threading.Timer(limits["timeout_seconds"], self.kill, args=("timeout",))
         self._timer.daemon = True
         self._timer.start()
@@ -293,6 +295,7 @@ class UnconfinedProcess:
             oom_kills=0,
             pids_refused=0,
             observations=(),
+            began=self._began,
         )
 
     def close(self) -> None:

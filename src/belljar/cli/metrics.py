@@ -12,10 +12,10 @@ from belljar.errors import UsageError
 def run(parsed: Parsed) -> int:
     """Do it."""
     from belljar.audit.metrics import registry
-    from belljar.sandbox.remote import running
+    from belljar.sandbox.remote import pools, running
 
     expect_words(COMMAND, parsed, 0, 0)
-    made = registry(running)
+    made = registry(running, pools)
     if listen := parsed.text("--listen"):
         return _serve(made, listen)
     if parsed.flag("--json"):

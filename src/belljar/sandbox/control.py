@@ -12,6 +12,7 @@ import os
 import select
 import time
 from _thread import allocate_lock, start_new_thread
+from collections.abc import Callable
 
 from belljar.audit import killswitch
 from belljar.audit.state import private_directory, state_directory
@@ -30,6 +31,8 @@ _LONG_SECONDS = 1.0
 """Of runs that live longer, it is known what they use over time."""
 _LONGEST = 1 << 20
 _PEER_BYTES = 12
+_SLOW = ("pools",)
+"""Orders that are carried out beside the others."""
 _KEPT_SECONDS = 5.0
 """How long the output of a run that has ended is there for those who read it while it ran."""
 _QUIET_SECONDS, _LINGER_SECONDS = 0.5, 2.0
@@ -58,6 +61,7 @@ class Control:
         self._runs: dict[str, tuple[Handle, dict[str, Any]]] = {}
         self._ended: dict[str, tuple[Handle, float]] = {}
         """Runs that somebody reads and that are over, and until when they are kept."""
+        self._pools: dict[int, Callable[[], Any]] = {}
         self._sampling = False
         self._asked = 0.0
         """When somebody read the output of a run last."""
@@ -78,6 +82,18 @@ class Control:
             left = self._runs.pop(run_id, None)
             if left is not None and left[0].read_along:
                 self._ended[run_id] = left[0], time.monotonic() + _KEPT_SECONDS
+
+    def open_pool(self, number: int, pool: Callable[[], Any]) -> None:
+        """A pool whose state others may ask for. `pool` is a weak reference."""
+        with self._lock:
+            self._pools[number] = pool
+            if self._pid == 0 or self._directory != control_directory():
+                self._start()
+
+    def close_pool(self, number: int) -> None:
+        """It is closed."""
+        with self._lock:
+            self._pools.pop(number, None)
 
     def kill(self, run_id: str, reason: str) -> list[str]:
         """End a run, or with `*` all of them. Which ones."""
@@ -154,9 +170,23 @@ class Control:
             peer = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_BYTES)
             uid = int.from_bytes(peer[4:8], "little")
             if uid in (0, os.geteuid()):
-                end.sendall(json_text.dumps(self._obey(json_text.loads(end.recv(_LONGEST).decode()))).encode())
+                order = json_text.loads(end.recv(_LONGEST).decode())
+                if order["op"] in _SLOW:
+                    start_new_thread(self._take_time, (end,))
+                    return
+                end.sendall(json_text.dumps(self._obey(order)).encode())
         except (OSError, ValueError, TypeError, KeyError):
             pass  # whoever asked has gone, or asks for what there is not
+        end.close()
+
+    def _take_time(self, end: Any) -> None:
+        """In a thread of its own: what takes longer than the kill switch may be left alone. A pool asks its stage."""
+        with self._lock:
+            pools = [pool for reference in self._pools.values() if (pool := reference()) is not None]
+        try:
+            end.sendall(json_text.dumps({"pools": [state for pool in pools if (state := pool.state())]}).encode())
+        except (OSError, ValueError, TypeError):
+            pass  # as above
         finally:
             end.close()
 
@@ -218,7 +248,8 @@ class Control:
 
     def forget(self) -> None:
         """In a forked process: what runs is the parent's."""
-        self._lock, self._runs, self._ended, self._pid, self._sampling = allocate_lock(), {}, {}, 0, False
+        self._lock, self._runs, self._ended, self._pools = allocate_lock(), {}, {}, {}
+        self._pid, self._sampling = 0, False
 
 
 CONTROL = Control()

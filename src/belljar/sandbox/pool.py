@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from belljar.audit.state import state_directory
 from belljar.backends.runtimes import language_named
-from belljar.errors import PolicyError, UsageError
+from belljar.errors import BelljarError, PolicyError, UsageError
 from belljar.policy.models import Policy
 from belljar.policy.records import dataclass
+from belljar.sandbox.control import CONTROL
 from belljar.sandbox.detect import open_best
 from belljar.sandbox.events import Finished, Output
 from belljar.sandbox.files import has_bytes
@@ -117,6 +119,7 @@ class Pool:
             raise UsageError(f"preload is for bubblewrap, and the policy's backend is {chosen.name}")
         else:
             self._other("python")
+        CONTROL.open_pool(id(self), weakref.ref(self))
 
     def __enter__(self) -> Self:
         return self
@@ -262,8 +265,18 @@ class Pool:
             p95=times[len(times) * 95 // 100] if times else 0.0,
         )
 
+    def state(self) -> dict[str, Any]:
+        """How many jars wait and run, for metrics; nothing if it is closed, or broken."""
+        try:
+            seen = self.statistics()
+        except (BelljarError, OSError):
+            return {}
+        told = {"backend": self.backend_name, "size": self._size, "waiting": seen.waiting, "running": seen.running}
+        return {**told, "queued": seen.queued}
+
     def close(self) -> None:
         """End every run, and let go of every jar."""
+        CONTROL.close_pool(id(self))
         with self._lock:
             self._closed = True
         self.kill("abandoned")

@@ -79,8 +79,13 @@ def code_details(
     return {**told, "arguments": list(arguments)} if arguments else told
 
 
-def finish(result: RunResult, policy: Policy, captured: Captured | None = None) -> RunResult:
-    """A run has ended, and its result is about to be returned. Raises AuditError."""
+def finish(
+    result: RunResult, policy: Policy, captured: Captured | None = None, *, start: float | None = None
+) -> RunResult:
+    """A run has ended, and its result is about to be returned. Raises AuditError.
+
+    `start` is how long it took, from the call until the code was let go.
+    """
     run = result.run_id
     output = _stored(run, 0, captured, policy, ok=result.ok) if captured else None
 
@@ -112,7 +117,12 @@ def finish(result: RunResult, policy: Policy, captured: Captured | None = None) 
         told.append({"event": "artifacts", "run": run, "paths": paths, "count": len(result.artifacts)})
     if result.duration > 1 and (samples := CONTROL.samples(run)) is not None:
         told.append({"event": "usage", "run": run, "every": samples.every, "samples": list(samples.taken)})
-    told.append(_finished(result) | ({"output": output} if output else {}))
+    ended = _finished(result)
+    if start is not None:
+        ended["start_seconds"] = round(start, 6)
+    if output:
+        ended["output"] = output
+    told.append(ended)
     audit_log().append(*told)
     redacting.forget(run)
     return result

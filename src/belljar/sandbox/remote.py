@@ -44,6 +44,15 @@ def output(run_id: str, place: dict[str, list[int]]) -> dict[str, Any] | None:
     return None
 
 
+def pools() -> list[dict[str, Any]]:
+    """The state of every pool (`Pool.state`)."""
+    found: list[dict[str, Any]] = []
+    for _pid, name in _owners():
+        answer = _ask(name, {"op": "pools"})
+        found += answer.get("pools", []) if answer else []
+    return found
+
+
 def usage(run_id: str) -> list[list[float]]:
     """What a run in progress has used over time (`sampling.Sample`), as far as its process knows."""
     for _pid, name in _owners():

@@ -142,7 +142,8 @@ def make_result(
         container=end.kept,
         egress=traffic.records if traffic else (),
     )
-    return recording.finish(result, policy, watch.captured)
+    start = max(0.0, end.began - started) if end.began else None
+    return recording.finish(result, policy, watch.captured, start=start)
 
 
 def _signal_name(number: int) -> str | None:

@@ -402,6 +402,7 @@ def end_of(message: wire.Message) -> End:
         oom_kills=int(message["oom_kills"]),
         pids_refused=int(message["pids_refused"]),
         observations=tuple(Observation(**seen) for seen in message["observations"]),
+        began=message["began"],
     )
 
 

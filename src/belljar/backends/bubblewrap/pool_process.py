@@ -144,6 +144,7 @@ class PooledProcess(BubblewrapProcess):
             oom_kills=int(counted.get("oom_kills", 0)),
             pids_refused=int(counted.get("pids_refused", 0)),
             observations=(),
+            began=self._started,
         )
 
     def _as_the_stage_says(self) -> End:
@@ -154,7 +155,7 @@ class PooledProcess(BubblewrapProcess):
         if self._told is None:
             if self._unread and end.ended_by in ("", "internal"):
                 raise JarGoneError
-            return replace(end, started=True)
+            return replace(end, started=True, began=self._started)
         status, cpu_seconds, most_bytes = self._told
         code, number = _split(status)
         lost = end.ended_by == "internal"  # to the stage; pid 1 had told
@@ -163,6 +164,7 @@ class PooledProcess(BubblewrapProcess):
             exit_code=code,
             signal=number,
             started=True,
+            began=self._started,
             ended_by="" if lost else end.ended_by,
             problems=() if lost else end.problems,
             cpu_seconds=max(end.cpu_seconds, cpu_seconds),

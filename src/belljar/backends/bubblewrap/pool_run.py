@@ -142,6 +142,7 @@ class PoolRun(Run):
             "ended_by": self.ended_by,
             "problems": self.problems,
             "started": self.started > 0,
+            "began": self.started,
             "cpu_seconds": max(counted.get("cpu_seconds", 0.0), self.cpu_seconds),
             "peak_memory_bytes": counted.get("memory_peak_bytes") or self.peak_memory,
             "processes": self._most_processes(counted.get("pids_peak")),

@@ -383,6 +383,7 @@ class Run:
             "ended_by": self.ended_by,
             "problems": self.problems,
             "started": self.started > 0,
+            "began": self.started,
             "seconds": time.monotonic() - self.started if self.started else 0.0,
             "cpu_seconds": max(counted.get("cpu_seconds", 0.0), usage.ru_utime + usage.ru_stime, self.cpu_seconds),
             "peak_memory_bytes": counted.get("memory_peak_bytes") or max(self.peak_memory, usage.ru_maxrss * 1024),

@@ -58,6 +58,7 @@ class ContainerProcess:
         self._kept = kept
         self._deadline = time.monotonic() + timeout_seconds + _GRACE_SECONDS
         self._killed = ""
+        self._began = 0.0
         self._left: float | None = None
         """While it is paused: how much of its time there was."""
         self._told: dict[str, Any] | None = None
@@ -97,12 +98,14 @@ class ContainerProcess:
         """
         if not self.listeners:
             order, self._order = self._order, b""
+            self._began = time.monotonic()
             self._container.send(order)
         threading.Thread(target=self._run, name=f"belljar {self._container.name}", daemon=True).start()
 
     def begin(self) -> None:
         """Let the code start, which waits while its listeners are handed on."""
         order, self._order = self._order, b""
+        self._began = time.monotonic()
         self._queue(order)
 
     def _queue(self, frames: bytes) -> None:
@@ -183,6 +186,7 @@ class ContainerProcess:
             pids_refused=told["pids_refused"],
             observations=tuple(Observation(**seen) for seen in told["observations"]),
             kept=self._kept,
+            began=self._began,
         )
 
     def close(self) -> None:

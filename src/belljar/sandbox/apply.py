@@ -25,7 +25,7 @@ def apply_change(change: Change, changed: int, target: int, spared: Spared) -> s
             return _delete(target, change.path, spared)
         _make_room(target, change, spared)
         if change.what == "directory":
-            _make_directories(target, change.path)
+            make_directories(target, change.path)
         elif change.what == "link":
             _copy_link(changed, target, change.path)
         else:
@@ -35,20 +35,22 @@ def apply_change(change: Change, changed: int, target: int, spared: Spared) -> s
     return ""
 
 
-def _parent(root: int, path: str, *, make: bool = False) -> tuple[int, str]:
+def parent_of(root: int, path: str, *, make: bool = False) -> tuple[int, str]:
+    """The directory that a path is in, opened beneath `root` through no link, and its name there."""
     directory, _, name = path.rpartition("/")
     if make and directory:
-        _make_directories(root, directory)
+        make_directories(root, directory)
     return open_beneath(root, directory), name
 
 
-def _make_directories(root: int, path: str) -> None:
+def make_directories(root: int, path: str) -> None:
+    """Make a directory and those above it."""
     names = path.split("/")
     for depth in range(1, len(names) + 1):
-        parent, name = _parent(root, "/".join(names[:depth]))
+        parent, name = parent_of(root, "/".join(names[:depth]))
         try:
             os.mkdir(name, 0o755, dir_fd=parent)
-            _give_to_owner(parent, name)
+            give_to_owner(parent, name)
         except FileExistsError:
             if not stat.S_ISDIR(os.lstat(name, dir_fd=parent).st_mode):
                 raise
@@ -56,7 +58,7 @@ def _make_directories(root: int, path: str) -> None:
             os.close(parent)
 
 
-def _give_to_owner(parent: int, name: str) -> None:
+def give_to_owner(parent: int, name: str) -> None:
     """Started by root, what is new belongs to whoever owns the directory it is in."""
     if os.geteuid() == 0:
         owner = os.fstat(parent)
@@ -65,7 +67,7 @@ def _give_to_owner(parent: int, name: str) -> None:
 
 def _make_room(target: int, change: Change, spared: Spared) -> None:
     """A file that became a directory, or the other way round: the old one goes first."""
-    parent, name = _parent(target, change.path, make=True)
+    parent, name = parent_of(target, change.path, make=True)
     try:
         status = os.lstat(name, dir_fd=parent)
     except FileNotFoundError:
@@ -80,7 +82,7 @@ def _make_room(target: int, change: Change, spared: Spared) -> None:
 
 def _delete(target: int, path: str, spared: Spared) -> str:
     """Delete a file or a tree, sparing what the code could not see and what is newer: it can't have meant those."""
-    parent, name = _parent(target, path)
+    parent, name = parent_of(target, path)
     try:
         status = os.lstat(name, dir_fd=parent)
         if not stat.S_ISDIR(status.st_mode):
@@ -98,7 +100,7 @@ def _delete(target: int, path: str, spared: Spared) -> str:
         os.close(directory)
     if reasons:
         return f"something in it stays: {reasons[0]}"
-    parent, name = _parent(target, path)
+    parent, name = parent_of(target, path)
     try:
         os.rmdir(name, dir_fd=parent)
     finally:
@@ -107,8 +109,8 @@ def _delete(target: int, path: str, spared: Spared) -> str:
 
 
 def _copy_link(changed: int, target: int, path: str) -> None:
-    source, name = _parent(changed, path)
-    destination, _name = _parent(target, path)
+    source, name = parent_of(changed, path)
+    destination, _name = parent_of(target, path)
     try:
         text = os.readlink(name, dir_fd=source)
         if leaves(path, text):  # it was another one when it was judged: code still runs
@@ -116,7 +118,7 @@ def _copy_link(changed: int, target: int, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=destination)
         os.symlink(text, name, dir_fd=destination)
-        _give_to_owner(destination, name)
+        give_to_owner(destination, name)
     finally:
         os.close(source)
         os.close(destination)
@@ -124,14 +126,14 @@ def _copy_link(changed: int, target: int, path: str) -> None:
 
 def _copy_file(changed: int, target: int, change: Change) -> None:
     """Write an unnamed file, then give it its name: a reader sees the old one or the new one, never a half."""
-    destination, name = _parent(target, change.path)
+    destination, name = parent_of(target, change.path)
     source = open_beneath(changed, change.path, os.O_RDONLY, own=True)
     try:
         fresh = os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=destination)
         try:
             copy_content(source, fresh)
             os.fchmod(fresh, change.mode & 0o777)
-            _name_it(fresh, destination, name)
+            name_it(fresh, destination, name)
         finally:
             os.close(fresh)
     finally:
@@ -139,7 +141,8 @@ def _copy_file(changed: int, target: int, change: Change) -> None:
         os.close(destination)
 
 
-def _name_it(fresh: int, directory: int, name: str) -> None:
+def name_it(fresh: int, directory: int, name: str) -> None:
+    """Give a file that has no name one, in place of what has it."""
     if os.geteuid() == 0:
         owner = os.fstat(directory)
         os.fchown(fresh, owner.st_uid, owner.st_gid)

@@ -17,10 +17,8 @@ from belljar.backends.contract import ChangedTree
 from belljar.backends.hostile_files import MAX_DEPTH, MAX_ENTRIES, leaves, open_beneath, walk
 from belljar.policy.globs import DenyGlobs
 from belljar.policy.records import dataclass
+from belljar.sandbox.text_diff import MAX_DIFF_BYTES, as_text, unified
 from belljar.sandbox.trusted_names import acted_upon
-
-MAX_DIFF_BYTES = 1 << 20
-"""Larger files are named, not shown."""
 
 _PIECE = 1 << 20
 _OPAQUE = "user.overlay.opaque"
@@ -326,7 +324,9 @@ class Changes:
         after = self._text(self._changed, change.path) if change.kind != "deleted" else ""
         if before is None or after is None:
             return head + "binary or large file, not shown\n"
-        return head + _unified(before, after, name, change.kind)
+        old = "/dev/null" if change.kind == "added" else f"a/{name}"
+        new = "/dev/null" if change.kind == "deleted" else f"b/{name}"
+        return head + unified(before, after, old, new)
 
     def _text(self, root: int, path: str) -> str | None:
         if (target := self._link(root, path)) is not None:
@@ -335,9 +335,7 @@ class Changes:
         if status is None or status.st_size > MAX_DIFF_BYTES:
             return None
         content = self._bytes(root, path)
-        if content is None or b"\0" in content:
-            return None
-        return content.decode(errors="replace")
+        return None if content is None else as_text(content)
 
     def apply(self, paths: Container[str] | None = None, *, protected: bool = False) -> Applied:
         """Bring the changes back into the host's directory, all or those of these paths, but not the refused ones.
@@ -360,12 +358,3 @@ class Changes:
             if (now := self._host_status(change.path)) is not None:
                 self._applied[change.path] = now.st_ctime_ns
         return Applied(tuple(sorted(applied)), tuple(sorted(refused)))
-
-
-def _unified(before: str, after: str, name: str, kind: Kind) -> str:
-    import difflib
-
-    old = "/dev/null" if kind == "added" else f"a/{name}"
-    new = "/dev/null" if kind == "deleted" else f"b/{name}"
-    lines = difflib.unified_diff(before.splitlines(keepends=True), after.splitlines(keepends=True), old, new)
-    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)

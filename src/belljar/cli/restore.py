@@ -1,0 +1,48 @@
+"""`belljar restore`: the files of a snapshot, in a directory of the host's."""
+
+from __future__ import annotations
+
+import sys
+
+from belljar.cli.jar_options import JSON
+from belljar.cli.parsing import Command, Parsed, expect_words
+from belljar.cli.terminal import visible
+
+
+def run(parsed: Parsed) -> int:
+    """Do it. 1 if something was not written."""
+    from belljar.sandbox.snapshot_files import KeptFiles
+    from belljar.sandbox.restoring import restore
+
+    name, directory = expect_words(COMMAND, parsed, 2, 2)
+    with KeptFiles(name) as files:
+        done = restore(files, directory)
+        base, deleted = files.base, sorted(files.deleted)
+    if parsed.flag("--json"):
+        from belljar.cli.document import print_json
+
+        refused = [{"path": path, "why": why} for path, why in done.refused]
+        told = {"directory": done.directory, "written": done.written, "refused": refused}
+        print_json({**told, "base": base, "deleted": deleted})
+    else:
+        sys.stdout.write(f"{done.directory}: {done.written} files and directories\n")
+        if base is not None:
+            sys.stderr.write(f"belljar: they are the changes of {visible(base)}; {len(deleted)} were deleted there\n")
+        for path, why in done.refused:
+            sys.stderr.write(f"belljar: not written: {visible(path)}: {visible(why)}\n")
+    return 1 if done.refused else 0
+
+
+COMMAND = Command(
+    "restore",
+    "Write the files of a snapshot into a new directory.",
+    usage="restore [OPTIONS] NAME DIR",
+    run=run,
+    options=(JSON,),
+    details="""
+NAME is a snapshot's name, or the path of its file. DIR is made, or is empty. Nothing is written outside of it, and no
+link in it leads out: what would is left out, and named. A session takes a snapshot back itself, inside of its jar:
+session.restore(NAME), or %restore in belljar shell.
+""",
+    examples=(("restore before ./before", "look at the files of a snapshot"),),
+)

@@ -1,4 +1,4 @@
-"""What holds the policy's clauses about redaction: the same on every backend, because belljar itself does it."""
+"""What holds the policy's clauses about what is written down: the same everywhere, because belljar itself does it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ _HELD = "belljar, before a record is written, and where the policy says so befor
 
 
 def redaction_clauses() -> tuple[Clause, ...]:
-    """Every clause beneath `logging` that is about redaction."""
+    """Every clause beneath `logging` that is about redaction, and the one about quarantine."""
     keys = ("logging.redact_pii", "logging.redact", "logging.redact_in", "logging.let_through")
-    return tuple(Clause(key, Status.ENFORCED, _HELD) for key in keys)
+    quarantine = Clause("logging.quarantine", Status.ENFORCED, "belljar, before the run's end is told")
+    return (*(Clause(key, Status.ENFORCED, _HELD) for key in keys), quarantine)

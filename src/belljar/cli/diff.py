@@ -59,8 +59,8 @@ COMMAND = Command(
     options=(Option("--names", "", "name what differs, and show no content"), JSON),
     details="""
 A and B are names of snapshots, or paths of their files. Tells what was added, changed and removed, with a unified diff
-of text and the sizes of everything else. Names and text were the code's: what could deceive a terminal is escaped. Exits
-with 1 if something differs.
+of text and the sizes of everything else. Names and text were the code's: what could deceive a terminal is escaped.
+Exits with 1 if something differs.
 """,
     examples=(("diff before after", "two snapshots"), ("diff before ./kept.tar --json", "one of them by its path")),
 )

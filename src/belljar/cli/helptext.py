@@ -43,7 +43,7 @@ def group(name: str) -> str:
 
 
 def _listing(commands: dict[str, tuple[str, str]]) -> str:
-    return "".join(f"  {name:<14} {summary}\n" for name, (_module, summary) in commands.items())
+    return "".join(f"  {name:<15} {summary}\n" for name, (_module, summary) in commands.items())
 
 
 def of_command(command: Command) -> str:

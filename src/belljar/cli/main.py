@@ -106,7 +106,7 @@ def _call(words: list[str]) -> int:
         from belljar.cli.helptext import group
 
         return _say(group(words[0]))
-    length = 2 if words[0] in GROUPS else 1
+    length = 2 if words[0] in GROUPS or " ".join(words[:2]) in COMMANDS else 1
     return _run(find(" ".join(words[:length])), words[length:])
 
 

@@ -63,3 +63,10 @@ class Progress:
     def seconds(self) -> float:
         """Since it began."""
         return time.monotonic() - self._began
+
+
+def waiting(what: str, step: str) -> Progress:
+    """For one step that may take seconds: told on a terminal only."""
+    progress = Progress(what, quiet=not is_terminal(2))
+    progress(step)
+    return progress

@@ -79,6 +79,7 @@ def _policy(values: Layer, digest: str, *, dangerous: bool) -> Policy:
             redact=many("logging.redact"),
             redact_in=many("logging.redact_in"),
             let_through=many("logging.let_through"),
+            quarantine=one("logging.quarantine", False),  # noqa: FBT003
         ),
         container=_container(values),
         session=SessionPolicy(

@@ -161,6 +161,14 @@ _TABLE = (
     ),
     *REDACTION_KEYS,
     Key(
+        "logging.quarantine",
+        Kind.BOOLEAN,
+        "Whether a run that trips a canary is quarantined: it stands still, all that is known of it, its files too, is "
+        "written into one file in the state directory, and it is killed.",
+        example=True,
+        bound=Bound.ON,
+    ),
+    Key(
         "container.image",
         Kind.IMAGE,
         "The image that a container is made from, by name, digest or id; nothing is belljar's own base image. Pin it "

@@ -47,6 +47,7 @@ def to_mapping(policy: Policy) -> dict[str, Any]:
             "redact": list(policy.logging.redact),
             "redact_in": list(policy.logging.redact_in),
             "let_through": list(policy.logging.let_through),
+            "quarantine": policy.logging.quarantine,
         },
         "container": {
             "image": policy.container.image,

@@ -176,6 +176,7 @@ class LoggingPolicy:
     redact: tuple[str, ...] = ("secrets", "personal")
     redact_in: tuple[str, ...] = ("log",)
     let_through: tuple[str, ...] = ()
+    quarantine: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,12 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from belljar.backends.bubblewrap.pool_process import JarGoneError, PooledProcess
-from belljar.backends.contract import End, EnforcementReport, Entry, Process
+from belljar.backends.contract import ChangedTree, End, EnforcementReport, Entry, Process
 from belljar.backends.hostile_files import open_beneath, walk
 from belljar.errors import PolicyError
 from belljar.policy.models import Policy
-from belljar.sandbox import recording, redacting, tracing
+from belljar.sandbox import ending, recording, redacting, tracing
+from belljar.sandbox.access import Access
 from belljar.sandbox.control import CONTROL
 from belljar.sandbox.events import Finished, Output
 from belljar.sandbox.inputs import opened_input
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from belljar.egress.events import Event
     from belljar.sandbox.network import Network
     from belljar.sandbox.pool_network import JarNetwork
+    from belljar.sandbox.snapshots import Held
 
 _MOST_ARTIFACTS = 1000
 _NOTHING = cast("Process", None)
@@ -102,10 +104,11 @@ class Clones:
         while True:
             process = self._started(handle, run_id, work, files)
             if isinstance(process, End):
-                yield Finished(self._result(Watch(_NOTHING, 0), process, run_id, started))
+                yield Finished(self._result(handle, Watch(_NOTHING, 0), process, run_id, started))
                 return
             network = _network(process)
             try:
+                handle.access = Access(self._policy, self._plan, process, _held(process))
                 handle.started(process)
                 spans.phase("execute")
                 watch = Watch(process, self._policy.proc.output_bytes, redacting.of_result(run_id, self._policy))
@@ -119,7 +122,7 @@ class Clones:
                 if network:
                     network.close()
                     end = network.judged(end)
-                result = self._result(watch, end, run_id, started, artifacts, network)
+                result = self._result(handle, watch, end, run_id, started, artifacts, network)
                 if work.artifacts is not None and result.artifacts:
                     from belljar.sandbox.artifacts import save
 
@@ -145,7 +148,8 @@ class Clones:
                 if isinstance(jar, End):
                     return jar
                 try:
-                    if (network := _network(jar)) and (end := network.begin(run_id)):
+                    kill = ending.by_network(run_id, handle, self._policy)
+                    if (network := _network(jar)) and (end := network.begin(run_id, kill)):
                         self._let_go(jar)
                         return end
                     timeout = self._policy.proc.timeout_seconds
@@ -166,6 +170,7 @@ class Clones:
 
     def _result(  # noqa: PLR0917 - what a result is made of
         self,
+        handle: Handle,
         watch: Watch,
         end: End,
         run_id: str,
@@ -184,7 +189,19 @@ class Clones:
             artifacts=artifacts,
             fallback_from=(),
             traffic=network.traffic if network else None,
+            handle=handle,
         )
+
+
+def _held(process: PooledProcess) -> Callable[[], Held]:
+    """What a jar holds: its workspace is its own, and gone with it."""
+
+    def held() -> Held:
+        from belljar.sandbox.snapshots import Held
+
+        return Held(ChangedTree(os.dup(process.workspace), layered=False), None, (), {})
+
+    return held
 
 
 def _network(jar: PooledProcess) -> JarNetwork | None:

@@ -31,7 +31,7 @@ _LONG_SECONDS = 1.0
 """Of runs that live longer, it is known what they use over time."""
 _LONGEST = 1 << 20
 _PEER_BYTES = 12
-_SLOW = ("pools",)
+_SLOW = ("pools", "snapshot", "quarantine")
 """Orders that are carried out beside the others."""
 _KEPT_SECONDS = 5.0
 """How long the output of a run that has ended is there for those who read it while it ran."""
@@ -65,6 +65,7 @@ class Control:
         self._sampling = False
         self._asked = 0.0
         """When somebody read the output of a run last."""
+        self._sessions: dict[str, Callable[[], Any]] = {}
         self._pid = 0
         self._path = ""
         self._directory = ""
@@ -94,6 +95,18 @@ class Control:
         """It is closed."""
         with self._lock:
             self._pools.pop(number, None)
+
+    def open_session(self, session_id: str, home: Callable[[], Any]) -> None:
+        """A session whose files others may keep, whether its interpreter runs or not. `home` is a weak reference."""
+        with self._lock:
+            self._sessions[session_id] = home
+            if self._pid == 0 or self._directory != control_directory():
+                self._start()
+
+    def close_session(self, session_id: str) -> None:
+        """It is closed."""
+        with self._lock:
+            self._sessions.pop(session_id, None)
 
     def kill(self, run_id: str, reason: str) -> list[str]:
         """End a run, or with `*` all of them. Which ones."""
@@ -172,20 +185,28 @@ class Control:
             if uid in (0, os.geteuid()):
                 order = json_text.loads(end.recv(_LONGEST).decode())
                 if order["op"] in _SLOW:
-                    start_new_thread(self._take_time, (end,))
+                    start_new_thread(self._take_time, (end, order))
                     return
                 end.sendall(json_text.dumps(self._obey(order)).encode())
         except (OSError, ValueError, TypeError, KeyError):
             pass  # whoever asked has gone, or asks for what there is not
         end.close()
 
-    def _take_time(self, end: Any) -> None:
+    def _take_time(self, end: Any, order: dict[str, Any]) -> None:
         """In a thread of its own: what takes longer than the kill switch may be left alone. A pool asks its stage."""
         with self._lock:
             pools = [pool for reference in self._pools.values() if (pool := reference()) is not None]
+            found = self._runs.get(str(order.get("run")))
+            session = self._sessions.get(str(order.get("run")))
         try:
-            end.sendall(json_text.dumps({"pools": [state for pool in pools if (state := pool.state())]}).encode())
-        except (OSError, ValueError, TypeError):
+            if order["op"] == "pools":
+                told = {"pools": [state for pool in pools if (state := pool.state())]}
+            else:
+                from belljar.sandbox.orders import carry_out
+
+                told = carry_out(order, found[0] if found else None, session and session())
+            end.sendall(json_text.dumps(told).encode())
+        except (OSError, ValueError, TypeError, KeyError):
             pass  # as above
         finally:
             end.close()
@@ -198,7 +219,7 @@ class Control:
         if order["op"] == "output":
             return self._output(str(order["run"]), order["place"])
         with self._lock:
-            return {"runs": [details for _handle, details in self._runs.values()]}
+            return {"runs": [details for _handle, details in self._runs.values()], "sessions": list(self._sessions)}
 
     def _output(self, run_id: str, place: dict[str, list[int]]) -> dict[str, Any]:
         """What a run has printed from that place on, as far as it fits."""
@@ -248,8 +269,8 @@ class Control:
 
     def forget(self) -> None:
         """In a forked process: what runs is the parent's."""
-        self._lock, self._runs, self._ended, self._pools = allocate_lock(), {}, {}, {}
-        self._pid, self._sampling = 0, False
+        self._lock, self._pid, self._sampling = allocate_lock(), 0, False
+        self._runs, self._ended, self._pools, self._sessions = {}, {}, {}, {}
 
 
 CONTROL = Control()

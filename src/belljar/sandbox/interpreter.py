@@ -102,13 +102,21 @@ class Live:
         SandboxUnavailableError: the jar could not be made.
     """
 
-    def __init__(self, sandbox: Sandbox, *, lifetime: float, idle: float, on_end: Callable[[Live, str], None]) -> None:
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        *,
+        session: str,
+        lifetime: float,
+        idle: float,
+        on_end: Callable[[Live, str], None],
+    ) -> None:
         self._sandbox = sandbox
         self._policy = sandbox.policy
         self._idle = idle
         self._on_end = on_end
         self.run_id = new_run_id()
-        self._handle = Handle()
+        self._handle = Handle(session)
         self._stack = ExitStack()
         self.changed = threading.Condition()
         self._inboxes: dict[int, Inbox] = {}
@@ -163,6 +171,7 @@ class Live:
                 artifacts=(),
                 fallback_from=self._sandbox.fallback_from,
                 traffic=self._network.traffic if self._network else None,
+                handle=self._handle,
             )
 
         # A daemon: a program that forgets to close a session must be able to end.

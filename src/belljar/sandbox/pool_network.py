@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from belljar.backends.bubblewrap.pool_process import JarGoneError, PooledProcess, never_started
@@ -30,8 +31,8 @@ class JarNetwork:
     """That of one jar. Until a run begins in it, nothing is in it that could use it."""
 
     def __init__(self, network: Network, jar: PooledProcess) -> None:
-        self._jar = jar
-        self._used = False
+        self._end: Callable[[str], None] | None = None
+        """How the run is ended that has it."""
         self._fault: BelljarError | None = None
         self._network = network.of_run(new_run_id(), self._kill)
         try:
@@ -48,15 +49,15 @@ class JarNetwork:
 
     def _kill(self, reason: str) -> None:
         """End the run. What is wrong with a jar that waits is told when it is to be used."""
-        if self._used:
-            self._jar.kill(reason)
+        if self._end is not None:
+            self._end(reason)
 
     @property
     def traffic(self) -> Traffic | None:
         """What the proxy told."""
         return self._network.traffic
 
-    def begin(self, run_id: str) -> End | None:
+    def begin(self, run_id: str, kill: Callable[[str], None]) -> End | None:
         """It is this run's from now on; or how the run ends, which can't begin here.
 
         Raises:
@@ -67,7 +68,7 @@ class JarNetwork:
             raise self._fault
         if not self._network.alive:
             raise JarGoneError
-        self._used = True
+        self._end = kill
         self._network.become(run_id)
         if self.traffic is not None and self.traffic.problems:
             self._network.close()

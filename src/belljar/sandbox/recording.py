@@ -196,9 +196,10 @@ def step_ended(run_id: str, result: StepResult, policy: Policy, captured: Captur
     )
 
 
-def kept(session: str, path: str, files: int, size: int) -> None:
-    """The files of a session were written to a snapshot. Raises AuditError."""
-    audit_log().append({"event": "snapshot", "session": session, "path": path, "files": files, "size": size})
+def kept(session: str, path: str, files: int, size: int, *, run: str = "") -> None:
+    """The files of a session, or of a run, were written to a snapshot. Raises AuditError."""
+    whose = {name: value for name, value in (("run", run), ("session", session)) if value}
+    audit_log().append({"event": "snapshot", **whose, "path": path, "files": files, "size": size})
 
 
 def lost(run_id: str, reason: str) -> None:

@@ -8,13 +8,17 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Collection
 from typing import Any
 
 from belljar.audit.log import record
+from belljar.errors import SandboxUnavailableError, UsageError
 from belljar.sandbox.control import control_directory, started_at
 
 _ANSWER_SECONDS = 1.0
 _GONE_SECONDS = 5.0
+_PATIENCE_SECONDS = 600.0
+"""How long keeping the files of a run may take."""
 _LONGEST = 8 << 20
 
 
@@ -28,12 +32,12 @@ def running() -> list[dict[str, Any]]:
 
 
 def one_running(name: str) -> str | None:
-    """The run in progress of that name, or the only one whose name begins or ends so."""
-    names = [str(run["run"]) for run in running()]
-    if name in names:
-        return name
-    fits = [one for one in names if len(name) >= 4 and (one.startswith(name) or one.endswith(name))]
-    return fits[0] if len(fits) == 1 else None
+    """The run in progress of that name, or of the session of that name; or the only one that begins or ends so."""
+    found = running()
+    for fits in (_is_called, _may_be_called):
+        if chosen := [str(run["run"]) for run in found if fits(run, name)]:
+            return chosen[0] if len(chosen) == 1 else None
+    return None
 
 
 def output(run_id: str, place: dict[str, list[int]]) -> dict[str, Any] | None:
@@ -77,9 +81,7 @@ def kill(run_id: str, reason: str) -> list[str]:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
                 killed.append(f"process {pid}")
-    deadline = time.monotonic() + _GONE_SECONDS
-    while {run["run"] for run in running()} & set(killed) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    await_end(killed)
     return killed
 
 
@@ -103,15 +105,59 @@ def _owners() -> list[tuple[int, str]]:
     return found
 
 
+def _is_called(run: dict[str, Any], name: str) -> bool:
+    return name in (run.get("run"), run.get("session"))
+
+
+def _may_be_called(run: dict[str, Any], name: str) -> bool:
+    names = [str(run[key]) for key in ("run", "session") if key in run]
+    return len(name) >= 4 and any(one.startswith(name) or one.endswith(name) for one in names)
+
+
+def sessions() -> list[str]:
+    """Every open session."""
+    answers = [_ask(name, {"op": "list"}) for _pid, name in _owners()]
+    return [str(session) for answer in answers if answer for session in answer.get("sessions", [])]
+
+
+def order(op: str, target: str, **details: Any) -> dict[str, Any]:
+    """Have the process that has a run, or a session, do something that may take long. Its answer.
+
+    Raises:
+        UsageError, SandboxUnavailableError: what it says went wrong; or no process has it.
+    """
+    for _pid, name in _owners():
+        told = _ask(name, {"op": "list"}) or {}
+        if target in [run.get("run") for run in told.get("runs", [])] + told.get("sessions", []):
+            answer = _ask(name, {"op": op, "run": target, **details}, _PATIENCE_SECONDS)
+            if answer is None:
+                raise SandboxUnavailableError(f"the process that has {target} did not answer, or has ended")
+            if "error" in answer:
+                fault = UsageError if answer.get("fault") == "usage" else SandboxUnavailableError
+                raise fault(str(answer["error"]), hint=str(answer.get("hint", "")))
+            return answer
+    raise UsageError(f"{target} is not in progress", hint="`belljar ps` lists what is")
+
+
+def await_end(runs: Collection[str]) -> bool:
+    """Wait until none of these runs is in progress any more, for some seconds at most."""
+    deadline = time.monotonic() + _GONE_SECONDS
+    while {run["run"] for run in running()} & set(runs):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
 def _is_owner(pid: int, name: str) -> bool:
     """Whether the process that made this socket still lives."""
     return name == f"{pid}-{started_at(pid)}.sock"
 
 
-def _ask(name: str, order: dict[str, Any]) -> dict[str, Any] | None:
+def _ask(name: str, order: dict[str, Any], seconds: float = _ANSWER_SECONDS) -> dict[str, Any] | None:
     """Its answer; None if there is none."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as end:
-        end.settimeout(_ANSWER_SECONDS)
+        end.settimeout(seconds)
         try:
             directory = os.open(control_directory(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from belljar.backends.contract import Clause, End, EnforcementReport, LaunchPlan, Process
 from belljar.errors import SandboxUnavailableError
 from belljar.policy.models import Policy
-from belljar.sandbox import recording
+from belljar.sandbox import ending, recording
 from belljar.sandbox.events import Finished, Output
 from belljar.sandbox.result import Artifact, Denial, Outcome, RunResult, Usage
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from belljar.audit.redaction import Redactor
     from belljar.audit.redaction.stream import ByteStreamRedactor
     from belljar.sandbox.egress import Traffic
+    from belljar.sandbox.stream import Handle
 
 _CHUNK = 1 << 16
 
@@ -112,6 +113,7 @@ def make_result(
     artifacts: tuple[Artifact, ...],
     fallback_from: tuple[str, ...],
     traffic: Traffic | None = None,
+    handle: Handle | None = None,
 ) -> RunResult:
     """What the run came to. Raises SandboxUnavailableError when the jar broke before the code could start."""
     if end.ended_by == "internal" or (not end.started and end.ended_by in ("", "gate")):
@@ -121,6 +123,8 @@ def make_result(
         raise SandboxUnavailableError(f"{what}: {detail}", hint="run `belljar doctor`")
     outcome = _outcome(end)
     reason = _reason(policy, outcome, end)
+    if end.ended_by in ending.CANARIES and policy.logging.quarantine:
+        reason += ending.quarantined(run_id, handle, policy, plan, watch, end)
     result = RunResult(
         run_id=run_id,
         outcome=outcome,

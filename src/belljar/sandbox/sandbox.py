@@ -13,7 +13,8 @@ from belljar.backends.contract import EnforcementReport, Entry, Jar, LaunchPlan,
 from belljar.backends.runtimes import language_named
 from belljar.errors import BelljarError, UsageError
 from belljar.policy.models import Policy
-from belljar.sandbox import recording, redacting, tracing
+from belljar.sandbox import ending, recording, redacting, tracing
+from belljar.sandbox.access import Access
 from belljar.sandbox.control import CONTROL
 from belljar.sandbox.detect import open_best
 from belljar.sandbox.events import Finished, Output
@@ -245,6 +246,7 @@ class Sandbox:
                     artifacts=artifacts,
                     fallback_from=self.fallback_from,
                     traffic=network.traffic if network else None,
+                    handle=handle,
                 )
             )
 
@@ -263,12 +265,17 @@ class Sandbox:
     ) -> Iterator[tuple[Process, RunNetwork | None]]:
         """A run in progress, with its network. For belljar itself: `stream` is what everyone else wants."""
         jar = self._open(plan)
-        with self._network.of_run(run_id, handle.kill) if self._network else contextlib.nullcontext() as network:
+        kill = ending.by_network(run_id, handle, self.policy)
+        with self._network.of_run(run_id, kill) if self._network else contextlib.nullcontext() as network:
             with opened_input(stdin) as descriptor:
                 process = jar.launch(plan, request, stdin=descriptor, prepare=not self._one_shot)
             with self._lock:
                 self._running.add(handle)
-            CONTROL.enter(run_id, handle, backend=plan.backend, policy=plan.policy_digest, language=request.language)
+            details = {"session": handle.session} if handle.session else {}
+            handle.access = Access(self.policy, plan, process, self.held_files)
+            CONTROL.enter(
+                run_id, handle, backend=plan.backend, policy=plan.policy_digest, language=request.language, **details
+            )
             try:
                 handle.started(process)
                 if network:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from belljar.errors import BelljarError, SandboxUnavailableError, UsageError
 from belljar.sandbox import open_sessions, recording, snapshots
 from belljar.sandbox import session_wire as wire
+from belljar.sandbox.control import CONTROL
 from belljar.sandbox.interpreter import Live
 from belljar.sandbox.result import Artifact, Outcome, RunResult
 from belljar.sandbox.running import new_run_id
@@ -65,6 +66,7 @@ class Home:
             self.close()
             raise
         _HOMES.add(self)
+        CONTROL.open_session(self.id, weakref.ref(self))
 
     def _take_place(self) -> open_sessions.Place:
         return open_sessions.Place(self.id, self.policy.session.max_sessions, evict_one)
@@ -97,7 +99,11 @@ class Home:
         if self._live is None:
             session = self.policy.session
             self._live = Live(
-                self.sandbox, lifetime=session.max_age_seconds, idle=session.idle_seconds, on_end=self._on_end
+                self.sandbox,
+                session=self.id,
+                lifetime=session.max_age_seconds,
+                idle=session.idle_seconds,
+                on_end=self._on_end,
             )
             self._live.inbox(0)
         else:
@@ -261,6 +267,7 @@ class Home:
             if self._closed:
                 return None
             self._closed = True
+        CONTROL.close_session(self.id)
         result = self._end_live("closed")
         if not self._evicted:
             self.sandbox.close()

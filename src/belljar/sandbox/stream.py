@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from belljar.policy.models import Policy
+    from belljar.sandbox.access import Access
     from belljar.sandbox.printed import Printed
     from belljar.sandbox.sampling import Samples
 
@@ -29,7 +30,7 @@ class Killable(Protocol):
 class Handle:
     """What can be done to a run from outside, before it has started, while it runs, and after it has ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, session: str = "") -> None:
         self.process: Killable | None = None
         """The run, while there is one."""
         self._killed = ""
@@ -42,6 +43,14 @@ class Handle:
         """Made when somebody has."""
         self.samples: Samples | None = None
         """What it used over time, if it lives long enough."""
+        self.session = session
+        """The session whose run it is, if it is one's."""
+        self.access: Access | None = None
+        """While there is something to look into."""
+        self.looking = allocate_lock()
+        """Held by whoever looks into it: it does not go away meanwhile."""
+        self.quarantined = ""
+        """The bundle that was made of it, if one was."""
 
     def prints(self, captured: dict[str, bytearray], policy: Policy, part: int = 0) -> None:
         """What it prints is put there as it comes."""
@@ -55,8 +64,10 @@ class Handle:
             process.kill(self._killed)
 
     def ended(self) -> None:
-        """The run is over: there is nothing left to kill."""
+        """The run is over: there is nothing left to kill, or to look into."""
         self.process = None
+        with self.looking:
+            self.access = None
 
     def kill(self, reason: str) -> None:
         """End the run, now or as soon as it starts."""

@@ -1,0 +1,143 @@
+"""`belljar quarantine open`: what is in a bundle, checked; nothing of it is written or executed."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from belljar.cli.jar_options import JSON
+from belljar.cli.parsing import Command, Option, Parsed, expect_words
+from belljar.cli.terminal import visible
+from belljar.errors import UsageError
+
+if TYPE_CHECKING:
+    from belljar.sandbox.bundle_reading import Bundle
+
+_ABOUT = ("run", "reason", "by", "frozen", "still", "then")
+_FILES = "files/"
+_MOST_LISTED = 1000
+
+
+def run(parsed: Parsed) -> int:
+    """Do it. 1 if it was tampered with."""
+    from belljar.cli.progress import waiting
+    from belljar.sandbox.bundle_reading import Bundle
+
+    (path,) = expect_words(COMMAND, parsed, 1, 1)
+    with Bundle(path) as bundle:
+        with waiting(path, "verifying its checksums"):
+            digest = bundle.digest()
+            known, doubt = _as_recorded(bundle, digest)
+            problems = bundle.problems() + doubt
+        if (name := parsed.text("--file")) is not None:
+            if problems:
+                raise UsageError(f"{path} is not as belljar wrote it: {'; '.join(problems)}", hint="leave out --file")
+            return _show_file(bundle, name)
+        if parsed.flag("--json"):
+            from belljar.cli.document import print_json
+
+            print_json({"manifest": bundle.manifest, "sha256": digest, "recorded": known, "problems": problems})
+        else:
+            _show(bundle, digest, problems, known=known)
+    return 1 if problems else 0
+
+
+def _as_recorded(bundle: Bundle, digest: str) -> tuple[bool, list[str]]:
+    """Whether the audit log of this user has this very bundle; and if it has others of the run, that this is none."""
+    import json
+
+    from belljar.audit.store import RunStore
+
+    with RunStore() as store:
+        rows = store.ask(
+            "select record from events where run = ? and event = 'quarantined'", str(bundle.manifest.get("run"))
+        )
+    digests = [json.loads(row["record"]).get("sha256") for row in rows]
+    if digests and digest not in digests:
+        return False, ["the audit log has another digest of the run's bundle"]
+    return digest in digests, []
+
+
+def _show(bundle: Bundle, digest: str, problems: list[str], *, known: bool) -> None:
+    from belljar.cli.table import aligned
+    from belljar.policy.units import show_size
+
+    about: dict[str, Any] = bundle.manifest
+    rows = [(name, visible(str(about[name]))) for name in _ABOUT if about.get(name) not in (None, "")]
+    if isinstance(made := about.get("created"), int | float) and 0 <= made < 1 << 40:
+        rows.append(("made", time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(made))))
+    rows += [("sha256", digest), ("audit log", "has this bundle" if known else "does not know it")]
+    sys.stdout.write(aligned(rows) + "\n")
+    sys.stdout.write(aligned([(part.name, show_size(part.size)) for part in bundle.parts.values()]))
+    if isinstance(missing := about.get("missing"), dict) and missing:
+        sys.stdout.write("\nnot in it:\n")
+        sys.stdout.write(aligned([(visible(str(k)), visible(str(v))) for k, v in missing.items()], indent="  "))
+    if not problems:
+        _list_files(bundle)
+    for problem in problems:
+        sys.stderr.write(f"belljar: {visible(problem)}\n")
+
+
+def _list_files(bundle: Bundle) -> None:
+    from belljar.cli.table import aligned
+    from belljar.sandbox.snapshot_files import KeptFiles
+
+    if (part := bundle.parts.get("files.snapshot")) is None:
+        return
+    with KeptFiles(_as_path(bundle), start=part.offset, size=part.size) as files:
+        rows = [(f"{_FILES}{visible(one.path)}", one.kind, str(one.size)) for one in files.files.values()]
+    sys.stdout.write("\n" + aligned(rows[:_MOST_LISTED]))
+    if len(rows) > _MOST_LISTED:
+        sys.stdout.write(f"and {len(rows) - _MOST_LISTED} more\n")
+
+
+def _show_file(bundle: Bundle, name: str) -> int:
+    from belljar.cli.sink import Sink
+    from belljar.sandbox.snapshot_files import KeptFiles
+
+    sys.stdout.flush()
+    sink = Sink(1, raw=False)
+    if not name.startswith(_FILES):
+        for piece in bundle.pieces(name):
+            sink.write(piece)
+    elif (part := bundle.parts.get("files.snapshot")) is None:
+        raise UsageError("the bundle has no files of the jar's", hint="leave out --file to see why")
+    else:
+        with KeptFiles(_as_path(bundle), start=part.offset, size=part.size) as files:
+            kept = files.files.get(name.removeprefix(_FILES))
+            if kept is None or kept.kind != "file":
+                raise UsageError(f"the jar had no file {name.removeprefix(_FILES)!r}", hint="leave out --file: a list")
+            for piece in files.pieces(kept):
+                sink.write(piece)
+    sink.finish()
+    return 0
+
+
+def _as_path(bundle: Bundle) -> str:
+    """A path that is no snapshot's name."""
+    import os
+
+    return os.path.abspath(bundle.path)
+
+
+COMMAND = Command(
+    "quarantine open",
+    "Show what is in the bundle of a quarantine.",
+    usage="quarantine open [OPTIONS] FILE",
+    run=run,
+    options=(
+        Option("--file", "NAME", "print one of its files instead, such as policy.json, or files/PATH of the jar's"),
+        JSON,
+    ),
+    details="""
+Verifies the checksum of every file in it, and compares that of the whole with the audit log. Nothing is written and
+nothing is executed. A bundle in which a byte was changed, or that holds a link, a device, a path, or anything else that
+belljar never puts there, is told, and the exit code is not 0.
+""",
+    examples=(
+        ("quarantine open bundle.tar", "what happened, and is it all there?"),
+        ("quarantine open bundle.tar --file output/stdout", "what the code printed"),
+        ("quarantine open bundle.tar --file files/report.csv", "a file of its workspace"),
+    ),
+)

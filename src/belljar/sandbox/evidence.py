@@ -1,0 +1,146 @@
+"""What is known of a run, as the files of a bundle: from the audit log, from what is stored beside it, from its jar."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+
+from belljar.audit import stored
+from belljar.audit.store import RunStore
+from belljar.backends.hostile_files import walk
+from belljar.backends.runtimes import find_program
+from belljar.errors import BelljarError
+from belljar.policy.models import Policy
+from belljar.sandbox import redacting
+from belljar.sandbox.bundle import BundleWriter
+from belljar.sandbox.snapshots import Held, take
+
+_MOST_STEPS = 10_000 - 100
+
+
+class Evidence:
+    """Adds it to a bundle, piece by piece. What can't be had is in `missing`, with the reason."""
+
+    def __init__(self, run_id: str, bundle: BundleWriter) -> None:
+        self._run_id = run_id
+        self._bundle = bundle
+        with RunStore() as store:
+            self.records = list(store.events(run_id))
+        self._created = next((one for one in self.records if one["event"] == "created"), {})
+        self._plan = _digest(next((one["plan"] for one in self.records if one["event"] == "plan"), ""))
+        self.missing: dict[str, str] = {}
+
+    def add_records(self) -> None:
+        """The audit log's, and of those once more what the network was asked for."""
+        self._bundle.add("records.jsonl", _lines(self.records))
+        self._bundle.add("egress.jsonl", _lines([one for one in self.records if one["event"] == "egress"]))
+
+    def add_stored(self) -> None:
+        """What records refer to: the policy, the plan, the code and the input."""
+        self._add("policy.json", stored.load(stored.policies(), _digest(self._created.get("policy")), ".json"))
+        self._add("plan.json", stored.load(stored.plans(), self._plan, ".json"))
+        steps = [one for one in self.records if one["event"] == "step"]
+        for step in steps[:_MOST_STEPS]:
+            self._add(f"code/{int(step['step'])}", stored.load_input(str(step["code"])))
+        if isinstance(code := self._created.get("code"), str):
+            self._add("code", stored.load_input(code))
+        elif not steps:
+            self.missing["code"] = "it is a command: records.jsonl has it" if self._created else "it was not started"
+        self._add_input(self._created.get("stdin"))
+
+    def _add_input(self, given: object) -> None:
+        if isinstance(given, str):
+            self._add("input", stored.load_input(given))
+        else:
+            self.missing["input"] = "it was not stored" if given else "it was given none"
+
+    def _add(self, name: str, content: bytes | None) -> None:
+        if content is None:
+            self.missing[name] = "it is not stored, or not as it was"
+        else:
+            self._bundle.add(name, content)
+
+    def add_output(self, printed: Mapping[str, bytes | bytearray] | None, policy: Policy | None) -> None:
+        """What it printed, as it may be stored."""
+        if printed is None:
+            self.missing["output"] = "it was not stored"
+            return
+        for stream in ("stdout", "stderr"):
+            self._bundle.add(f"output/{stream}", self._redacted(bytes(printed.get(stream, b"")), policy))
+
+    def _redacted(self, data: bytes, policy: Policy | None) -> bytes:
+        if policy is None or not redacting.wanted(policy, "log") or redacting.wanted(policy, "result"):
+            return data
+        redactor = redacting.of_run(self._run_id, policy)
+        if redactor is None:
+            return data
+        stream = redactor.byte_stream()
+        return stream.feed(data) + stream.finish()
+
+    def add_files(self, held: Held, policy: Policy, scratch: str) -> None:
+        """The jar's files, as a snapshot, and a list of all that is there, of what a snapshot does not take as well."""
+        entries = walk(held.tree.descriptor, own=True)
+        tree = [[one.path, one.kind, one.size, f"{held.modes.get(one.path, one.mode):04o}"] for one in entries]
+        self._bundle.add(
+            "tree.json", json.dumps({"base": held.base, "deleted": held.deleted, "entries": tree}).encode()
+        )
+        try:
+            taken = take(held, most_bytes=policy.fs.size_bytes, path=scratch)
+        except BelljarError as error:
+            self.missing["files.snapshot"] = str(error)
+            return
+        try:
+            with open(taken.path, "rb") as file:
+                self._bundle.add_file("files.snapshot", file, os.fstat(file.fileno()).st_size)
+        finally:
+            taken.remove()
+
+    def add_surroundings(self, policy: Policy | None) -> None:
+        """The code's environment, and what ran it."""
+        text = stored.load(stored.plans(), self._plan, ".json")
+        plan = json.loads(text) if text else {}
+        env = {
+            name: value
+            if policy is None
+            else redacting.for_log(f"{name}={value}", self._run_id, policy)[len(name) + 1 :]
+            for name, value in plan.get("env", {}).items()
+        }
+        told = {"env": env, "argv": plan.get("argv"), "workdir": plan.get("workdir"), "image": plan.get("image")}
+        self._bundle.add("environment.json", json.dumps(told, indent=2).encode())
+        self._bundle.add("versions.json", json.dumps(_versions(str(plan.get("backend", ""))), indent=2).encode())
+
+
+def _lines(records: list[dict[str, Any]]) -> bytes:
+    return b"".join(json.dumps(one).encode("ascii") + b"\n" for one in records)
+
+
+def _digest(text: object) -> str:
+    return str(text or "none").removeprefix("sha256:")
+
+
+def _versions(backend: str) -> dict[str, str]:
+    from belljar import __version__
+
+    name = os.uname()
+    told = {
+        "belljar": __version__,
+        "python": platform.python_version(),
+        "kernel": f"{name.sysname} {name.release} {name.version}",
+        "machine": name.machine,
+        "backend": backend,
+    }
+    try:
+        told["system"] = platform.freedesktop_os_release().get("PRETTY_NAME", "")
+    except OSError:
+        pass
+    if backend == "bubblewrap" and (program := find_program("bwrap", "/usr/bin:/bin")):
+        found = subprocess.run([program, "--version"], capture_output=True, text=True, check=False, timeout=10)
+        told["bubblewrap"] = found.stdout.strip()
+    return told
+
+
+__all__ = ["Evidence"]

@@ -46,9 +46,13 @@ def run(parsed: Parsed) -> int:
 def _as_recorded(bundle: Bundle, digest: str) -> tuple[bool, list[str]]:
     """Whether the audit log of this user has this very bundle; and if it has others of the run, that this is none."""
     import json
+    import os
 
+    from belljar.audit.log import directory
     from belljar.audit.store import RunStore
 
+    if not os.path.isdir(directory()):
+        return False, []
     with RunStore() as store:
         rows = store.ask(
             "select record from events where run = ? and event = 'quarantined'", str(bundle.manifest.get("run"))

@@ -70,6 +70,7 @@ class BundleWriter:
     def finish(self, about: dict[str, Any]) -> str:
         """Write the manifest, and give the file its name. Its digest. Raises SandboxUnavailableError."""
         manifest = {"format": FORMAT, **about, "files": dict(self._sums)}
+        manifest["sha256"] = digest_of(manifest)
         self.add(MANIFEST, json.dumps(manifest, indent=2).encode("ascii"))
         try:
             self._archive.close()
@@ -81,6 +82,12 @@ class BundleWriter:
         except OSError as error:
             raise _unwritten(self.path, error) from error
         return digest
+
+
+def digest_of(manifest: dict[str, Any]) -> str:
+    """That of a manifest without its digest."""
+    rest = {name: value for name, value in manifest.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode("ascii")).hexdigest()
 
 
 class _Counted:
@@ -102,4 +109,4 @@ def _unwritten(path: str, error: OSError) -> SandboxUnavailableError:
     )
 
 
-__all__ = ["FORMAT", "MANIFEST", "NAME", "BundleWriter"]
+__all__ = ["FORMAT", "MANIFEST", "NAME", "BundleWriter", "digest_of"]

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from belljar.errors import UsageError
 from belljar.policy.records import dataclass
-from belljar.sandbox.bundle import FORMAT, MANIFEST, NAME
+from belljar.sandbox.bundle import FORMAT, MANIFEST, NAME, digest_of
 
 _BLOCK = 512
 _PIECE = 1 << 20
@@ -82,6 +82,9 @@ class Bundle:
             offset = part.offset + -(-part.size // _BLOCK) * _BLOCK
             if offset > size:
                 raise self._wrong(f"{part.name} says that it is larger than the bundle")
+            end = part.offset + part.size
+            if any(os.pread(self._descriptor, offset - end, end)):
+                raise self._wrong(f"something follows {part.name}")
             yield part
         while rest := os.pread(self._descriptor, _PIECE, offset):
             if any(rest):
@@ -140,6 +143,8 @@ class Bundle:
         """What is not as the manifest says; empty if all is."""
         listed = self.manifest["files"]
         found = [f"{name} is missing" for name in listed if name not in self.parts]
+        if self.manifest.get("sha256") != digest_of(self.manifest):
+            found.append("the manifest was changed")
         for name in self.parts:
             if name == MANIFEST:
                 continue

@@ -134,9 +134,7 @@ class Traffic:
         """Called by the proxy's client, from its own thread."""
         if self.run_id:
             event = replace(event, run_id=self.run_id)
-        if event.kind == "canary":
-            self.sent_canary = True
-            self._kill(CANARY)
+        self.sent_canary |= event.kind == "canary"
         with self._lock:
             if not event.allowed and self._canary.is_own(event):
                 return
@@ -145,6 +143,8 @@ class Traffic:
                 self._record(event)
             if not event.allowed:
                 self._refused(event)
+        if event.kind == "canary":  # when it is in the log: what is taken as evidence has it
+            self._kill(CANARY)
         if self._also:
             self._also(event)
 

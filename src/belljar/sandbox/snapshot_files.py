@@ -17,6 +17,7 @@ from belljar.policy.records import dataclass
 from belljar.sandbox.snapshots import Snapshot, opened, path_of, read_head, source
 
 _PIECE = 1 << 20
+_BLOCK = 512
 _KINDS = {tarfile.REGTYPE: "file", tarfile.AREGTYPE: "file", tarfile.DIRTYPE: "directory", tarfile.SYMTYPE: "link"}
 _LONGEST_NAME = 65536
 
@@ -89,6 +90,9 @@ class KeptFiles:
                 mode, changed = member.mode & 0o777, float(member.mtime)
                 yield path, Kept(path, kind, size, mode, changed, member.linkname, member.offset_data)
                 archive.members = []  # type: ignore[attr-defined]  # else it keeps them all
+            # To tarfile, a header that is cut off or makes no sense is an end like any other.
+            if os.pread(self._file.fileno(), _BLOCK, archive.offset) != bytes(_BLOCK):
+                raise UsageError(f"{self.path} is cut off")
 
     def read(self, kept: Kept, most: int) -> bytes:
         """At most `most` bytes of a file."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import platform
+import sqlite3
 import subprocess
 from collections.abc import Mapping
 from typing import Any
 
-from belljar.audit import stored
+from belljar.audit import reading, stored
+from belljar.audit.log import directory
 from belljar.audit.store import RunStore
 from belljar.backends.hostile_files import walk
 from belljar.backends.runtimes import find_program
@@ -28,8 +30,7 @@ class Evidence:
     def __init__(self, run_id: str, bundle: BundleWriter) -> None:
         self._run_id = run_id
         self._bundle = bundle
-        with RunStore() as store:
-            self.records = list(store.events(run_id))
+        self.records = _records(run_id)
         self._created = next((one for one in self.records if one["event"] == "created"), {})
         self._plan = _digest(next((one["plan"] for one in self.records if one["event"] == "plan"), ""))
         self.missing: dict[str, str] = {}
@@ -112,6 +113,15 @@ class Evidence:
         told = {"env": env, "argv": plan.get("argv"), "workdir": plan.get("workdir"), "image": plan.get("image")}
         self._bundle.add("environment.json", json.dumps(told, indent=2).encode())
         self._bundle.add("versions.json", json.dumps(_versions(str(plan.get("backend", ""))), indent=2).encode())
+
+
+def _records(run_id: str) -> list[dict[str, Any]]:
+    """What the log has of the run: by the index, and if that can't be written, by reading it all."""
+    try:
+        with RunStore() as store:
+            return list(store.events(run_id))
+    except sqlite3.Error:
+        return [one for one in reading.records(directory()) if one.get("run") == run_id]
 
 
 def _lines(records: list[dict[str, Any]]) -> bytes:

@@ -28,6 +28,8 @@ def carry_out(order: dict[str, Any], handle: Handle | None, home: Home | None) -
         return {"fault": kind, "error": error.message, "hint": error.hint}
     except OSError as error:
         return {"fault": "unavailable", "error": error.strerror or str(error), "hint": ""}
+    except Exception as error:  # noqa: BLE001 - in a thread that nobody watches: whoever asked has to hear of it
+        return {"fault": "unavailable", "error": f"belljar itself failed: {type(error).__name__}: {error}", "hint": ""}
 
 
 def _keep(target: str, name: str, handle: Handle | None, home: Home | None) -> Snapshot:

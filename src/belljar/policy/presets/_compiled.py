@@ -23,6 +23,7 @@ COMPILED: dict[str, tuple[str, str, dict[str, tuple[Any, int, int]]]] = {
             "proc.open_files": (64, 14, 15),
             "proc.file_size_mb": (33554432, 15, 17),
             "proc.output_mb": (1048576, 16, 14),
+            "logging.quarantine": (True, 18, 15),
         },
     ),
     "production": (
@@ -41,6 +42,7 @@ COMPILED: dict[str, tuple[str, str, dict[str, tuple[Any, int, int]]]] = {
             "proc.file_size_mb": (268435456, 15, 17),
             "proc.output_mb": (8388608, 16, 14),
             "logging.sample_ratio": (1.0, 18, 17),
+            "logging.quarantine": (True, 19, 15),
         },
     ),
     "aicode": (

@@ -12,15 +12,14 @@ from belljar.backends.contract import ChangedTree, End, EnforcementReport, Entry
 from belljar.backends.hostile_files import open_beneath, walk
 from belljar.errors import PolicyError
 from belljar.policy.models import Policy
-from belljar.sandbox import ending, recording, redacting, tracing
-from belljar.sandbox.access import Access
+from belljar.sandbox import recording, redacting, tracing
 from belljar.sandbox.control import CONTROL
 from belljar.sandbox.events import Finished, Output
 from belljar.sandbox.inputs import opened_input
 from belljar.sandbox.result import Artifact, RunResult
 from belljar.sandbox.running import Watch, make_result, new_run_id, refused_result
 from belljar.sandbox.sandbox import network_of
-from belljar.sandbox.stream import Handle
+from belljar.sandbox.stream import Access, Handle
 from belljar.sandbox.work import Work
 
 if TYPE_CHECKING:
@@ -148,8 +147,7 @@ class Clones:
                 if isinstance(jar, End):
                     return jar
                 try:
-                    kill = ending.by_network(run_id, handle, self._policy)
-                    if (network := _network(jar)) and (end := network.begin(run_id, kill)):
+                    if (network := _network(jar)) and (end := network.begin(run_id, handle)):
                         self._let_go(jar)
                         return end
                     timeout = self._policy.proc.timeout_seconds

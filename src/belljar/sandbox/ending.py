@@ -1,4 +1,4 @@
-"""How a run ends that tripped a canary: at once, or in quarantine where the policy says so (`logging.quarantine`)."""
+"""How a run ends that tripped a canary, where the policy wants it in quarantine (`logging.quarantine`)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,10 @@ if TYPE_CHECKING:
 
 _TOKEN = "canary-token"  # noqa: S105 - why a run was ended
 _WHY = "it sent a planted canary token to the network"
-CANARIES = ("canary", _TOKEN)
-"""Why a run was ended, or not started: what must not be possible was, or it sent what it must not."""
 
 
-def by_network(run_id: str, handle: Handle, policy: Policy) -> Callable[[str], None]:
-    """How the network ends a run, from any thread, without waiting for it."""
-    if not policy.logging.quarantine:
-        return handle.kill
+def by_network(run_id: str, handle: Handle) -> Callable[[str], None]:
+    """How the network ends a run that is to be quarantined."""
 
     def end(reason: str) -> None:
         if reason == _TOKEN:
@@ -58,4 +54,4 @@ def quarantined(  # noqa: PLR0917 - what is known of a run's end
         return f"; it could not be quarantined: {error}"
 
 
-__all__ = ["CANARIES", "by_network", "quarantined"]
+__all__ = ["by_network", "quarantined"]

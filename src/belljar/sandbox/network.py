@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Self
 
 from belljar.backends.contract import End, Jar, Process, Trust
 from belljar.policy.models import Policy
+from belljar.sandbox.ending import by_network
 from belljar.sandbox.publish import Published
 
 if TYPE_CHECKING:
     from belljar.egress.events import Event
     from belljar.sandbox.egress import Egress, Traffic
+    from belljar.sandbox.stream import Handle
 
 
 class Network:
@@ -20,6 +22,7 @@ class Network:
 
     def __init__(self, policy: Policy, on_egress: Callable[[Event], None] | None) -> None:
         self._ports = policy.net.publish
+        self._quarantines = policy.logging.quarantine
         self._egress: Egress | None = None
         if policy.net.enabled:
             from belljar.sandbox.egress import Egress
@@ -46,9 +49,17 @@ class Network:
         if self._egress:
             self._egress.plant(jar)
 
-    def of_run(self, run_id: str, kill: Callable[[str], None]) -> RunNetwork:
+    def of_run(self, run_id: str, handle: Handle) -> RunNetwork:
         """That of one run, to be entered before the run starts."""
+        return self.of_jar(run_id, self.ending(run_id, handle))
+
+    def of_jar(self, run_id: str, kill: Callable[[str], None]) -> RunNetwork:
+        """That of a jar in which there may be a run later."""
         return RunNetwork(run_id, kill, self._egress, self._ports)
+
+    def ending(self, run_id: str, handle: Handle) -> Callable[[str], None]:
+        """How a run is ended from here, from any thread, without waiting for it."""
+        return by_network(run_id, handle) if self._quarantines else handle.kill
 
 
 class RunNetwork:

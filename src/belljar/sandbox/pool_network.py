@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from belljar.backends.contract import End
     from belljar.sandbox.egress import Traffic
     from belljar.sandbox.network import Network
+    from belljar.sandbox.stream import Handle
 
 
 class Serving:
@@ -34,7 +35,8 @@ class JarNetwork:
         self._end: Callable[[str], None] | None = None
         """How the run is ended that has it."""
         self._fault: BelljarError | None = None
-        self._network = network.of_run(new_run_id(), self._kill)
+        self._shared = network
+        self._network = network.of_jar(new_run_id(), self._kill)
         try:
             jar.await_listeners()
             with contextlib.suppress(
@@ -57,7 +59,7 @@ class JarNetwork:
         """What the proxy told."""
         return self._network.traffic
 
-    def begin(self, run_id: str, kill: Callable[[str], None]) -> End | None:
+    def begin(self, run_id: str, handle: Handle) -> End | None:
         """It is this run's from now on; or how the run ends, which can't begin here.
 
         Raises:
@@ -68,7 +70,7 @@ class JarNetwork:
             raise self._fault
         if not self._network.alive:
             raise JarGoneError
-        self._end = kill
+        self._end = self._shared.ending(run_id, handle)
         self._network.become(run_id)
         if self.traffic is not None and self.traffic.problems:
             self._network.close()

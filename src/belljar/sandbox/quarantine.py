@@ -19,12 +19,11 @@ from belljar.backends.contract import End, Frozen, LaunchPlan
 from belljar.errors import BelljarError, SandboxUnavailableError, UsageError
 from belljar.policy.models import Policy
 from belljar.policy.records import dataclass
-from belljar.sandbox.access import Access
 from belljar.sandbox.bundle import BundleWriter
 from belljar.sandbox.evidence import Evidence
 from belljar.sandbox.running import Watch
 from belljar.sandbox.snapshots import Held
-from belljar.sandbox.stream import Handle
+from belljar.sandbox.stream import Access, Handle
 
 Then = Literal["kill", "keep", "resume"]
 _NOT_FROZEN = Frozen("", still=False)

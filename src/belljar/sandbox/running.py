@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from belljar.backends.contract import Clause, End, EnforcementReport, LaunchPlan, Process
 from belljar.errors import SandboxUnavailableError
 from belljar.policy.models import Policy
-from belljar.sandbox import ending, recording
+from belljar.sandbox import recording
 from belljar.sandbox.events import Finished, Output
 from belljar.sandbox.result import Artifact, Denial, Outcome, RunResult, Usage
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from belljar.sandbox.stream import Handle
 
 _CHUNK = 1 << 16
+_CANARIES = ("canary", "canary-token")
+"""Why a run was ended, or not started: what must not be possible was, or it sent what it must not."""
 
 
 def new_run_id() -> str:
@@ -123,8 +125,10 @@ def make_result(
         raise SandboxUnavailableError(f"{what}: {detail}", hint="run `belljar doctor`")
     outcome = _outcome(end)
     reason = _reason(policy, outcome, end)
-    if end.ended_by in ending.CANARIES and policy.logging.quarantine:
-        reason += ending.quarantined(run_id, handle, policy, plan, watch, end)
+    if policy.logging.quarantine and end.ended_by in _CANARIES:
+        from belljar.sandbox.ending import quarantined
+
+        reason += quarantined(run_id, handle, policy, plan, watch, end)
     result = RunResult(
         run_id=run_id,
         outcome=outcome,

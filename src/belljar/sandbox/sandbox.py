@@ -13,15 +13,14 @@ from belljar.backends.contract import EnforcementReport, Entry, Jar, LaunchPlan,
 from belljar.backends.runtimes import language_named
 from belljar.errors import BelljarError, UsageError
 from belljar.policy.models import Policy
-from belljar.sandbox import ending, recording, redacting, tracing
-from belljar.sandbox.access import Access
+from belljar.sandbox import recording, redacting, tracing
 from belljar.sandbox.control import CONTROL
 from belljar.sandbox.detect import open_best
 from belljar.sandbox.events import Finished, Output
 from belljar.sandbox.inputs import Input, opened_input
 from belljar.sandbox.result import Artifact, RunResult
 from belljar.sandbox.running import Watch, make_result, new_run_id, refused_result
-from belljar.sandbox.stream import Handle, Stream
+from belljar.sandbox.stream import Access, Handle, Stream
 
 TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
@@ -265,8 +264,7 @@ class Sandbox:
     ) -> Iterator[tuple[Process, RunNetwork | None]]:
         """A run in progress, with its network. For belljar itself: `stream` is what everyone else wants."""
         jar = self._open(plan)
-        kill = ending.by_network(run_id, handle, self.policy)
-        with self._network.of_run(run_id, kill) if self._network else contextlib.nullcontext() as network:
+        with contextlib.nullcontext() if self._network is None else self._network.of_run(run_id, handle) as network:
             with opened_input(stdin) as descriptor:
                 process = jar.launch(plan, request, stdin=descriptor, prepare=not self._one_shot)
             with self._lock:

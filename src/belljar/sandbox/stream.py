@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from _thread import allocate_lock  # `threading` takes a millisecond to import
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from belljar.policy.records import Protocol
 from belljar.sandbox.events import Finished, Output
@@ -12,10 +12,11 @@ TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
     from typing import Self
 
+    from belljar.backends.contract import LaunchPlan, Process
     from belljar.policy.models import Policy
-    from belljar.sandbox.access import Access
     from belljar.sandbox.printed import Printed
     from belljar.sandbox.sampling import Samples
+    from belljar.sandbox.snapshots import Held
 
 Event = Output | Finished
 
@@ -25,6 +26,19 @@ class Killable(Protocol):
 
     def kill(self, reason: str) -> None:
         """End it."""
+
+
+class Access:
+    """A run as it can be looked into while it is there: what it is, its processes, its files."""
+
+    __slots__ = ("held", "plan", "policy", "process")
+
+    def __init__(self, policy: Policy, plan: LaunchPlan, process: Process, held: Callable[[], Held]) -> None:
+        self.policy = policy
+        self.plan = plan
+        self.process = process
+        self.held = held
+        """What the jar holds of the workspace, for a snapshot. Raises UsageError if it holds nothing."""
 
 
 class Handle:

@@ -12,7 +12,8 @@ import resource
 import select
 import signal
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,52 @@ def test_a_stage_makes_kills_and_removes_a_run_as_its_own_uid(jar: JarGroupV2) -
             os._exit(9)
     text = child_says(pid, reader)
     assert text.endswith(json.dumps([True, True, int(signal.SIGKILL)])), text
+
+
+def test_a_stage_has_a_run_stand_still_and_kills_it_so(jar: JarGroupV2) -> None:
+    """With no controller either: nothing moves, it goes on, and frozen it dies as anything else does."""
+    reader, writer = os.pipe()
+    pid = fork_into(jar.stage_cgroup_fd())
+    if pid == 0:
+        try:
+            os.setresuid(KERNEL_UID, KERNEL_UID, KERNEL_UID)
+            run = jar.run_group("run-1", Limits())
+            by = run.freezer
+            ticks, tick = os.pipe()
+            os.set_blocking(ticks, False)
+            guest = run.fork()
+            if guest == 0:
+                while True:
+                    os.write(tick, b"x")
+            select.select([ticks], [], [])
+            until(run.freeze)
+            drained(ticks)
+            silent = not select.select([ticks], [], [], 0.3)[0]
+            run.thaw()
+            loud = bool(select.select([ticks], [], [], 20)[0])
+            until(run.freeze)
+            run.kill()
+            status = os.waitpid(guest, 0)[1]
+            run.remove()
+            os.write(writer, json.dumps([by, silent, loud, os.WTERMSIG(status)]).encode())
+            os._exit(0)
+        finally:
+            os._exit(9)
+    assert json.loads(child_says(pid, reader)) == ["cgroup.freeze", True, True, int(signal.SIGKILL)]
+
+
+def until(done: Callable[[], bool]) -> None:
+    while not done():
+        time.sleep(0.001)
+
+
+def drained(descriptor: int) -> None:
+    """Take all that is there."""
+    try:
+        while os.read(descriptor, 1 << 16):
+            pass
+    except BlockingIOError:
+        pass
 
 
 def test_a_stage_outside_of_the_jar_may_not_give_birth_into_it(jar: JarGroupV2) -> None:

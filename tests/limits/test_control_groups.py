@@ -93,6 +93,34 @@ def test_what_fits_is_left_alone(jar: JarGroup, in_stage: InStage) -> None:
     assert usage["memory_peak_bytes"] > 200 * MIB
 
 
+def test_a_fork_bomb_stands_still(jar: JarGroup, in_stage: InStage) -> None:
+    """Whatever is being born meanwhile: it uses no processor any more; and what is killed then dies when it may."""
+
+    def stage() -> list[Any]:
+        run = jar.run_group("run-1", Limits(pids=20))
+        if not run.freezer:
+            return ["none"]
+        first = start(run, fork_for_ever)
+        while run.usage()["pids"] < 20:
+            time.sleep(0.001)
+        while not run.freeze():
+            time.sleep(0.001)
+        used = [run.usage()["cpu_seconds"]]
+        time.sleep(0.3)
+        used.append(run.usage()["cpu_seconds"])
+        os.kill(first, signal.SIGKILL)
+        run.thaw()
+        os.waitpid(first, 0)
+        run.kill()
+        run.remove()
+        return used
+
+    used = in_stage(stage)
+    if used == ["none"]:
+        pytest.skip("this host's groups have no freezer")
+    assert used[0] == used[1] > 0
+
+
 def test_processes_are_limited(jar: JarGroup, in_stage: InStage) -> None:
     """Ten processes: the first plus nine children, and the refusal is counted."""
 
@@ -257,17 +285,21 @@ def test_a_dead_launchers_groups_are_swept(support: CgroupSupport) -> None:
     assert _directories(f"*/{name}") == []
 
 
-def test_what_a_dead_launcher_left_running_is_ended(support: CgroupSupport) -> None:
+@pytest.mark.parametrize("frozen", [False, True], ids=["runs", "stands still"])
+def test_what_a_dead_launcher_left_running_is_ended(support: CgroupSupport, frozen: bool) -> None:
     """A process that lost launcher and stage in one instant is found by its group, ended, and the group goes."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
         dead = create_jar_group(support, "dead")
         assert dead is not None
-        orphan = dead.run_group("run-1", Limits(pids=5)).fork()
+        group = dead.run_group("run-1", Limits(pids=5))
+        orphan = group.fork()
         if orphan == 0:
             os.close(writer)
             signal.pause()
+        while frozen and group.freezer and not group.freeze():
+            time.sleep(0.001)
         os.write(writer, f"{dead.name} {orphan}".encode())
         os._exit(0)
     os.close(writer)

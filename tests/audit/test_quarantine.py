@@ -33,7 +33,7 @@ from belljar.sandbox.remote import _ask, _owners, kill, order, running
 
 pytestmark = pytest.mark.backend("bubblewrap")
 BELLJAR = [sys.executable, "-m", "belljar"]
-UP = "open('made', 'w').write('x'); print('up: someone@example.org', flush=True); import time; time.sleep(1000)"
+UP = "import os, time; open('made', 'w').write('x'); os.write(1, b'up: someone@example.org\\n'); time.sleep(1000)"
 """Code that has a file and has printed, and then waits."""
 
 

@@ -27,9 +27,9 @@ from belljar.sandbox.bundle import BundleWriter
 from belljar.sandbox.bundle_reading import Bundle
 from belljar.sandbox.control import CONTROL
 from belljar.sandbox.events import Finished, Output
-from belljar.sandbox.snapshot_files import KeptFiles
 from belljar.sandbox.quarantine import take_ended
 from belljar.sandbox.remote import _ask, _owners, kill, order, running
+from belljar.sandbox.snapshot_files import SnapshotFiles
 
 pytestmark = pytest.mark.backend("bubblewrap")
 BELLJAR = [sys.executable, "-m", "belljar"]
@@ -131,7 +131,7 @@ class TestCommand:
         with another_process() as (_owner, run_id):
             assert belljar("snapshot", run_id[-8:], "--name", "one").stdout == "one\n"
             assert "one" in belljar("snapshot", "ls").stdout
-        with KeptFiles("one") as files:
+        with SnapshotFiles("one") as files:
             assert list(files.files) == ["made"]
         assert "has ended" in belljar("snapshot", run_id).stderr
         assert belljar("snapshot", "rm", "one").returncode == 0
@@ -171,7 +171,7 @@ class TestKinds:
         with Bundle(taken["path"]) as bundle:
             assert bundle.read("code/2", 100) == b"print('two')"
             assert bundle.read("output/stdout", 100) == b"one\ntwo\n"
-        with KeptFiles("empty") as first, KeptFiles("full") as second:
+        with SnapshotFiles("empty") as first, SnapshotFiles("full") as second:
             assert (list(first.files), list(second.files)) == ([], ["made"])
 
     def test_a_session_that_was_closed(self) -> None:

@@ -18,9 +18,9 @@ from belljar.audit.log import directory
 from belljar.audit.reading import records
 from belljar.errors import UsageError
 from belljar.sandbox.bundle_reading import Bundle
-from belljar.sandbox.snapshot_files import KeptFiles
 from belljar.sandbox.remote import await_end, kill, order, running
 from belljar.sandbox.result import RunResult
+from belljar.sandbox.snapshot_files import SnapshotFiles
 
 COUNTING = """
 import os, time
@@ -162,7 +162,7 @@ def test_the_bundle_has_it_all(open_jar: OpenJar, backend: str) -> None:
         assert bundle.read("output/stdout", 100) == b"up\n"
         assert json.loads(bundle.read("plan.json", 1 << 20))["backend"] == backend
         part = bundle.parts["files.snapshot"]
-        with KeptFiles(str(path), start=part.offset, size=part.size) as files:
+        with SnapshotFiles(str(path), start=part.offset, size=part.size) as files:
             assert {"made", "made/file", "count"} <= set(files.files)
             assert files.read(files.files["made/file"], 100) == b"content"
     events = [record["event"] for record in records(directory()) if record.get("run") == run_id]
@@ -178,7 +178,7 @@ def test_a_snapshot_of_a_run(open_jar: OpenJar) -> None:
         one.await_more()
         with pytest.raises(UsageError, match="already"):
             order("snapshot", one.id, name="here")
-    with KeptFiles("here") as files:
+    with SnapshotFiles("here") as files:
         assert files.path == taken["path"]
         assert files.read(files.files["made/file"], 100) == b"content"
 

@@ -15,8 +15,8 @@ from belljar.audit.reading import records
 from belljar.egress.client import PROXY
 from belljar.egress.rules import Rule, Rules
 from belljar.sandbox.bundle_reading import Bundle
-from belljar.sandbox.snapshot_files import KeptFiles
 from belljar.sandbox.result import Outcome
+from belljar.sandbox.snapshot_files import SnapshotFiles
 
 TOKEN = "/workspace/.env.production"
 SENDING = f"""
@@ -71,7 +71,7 @@ def test_a_token_that_is_sent(open_jar: OpenJar, web: Web, state_directory: str,
         assert bundle.read("output/stdout", 100) == b"before\n"
         assert b'"canary"' in bundle.read("egress.jsonl", 1 << 20)
         part = bundle.parts["files.snapshot"]
-        with KeptFiles(str(path), start=part.offset, size=part.size) as files:
+        with SnapshotFiles(str(path), start=part.offset, size=part.size) as files:
             assert files.read(files.files["made"], 100) == b"evidence"
     told = events(result, state_directory)
     assert told.index("egress") < told.index("quarantine") < told.index("quarantined") < told.index("finished")

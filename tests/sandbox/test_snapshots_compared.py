@@ -19,8 +19,8 @@ import pytest
 from belljar.errors import UsageError
 from belljar.sandbox import text_diff
 from belljar.sandbox.comparing import compare
-from belljar.sandbox.snapshot_files import KeptFiles
 from belljar.sandbox.restoring import restore
+from belljar.sandbox.snapshot_files import SnapshotFiles
 from belljar.sandbox.text_diff import unified
 
 HOSTILE = "\x1b[31mred\n\u202e=cmd"
@@ -63,7 +63,7 @@ def snapshot(tmp_path: Path) -> Callable[..., str]:
 
 
 def differences(old: str, new: str) -> dict[str, tuple[str, str]]:
-    with KeptFiles(old) as first, KeptFiles(new) as second:
+    with SnapshotFiles(old) as first, SnapshotFiles(new) as second:
         return {one.path: (one.kind, one.text or one.note) for one in compare(first, second)}
 
 
@@ -213,14 +213,14 @@ class TestForged:
         """Is refused as a whole, before anything is written; the same without it is not."""
         path = snapshot(member("fine", "x"), forged())
         with pytest.raises(UsageError):
-            KeptFiles(path)
+            SnapshotFiles(path)
         done = subprocess.run(
             [sys.executable, "-m", "belljar", "restore", path, str(tmp_path / "out")], capture_output=True, check=False
         )
         assert done.returncode == 2
         assert b"Traceback" not in done.stderr
         assert not (tmp_path / "out").exists()
-        with KeptFiles(snapshot(member("fine", "x"))) as files:
+        with SnapshotFiles(snapshot(member("fine", "x"))) as files:
             assert list(files.files) == ["fine"]
 
     def test_cut_off(self, snapshot: Callable[..., str]) -> None:
@@ -230,7 +230,7 @@ class TestForged:
         for length in (0, 10, 200, 700, 1500, 4000, 5000):
             path.write_bytes(whole[:length])
             with pytest.raises(UsageError):
-                KeptFiles(str(path))
+                SnapshotFiles(str(path))
 
 
 class TestRestore:
@@ -242,7 +242,7 @@ class TestRestore:
             folder("closed", 0), member("closed/f", "x"), member("set", "x", mode=0o6755), link("in", "closed/f"),
             member("deep/er/f", b"\0" * (1 << 21) + b"y"), member(HOSTILE, "z"),
         )  # fmt: skip
-        with KeptFiles(path) as files:
+        with SnapshotFiles(path) as files:
             done = restore(files, str(tmp_path / "out"))
         assert (done.refused, done.written) == ((), 6)
         out = tmp_path / "out"
@@ -256,7 +256,7 @@ class TestRestore:
     @pytest.mark.parametrize("target", LEADING_OUT)
     def test_links_that_lead_out(self, snapshot: Callable[..., str], tmp_path: Path, target: str) -> None:
         """Are left out, and named; the rest is written."""
-        with KeptFiles(snapshot(link("evil", target), member("fine", "x"))) as files:
+        with SnapshotFiles(snapshot(link("evil", target), member("fine", "x"))) as files:
             done = restore(files, str(tmp_path / "out"))
         assert [path for path, _why in done.refused] == ["evil"]
         assert os.listdir(tmp_path / "out") == ["fine"]
@@ -264,7 +264,7 @@ class TestRestore:
     def test_nothing_is_written_through_a_link(self, snapshot: Callable[..., str], tmp_path: Path) -> None:
         """Not through one that stays inside either."""
         (tmp_path / "outside").mkdir()
-        with KeptFiles(snapshot(folder("d"), link("l", "d"), member("l/f", "x"))) as files:
+        with SnapshotFiles(snapshot(folder("d"), link("l", "d"), member("l/f", "x"))) as files:
             done = restore(files, str(tmp_path / "out"))
         assert [path for path, _why in done.refused] == ["l/f"]
         assert os.listdir(tmp_path / "out/d") == []
@@ -275,7 +275,7 @@ class TestRestore:
         (tmp_path / "full/f").touch()
         (tmp_path / "empty").mkdir()
         (tmp_path / "link").symlink_to("empty")
-        with KeptFiles(snapshot(member("fine", "x"))) as files:
+        with SnapshotFiles(snapshot(member("fine", "x"))) as files:
             for name in ("full", "link", "full/f", "not/there"):
                 with pytest.raises(UsageError):
                     restore(files, str(tmp_path / name))

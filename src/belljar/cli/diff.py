@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 def run(parsed: Parsed) -> int:
     """Compare them. 1 if something differs."""
     from belljar.sandbox.comparing import compare
-    from belljar.sandbox.snapshot_files import KeptFiles
+    from belljar.sandbox.snapshot_files import SnapshotFiles
 
     old, new = expect_words(COMMAND, parsed, 2, 2)
-    with KeptFiles(old) as first, KeptFiles(new) as second:
+    with SnapshotFiles(old) as first, SnapshotFiles(new) as second:
         found = list(compare(first, second))
     if parsed.flag("--json"):
         from belljar.cli.document import print_json

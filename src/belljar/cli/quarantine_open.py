@@ -85,11 +85,11 @@ def _show(bundle: Bundle, digest: str, problems: list[str], *, known: bool) -> N
 
 def _list_files(bundle: Bundle) -> None:
     from belljar.cli.table import aligned
-    from belljar.sandbox.snapshot_files import KeptFiles
+    from belljar.sandbox.snapshot_files import SnapshotFiles
 
     if (part := bundle.parts.get("files.snapshot")) is None:
         return
-    with KeptFiles(_as_path(bundle), start=part.offset, size=part.size) as files:
+    with SnapshotFiles(_as_path(bundle), start=part.offset, size=part.size) as files:
         rows = [(f"{_FILES}{visible(one.path)}", one.kind, str(one.size)) for one in files.files.values()]
     sys.stdout.write("\n" + aligned(rows[:_MOST_LISTED]))
     if len(rows) > _MOST_LISTED:
@@ -98,7 +98,7 @@ def _list_files(bundle: Bundle) -> None:
 
 def _show_file(bundle: Bundle, name: str) -> int:
     from belljar.cli.sink import Sink
-    from belljar.sandbox.snapshot_files import KeptFiles
+    from belljar.sandbox.snapshot_files import SnapshotFiles
 
     sys.stdout.flush()
     sink = Sink(1, raw=False)
@@ -108,7 +108,7 @@ def _show_file(bundle: Bundle, name: str) -> int:
     elif (part := bundle.parts.get("files.snapshot")) is None:
         raise UsageError("the bundle has no files of the jar's", hint="leave out --file to see why")
     else:
-        with KeptFiles(_as_path(bundle), start=part.offset, size=part.size) as files:
+        with SnapshotFiles(_as_path(bundle), start=part.offset, size=part.size) as files:
             kept = files.files.get(name.removeprefix(_FILES))
             if kept is None or kept.kind != "file":
                 raise UsageError(f"the jar had no file {name.removeprefix(_FILES)!r}", hint="leave out --file: a list")

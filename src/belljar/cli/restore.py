@@ -11,11 +11,11 @@ from belljar.cli.terminal import visible
 
 def run(parsed: Parsed) -> int:
     """Do it. 1 if something was not written."""
-    from belljar.sandbox.snapshot_files import KeptFiles
     from belljar.sandbox.restoring import restore
+    from belljar.sandbox.snapshot_files import SnapshotFiles
 
     name, directory = expect_words(COMMAND, parsed, 2, 2)
-    with KeptFiles(name) as files:
+    with SnapshotFiles(name) as files:
         done = restore(files, directory)
         base, deleted = files.base, sorted(files.deleted)
     if parsed.flag("--json"):

@@ -7,7 +7,7 @@ from typing import Literal
 
 from belljar.errors import UsageError
 from belljar.policy.records import dataclass
-from belljar.sandbox.snapshot_files import Kept, KeptFiles
+from belljar.sandbox.snapshot_files import Kept, SnapshotFiles
 from belljar.sandbox.text_diff import MAX_DIFF_BYTES, as_text, unified
 
 MAX_SHOWN_BYTES = 8 << 20
@@ -30,7 +30,7 @@ class Difference:
     """Why there is none, or what else is to know."""
 
 
-def compare(first: KeptFiles, second: KeptFiles) -> Iterator[Difference]:
+def compare(first: SnapshotFiles, second: SnapshotFiles) -> Iterator[Difference]:
     """What differs in the second one, by path.
 
     Raises:
@@ -52,7 +52,7 @@ def _words(base: str | None) -> str:
     return "all of its files" if base is None else f"changes of {base}"
 
 
-def _difference(path: str, first: KeptFiles, second: KeptFiles, left: int) -> Difference | None:
+def _difference(path: str, first: SnapshotFiles, second: SnapshotFiles, left: int) -> Difference | None:
     before, after = first.files.get(path), second.files.get(path)
     if before is not None and after is not None and _same(first, before, second, after):
         return None
@@ -63,7 +63,7 @@ def _difference(path: str, first: KeptFiles, second: KeptFiles, left: int) -> Di
     return Difference(path, kind, before, after, text, note or why)
 
 
-def _kind(path: str, first: KeptFiles, second: KeptFiles) -> tuple[Kind | None, str]:
+def _kind(path: str, first: SnapshotFiles, second: SnapshotFiles) -> tuple[Kind | None, str]:
     """What became of it. One that is in neither list of a snapshot with a base is there as it is in the base."""
     has = [path in one.files for one in (first, second)]
     gone = [path in one.deleted and path not in one.files for one in (first, second)]
@@ -81,14 +81,14 @@ def _kind(path: str, first: KeptFiles, second: KeptFiles) -> tuple[Kind | None, 
     return "changed", f"{which} as in {first.base}, if that has it"
 
 
-def _same(first: KeptFiles, before: Kept, second: KeptFiles, after: Kept) -> bool:
+def _same(first: SnapshotFiles, before: Kept, second: SnapshotFiles, after: Kept) -> bool:
     if (before.kind, before.size, before.mode, before.target) != (after.kind, after.size, after.mode, after.target):
         return False
     return all(one == other for one, other in zip(first.pieces(before), second.pieces(after), strict=True))
 
 
 def _text(
-    path: str, first: tuple[KeptFiles, Kept | None], second: tuple[KeptFiles, Kept | None], left: int
+    path: str, first: tuple[SnapshotFiles, Kept | None], second: tuple[SnapshotFiles, Kept | None], left: int
 ) -> tuple[str, str]:
     """The diff, or why there is none."""
     texts = [_lines_of(*one) for one in (first, second)]
@@ -105,7 +105,7 @@ def _text(
     return text, ""
 
 
-def _lines_of(files: KeptFiles, kept: Kept | None) -> str | None:
+def _lines_of(files: SnapshotFiles, kept: Kept | None) -> str | None:
     if kept is None or kept.kind == "directory":
         return ""
     if kept.kind == "link":

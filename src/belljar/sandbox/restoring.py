@@ -12,7 +12,7 @@ from belljar.backends.hostile_files import leaves
 from belljar.errors import UsageError
 from belljar.policy.records import dataclass
 from belljar.sandbox.apply import give_to_owner, make_directories, name_it, parent_of
-from belljar.sandbox.snapshot_files import Kept, KeptFiles
+from belljar.sandbox.snapshot_files import Kept, SnapshotFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Restored:
     """Paths, and why."""
 
 
-def restore(files: KeptFiles, directory: str) -> Restored:
+def restore(files: SnapshotFiles, directory: str) -> Restored:
     """Write them all.
 
     Raises:
@@ -62,7 +62,7 @@ def _empty_directory(path: str) -> int:
     return root
 
 
-def _write(root: int, kept: Kept, files: KeptFiles) -> None:
+def _write(root: int, kept: Kept, files: SnapshotFiles) -> None:
     if kept.kind == "directory":
         make_directories(root, kept.path)
         return
@@ -79,7 +79,7 @@ def _write(root: int, kept: Kept, files: KeptFiles) -> None:
         os.close(parent)
 
 
-def _write_file(parent: int, name: str, kept: Kept, files: KeptFiles) -> None:
+def _write_file(parent: int, name: str, kept: Kept, files: SnapshotFiles) -> None:
     fresh = os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=parent)
     try:
         position = 0

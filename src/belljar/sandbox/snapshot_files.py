@@ -37,7 +37,7 @@ class Kept:
     offset: int = 0
 
 
-class KeptFiles:
+class SnapshotFiles:
     """A snapshot, open for reading. Close it, or use it as a context.
 
     Raises:
@@ -125,4 +125,4 @@ def every_snapshot() -> list[Snapshot]:
     return sorted(found, key=lambda one: one.created)
 
 
-__all__ = ["Kept", "KeptFiles", "every_snapshot"]
+__all__ = ["Kept", "SnapshotFiles", "every_snapshot"]

@@ -172,6 +172,8 @@ def _hooks(gate: Gate, given: Mapping[Any, Any] | None) -> dict[Any, Any]:
         for matcher in hooks.get("PreToolUse", [])
     ]
     hooks["PreToolUse"] = [sdk.HookMatcher(hooks=[gate.before], on_failure="block"), *own]  # type: ignore[list-item]
+    after = sdk.HookMatcher(hooks=[gate.after], on_failure="block")  # type: ignore[list-item]
+    hooks["PostToolBatch"] = [after, *hooks.get("PostToolBatch", [])]
     return hooks
 
 
@@ -226,10 +228,9 @@ async def query(
         policy: As for `sandboxed_options`, which takes the other options, too.
         options: See `sandboxed_options`.
     """
-    made, gate, _box = _prepared(overridden(policy, sandbox_policy), **_sorted(options))
+    made, _gate, _box = _prepared(overridden(policy, sandbox_policy), **_sorted(options))
     async with aclosing(sdk.query(prompt=prompt, options=made)) as messages:  # type: ignore[type-var]
         async for message in messages:
-            _notice(gate, message)
             yield message
 
 
@@ -237,15 +238,6 @@ def _sorted(options: dict[str, Any]) -> dict[str, Any]:
     names = ("allowed_tools", "on_tool_request", "toolbox", "stateful", "workspace")
     own = {name: options.pop(name) for name in names if name in options}
     return {**own, "options": options}
-
-
-def _notice(gate: Gate, message: Any) -> None:
-    """Record what the model asked for and the command refused by itself: it has no such tool."""
-    if not isinstance(message, sdk.AssistantMessage):
-        return
-    for block in message.content:
-        if isinstance(block, sdk.ToolUseBlock) and not gate.names(block.name):
-            gate.record_unseen(block.id, block.name, block.input, message.session_id or "")
 
 
 class SandboxedClient:
@@ -292,7 +284,6 @@ class SandboxedClient:
     async def receive_response(self) -> AsyncGenerator[Any, None]:
         """The messages up to the answer's end."""
         async for message in self._client.receive_response():
-            _notice(self._gate, message)
             if isinstance(message, sdk.ResultMessage):
                 self._gate.policy, self._answering = self._box.policy, False
             yield message

@@ -76,6 +76,22 @@ class Gate(Calls):
             decision["permissionDecisionReason"] = f"Denied by belljar: {reason}"
         return {"hookSpecificOutput": decision}
 
+    async def after(self, given: Any, _id: str | None, _context: Any) -> dict[str, Any]:
+        """The hook after each batch of tools: what never came to the first one is recorded.
+
+        The command refuses by itself what it does not have, such as the built-in tools that are gone.
+        """
+        session = str(given.get("session_id") or "")
+        for asked in given["tool_calls"]:
+            tool_use, name = str(asked["tool_use_id"]), str(asked["tool_name"])
+            with self._lock:
+                if tool_use in self._seen:
+                    continue
+                _remember(self._seen, tool_use, None)
+            call = Call(client=CLIENT, session=session, tool_use=tool_use)
+            call.record(self.policy, _own_name(name), asked.get("tool_input"), denied="the command has no such tool")
+        return {}
+
     def was_let_through(self, tool_use_id: str | None) -> bool:
         """Whether the hook opened the gate for this request, and nobody has gone through."""
         with self._lock:
@@ -139,15 +155,6 @@ class Gate(Calls):
         if tool in self._own:
             return True
         return any(tool == name or (name.endswith("__*") and tool.startswith(name[:-1])) for name in self._allowed)
-
-    def record_unseen(self, tool_use_id: str, name: str, arguments: Any, session: str) -> None:
-        """A request that never came to the hook, because the command itself knew no such tool: it did not run."""
-        with self._lock:
-            if tool_use_id in self._seen:
-                return
-            _remember(self._seen, tool_use_id, None)
-        call = Call(client=CLIENT, session=session, tool_use=tool_use_id)
-        call.record(self.policy, _own_name(name), arguments, denied="the command has no such tool")
 
 
 def _remember(where: OrderedDict[str, Any], key: str, value: Any) -> None:

@@ -43,6 +43,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "audit export": ("belljar.cli.audit_export", "Write the audit log for other programs, or send it to them."),
     "audit sign": ("belljar.cli.audit_sign", "Sign the audit log as it is now."),
     "audit keygen": ("belljar.cli.audit_keygen", "Make an Ed25519 key to sign the audit log with."),
+    "mcp": ("belljar.cli.mcp", "Serve the tools to any MCP client."),
+    "mcp config": ("belljar.cli.mcp_config", "Print what to paste so that an MCP client has the tools."),
+    "mcp wrap": ("belljar.cli.mcp_wrap", "Run someone else's MCP server in a jar."),
     "presets": ("belljar.cli.presets", "List the policies that come with belljar."),
     "init": ("belljar.cli.init", "Write a policy file with every key explained."),
 }

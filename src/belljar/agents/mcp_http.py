@@ -1,0 +1,97 @@
+"""The server over streamable HTTP: for clients that have its token, and say that they speak to it."""
+
+from __future__ import annotations
+
+import hmac
+import socket
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from typing import Any
+
+import uvicorn
+from mcp.server.transport_security import TransportSecuritySettings
+
+from belljar.agents.mcp_server import server
+from belljar.agents.toolbox import Toolbox
+from belljar.errors import PrerequisiteError, UsageError
+
+PATH = "/mcp"
+_SHORTEST_TOKEN = 16
+_MOST_BODY = 32 << 20
+_MOST_SESSIONS = 100
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class BearerOnly:
+    """Answers 401 to whoever does not have the token, before anything else looks at the request."""
+
+    def __init__(self, app: App, token: str) -> None:
+        self._app, self._wanted = app, b"Bearer " + token.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request; what is none of HTTP's (the start and the end of the server) passes."""
+        if scope["type"] == "http":
+            given = [value for name, value in scope["headers"] if name == b"authorization"]
+            if len(given) != 1 or not hmac.compare_digest(given[0], self._wanted):
+                headers = [(b"www-authenticate", b"Bearer"), (b"content-length", b"0")]
+                await send({"type": "http.response.start", "status": 401, "headers": headers})
+                await send({"type": "http.response.body", "body": b""})
+                return
+        elif scope["type"] != "lifespan":
+            return
+        await self._app(scope, receive, send)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket there. Raises PrerequisiteError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise PrerequisiteError(
+            f"{host}:{port} can't be listened on: {error.strerror}", hint="choose another port: --http 0 takes any"
+        ) from error
+    return listener
+
+
+def serve(toolbox: Toolbox, listener: socket.socket, token: str, *, names: Sequence[str] = ()) -> None:
+    """Serve until interrupted.
+
+    Args:
+        toolbox: What answers.
+        listener: Where.
+        token: What a client has to have.
+        names: Hosts by which clients may call this one, besides its own address, each with its port if it has one.
+    """
+    if len(token) < _SHORTEST_TOKEN or not token.isascii() or not token.isprintable():
+        raise UsageError(
+            f"the token is shorter than {_SHORTEST_TOKEN} characters, or not plain ASCII",
+            hint="leave it out, and one is made",
+        )
+    hosts = [*_own_names(listener), *names]
+    security = TransportSecuritySettings(
+        allowed_hosts=hosts, allowed_origins=[f"{scheme}://{host}" for host in hosts for scheme in ("http", "https")]
+    )
+    app = server(toolbox).streamable_http_app(
+        streamable_http_path=PATH,
+        transport_security=security,
+        max_request_body_size=_MOST_BODY,
+        max_sessions=_MOST_SESSIONS,
+    )
+    config = uvicorn.Config(
+        BearerOnly(app, token), log_level="warning", access_log=False, ws="none", timeout_graceful_shutdown=2
+    )
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def _own_names(listener: socket.socket) -> list[str]:
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    loopback = ["localhost"] if host in ("127.0.0.1", "::1") else []
+    return [f"{name}:{port}" for name in (shown, *loopback)]

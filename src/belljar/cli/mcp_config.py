@@ -1,0 +1,73 @@
+"""`belljar mcp config`: what to paste into a client's configuration."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+
+from belljar.cli.jar_options import JSON
+from belljar.cli.mcp import SERVED
+from belljar.cli.parsing import Command, Option, Parsed, expect_words
+from belljar.errors import UsageError
+
+
+def run(parsed: Parsed) -> int:
+    """Do it."""
+    from belljar.agents.mcp_clients import CLIENTS, command_line, snippet
+
+    expect_words(COMMAND, parsed, 0, 0)
+    name = parsed.text("--client")
+    if name not in CLIENTS:
+        found = "none was named" if name is None else f"there is no {name!r}"
+        raise UsageError(f"which client? {found}", hint=f"--client {' | '.join(CLIENTS)}")
+    command, words = _command(), _words(parsed)
+    text, line = snippet(name, command, words), command_line(name, command, words)
+    if parsed.flag("--json"):
+        from belljar.cli.document import print_json
+
+        told = {"client": name, "file": CLIENTS[name].file, "text": text, "command": line}
+        print_json(told)
+        return 0
+    sys.stdout.write(text)
+    sys.stderr.write(f"belljar: for {CLIENTS[name].title}, put this into {CLIENTS[name].file}\n")
+    sys.stderr.write(f"belljar: or type: {line}\n" if line else "")
+    return 0
+
+
+def _command() -> str:
+    """By its whole path: clients that are started from a desktop have another PATH."""
+    import os
+
+    own = os.path.abspath(sys.argv[0])
+    return (
+        own if os.path.basename(own) == "belljar" and os.access(own, os.X_OK) else shutil.which("belljar") or "belljar"
+    )
+
+
+def _words(parsed: Parsed) -> list[str]:
+    import os
+
+    words = []
+    for option in SERVED:
+        for value in parsed.texts(option.name):
+            is_path = option.name == "--workspace" or (option.name == "--policy" and os.path.exists(value))
+            words += [option.name, os.path.abspath(value) if is_path else value] if option.metavar else [option.name]
+    return words + (["--stateful"] if parsed.flag("--stateful") else [])
+
+
+COMMAND = Command(
+    "mcp config",
+    "Print what to paste so that an MCP client has the tools.",
+    usage="mcp config --client NAME [OPTIONS]",
+    run=run,
+    options=(
+        Option("--client", "NAME", "claude-code, claude-desktop, cursor, vscode or codex"),
+        *SERVED,
+        Option("--stateful", "", "as for `belljar mcp`"),
+        JSON,
+    ),
+    examples=(
+        ("mcp config --client claude-desktop", "for the file that Claude Desktop reads"),
+        ("mcp config --client codex --policy strict --workspace .", "with options for the server"),
+    ),
+)

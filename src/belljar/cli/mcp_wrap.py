@@ -1,0 +1,51 @@
+"""`belljar mcp wrap`: someone else's MCP server, in a jar."""
+
+from __future__ import annotations
+
+import sys
+
+from belljar.cli.jar_options import JAR, policy_name, published
+from belljar.cli.parsing import Command, Parsed
+from belljar.errors import UsageError
+
+
+def run(parsed: Parsed) -> int:
+    """Do it."""
+    argv = parsed.all_words()
+    if not argv:
+        raise UsageError("there is no command to wrap", hint="belljar mcp wrap -- node server.js")
+    if parsed.flag("--live") and parsed.text("--workspace") is None:
+        raise UsageError("--live needs a workspace", hint="say which directory: --workspace . --live")
+    from belljar.agents.mcp_wrap import run as wrap
+    from belljar.cli.outcome import exit_code, report
+
+    result = wrap(
+        policy_name(parsed),
+        argv,
+        overrides=[*parsed.texts("--set"), *published(parsed)],
+        backend=parsed.text("--backend"),
+        workspace=parsed.text("--workspace"),
+        live=parsed.flag("--live"),
+        timeout=parsed.text("--timeout"),
+    )
+    sys.stderr.write(report(result, quiet=False, explained=False))
+    return 0 if result.ok else exit_code(result)
+
+
+COMMAND = Command(
+    "mcp wrap",
+    "Run someone else's MCP server in a jar.",
+    usage="mcp wrap [OPTIONS] [--] COMMAND [ARGS…]",
+    run=run,
+    options=JAR,
+    options_first=True,
+    details="""
+Put it before the command in a client's configuration: the client talks to the server as before, and the server sees
+only what the policy shows it. Unless you choose otherwise it may run for a week, and print a gigabyte. What was refused
+is told on standard error when it ends.
+""",
+    examples=(
+        ("mcp wrap -- node server.js", "with no network, and nothing of the host's"),
+        ("mcp wrap --workspace . --policy my.yaml -- python3 -m some_server", "with files and a policy of its own"),
+    ),
+)

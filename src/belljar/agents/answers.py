@@ -71,7 +71,7 @@ class Maker:
         files = [_file(artifact, by_path.get(artifact.path)) for artifact in artifacts[:_MOST_FILES]]
         refused = [_refused(denial) for denial in denials[:_MOST_DENIALS]]
         for entry in (*files, *refused):
-            for key in ("path", "what"):
+            for key in ("path", "what", "advice"):
                 if key in entry:
                     entry[key] = self.clean(entry[key])
         ok = told.outcome is Outcome.OK

@@ -51,6 +51,11 @@ def mime_of(data: bytes) -> str:
     return "text/plain"
 
 
+def _handle(run_id: str, path: str) -> str:
+    """A name may be of any bytes."""
+    return f"{PREFIX}{run_id}/{quote(path, errors='surrogateescape')}"
+
+
 class Keeper:
     """Files and outputs by handle, while there is room; the oldest go first. Any thread may use it."""
 
@@ -63,7 +68,7 @@ class Keeper:
 
     def put(self, run_id: str, content: Mapping[str, bytes]) -> list[Kept]:
         """Keep the files of a run."""
-        kept = [Kept(f"{PREFIX}{run_id}/{quote(path)}", path, mime_of(data), data) for path, data in content.items()]
+        kept = [Kept(_handle(run_id, path), path, mime_of(data), data) for path, data in content.items()]
         with self._lock:
             for file in kept:
                 self._forget(file.handle)

@@ -8,12 +8,12 @@ import time
 from typing import Any
 
 from belljar import __version__
-from belljar.agents.answers import Answer
+from belljar.agents.answers import Answer, plain
 from belljar.agents.calls import Call
 from belljar.agents.keeping import Kept
 from belljar.agents.toolbox import Toolbox
 from belljar.agents.tools import SERVER, TOOLS
-from belljar.errors import PrerequisiteError
+from belljar.errors import BelljarError, PrerequisiteError
 
 try:
     import anyio
@@ -28,6 +28,7 @@ _AT_ONCE = 16
 """Calls that are answered at the same time; others wait."""
 _MOST_LISTED = 200
 _TICK_SECONDS = 1.0
+_SHOW_JSON = ("claude-code",)
 _INSTRUCTIONS = (
     "Runs code in a sandbox. Use `run` for a program and `exec` for a command; name a `session` to keep variables and "
     "files between calls. What the sandbox refused is told with advice: follow it instead of trying the same again."
@@ -71,9 +72,13 @@ class _Handlers:
         self._toolbox, self._calls, self._structured = toolbox, calls, structured
         self._threads: anyio.CapacityLimiter | None = None
 
-    async def list_tools(
-        self, _context: Context, _params: types.PaginatedRequestParams | None
-    ) -> types.ListToolsResult:
+    def _gives_json(self, context: Context) -> bool:
+        """Not to a client that shows its model the JSON instead of the text, and of images nothing."""
+        who = context.session.client_params
+        return self._structured and (who is None or who.client_info.name not in _SHOW_JSON)
+
+    async def list_tools(self, context: Context, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        gives_json = self._gives_json(context)
         return types.ListToolsResult(
             tools=[
                 types.Tool(
@@ -81,7 +86,7 @@ class _Handlers:
                     title=tool.title,
                     description=tool.description,
                     input_schema=tool.input_schema,
-                    output_schema=tool.output if self._structured else None,
+                    output_schema=tool.output if gives_json else None,
                     annotations=types.ToolAnnotations(
                         read_only_hint=tool.reads_only, destructive_hint=tool.name == "reset", open_world_hint=False
                     ),
@@ -94,7 +99,10 @@ class _Handlers:
         """Answer it. When the client cancels the request, what runs for it is ended."""
         if self._threads is None:
             self._threads = anyio.CapacityLimiter(_AT_ONCE)
-        call = await self._calls.admitted(context, params.name)
+        try:
+            call = await self._calls.admitted(context, params.name)
+        except BelljarError as error:
+            return _result(Answer(f"[{error.message}]", is_error=True), gives_json=False)
         given = params.arguments or {}
         try:
             async with anyio.create_task_group() as tasks:
@@ -106,7 +114,7 @@ class _Handlers:
                 tasks.cancel_scope.cancel()
         finally:
             call.cancel("abandoned")
-        return self._result(answer)
+        return _result(answer, gives_json=self._gives_json(context))
 
     async def _progress(self, context: Context, call: Call) -> None:
         """Tell how long it has run, and how much it has printed, while it does."""
@@ -117,32 +125,13 @@ class _Handlers:
             message = f"has run for {seconds:.0f} s, and printed {call.output_bytes:,} bytes"
             await context.session.report_progress(seconds, limit, message)
 
-    def _result(self, answer: Answer) -> types.CallToolResult:
-        content: list[types.ContentBlock] = [types.TextContent(type="text", text=answer.text)]
-        content += [
-            types.ImageContent(type="image", data=base64.b64encode(data).decode(), mime_type=mime)
-            for mime, data in answer.images
-        ]
-        if self._structured:
-            content += [
-                types.ResourceLink(
-                    type="resource_link", uri=kept.handle, name=kept.path, mime_type=kept.mime, size=len(kept.data)
-                )
-                for kept in answer.links
-            ]
-        return types.CallToolResult(
-            content=content,
-            structured_content=answer.structured if self._structured else None,
-            is_error=answer.is_error,
-        )
-
     async def list_resources(
         self, _context: Context, _params: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
         files = self._toolbox.keeper.files()[:_MOST_LISTED]
         return types.ListResourcesResult(
             resources=[
-                types.Resource(uri=kept.handle, name=kept.path, mime_type=kept.mime, size=len(kept.data))
+                types.Resource(uri=kept.handle, name=plain(kept.path), mime_type=kept.mime, size=len(kept.data))
                 for kept in files
             ]
         )
@@ -161,3 +150,20 @@ class _Handlers:
             return types.TextResourceContents(uri=kept.handle, mime_type=kept.mime, text=text)
         blob = base64.b64encode(kept.data).decode()
         return types.BlobResourceContents(uri=kept.handle, mime_type=kept.mime, blob=blob)
+
+
+def _result(answer: Answer, *, gives_json: bool) -> types.CallToolResult:
+    content: list[types.ContentBlock] = [types.TextContent(type="text", text=answer.text)]
+    content += [
+        types.ImageContent(type="image", data=base64.b64encode(data).decode(), mime_type=mime)
+        for mime, data in answer.images
+    ]
+    if gives_json:
+        content += [
+            types.ResourceLink(
+                type="resource_link", uri=kept.handle, name=plain(kept.path), mime_type=kept.mime, size=len(kept.data)
+            )
+            for kept in answer.links
+        ]
+    structured = answer.structured if gives_json else None
+    return types.CallToolResult(content=content, structured_content=structured, is_error=answer.is_error)

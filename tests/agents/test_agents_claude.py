@@ -1,0 +1,413 @@
+"""The Claude Agent SDK with its real command, against a model that plays a script: what can run, and what can't."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import claude_agent_sdk as sdk
+import pytest
+from scripted_model import PNG, Model, Records, say, use
+
+from belljar.agents.claude import Deny, SandboxedClient, Tighten, ToolRequest, query, sandboxed_options
+from belljar.agents.toolbox import Toolbox
+from belljar.errors import PolicyError, UsageError
+
+pytestmark = pytest.mark.backend("bubblewrap")
+
+RUN = "mcp__sandboxed_code__run"
+HELLO = use(RUN, code="print('hello, world')")
+
+
+def ask(name: str, **options: Any) -> list[Any]:
+    """The messages of a query whose script has this name."""
+
+    async def main() -> list[Any]:
+        return [message async for message in query(f"script:{name} please", **options)]
+
+    return anyio.run(main)
+
+
+def last(messages: list[Any]) -> Any:
+    assert isinstance(messages[-1], sdk.ResultMessage)
+    return messages[-1]
+
+
+class TestHappyPath:
+    def test_hello_world_through_the_sandbox(self, model: Model, records: Records) -> None:
+        """Seed 001: the agent runs a script by `sandboxed_code.run`, and goes on with what it printed."""
+        model.scripts["hello"] = [[HELLO], [say("It says hello.")]]
+
+        messages = ask("hello")
+
+        assert model.text_of("hello") == "hello, world"
+        assert last(messages).result == "It says hello."
+        (asked,), (ended,), (run,) = records("tool"), records("answered"), records("created")
+        assert asked["tool"] == "sandboxed_code.run"
+        assert asked["session"] == last(messages).session_id
+        assert asked["tool_use"].startswith("toolu_")
+        assert (ended["run"], ended["tool_use"]) == (run["run"], asked["tool_use"])
+
+    def test_only_our_tools_are_there(self, model: Model) -> None:
+        model.scripts["tools"] = [[say("ok")]]
+
+        ask("tools")
+
+        assert [name for name in model.tools["tools"] if not name.startswith("mcp__sandboxed_code__")] in (
+            [],
+            ["DeferredToolPlaceholder"],
+        )
+
+    def test_a_figure_is_an_image_for_the_model(self, model: Model) -> None:
+        model.scripts["image"] = [[use(RUN, code=PNG)], [say("ok")]]
+
+        ask("image")
+
+        kinds = [block["type"] for block in model.results["image"][0]["content"]]
+        assert "image" in kinds
+
+    def test_300000_characters_come_as_a_part(self, model: Model) -> None:
+        model.scripts["long"] = [[use(RUN, code="print('y' * 300_000)")], [say("ok")]]
+
+        ask("long")
+
+        assert 10_000 < len(model.text_of("long")) < 20_000
+        assert "of 300,001 characters left out" in model.text_of("long")
+
+    def test_variables_stay_in_a_query_that_is_stateful(self, model: Model) -> None:
+        model.scripts["state"] = [[use(RUN, code="x = 20")], [use(RUN, code="x + 1")], [say("ok")]]
+
+        ask("state", stateful=True)
+
+        assert model.text_of("state") == "21"
+
+
+class TestWhatCantRun:
+    def test_bash_anyway_and_an_unknown_tool(self, model: Model, records: Records, tmp_path: Path) -> None:
+        mark = tmp_path / "mark"
+        model.scripts["bash"] = [[use("Bash", command=f"touch {mark}")], [use("Frobnicate", x=1)], [HELLO], [say("ok")]]
+
+        ask("bash")
+
+        assert not mark.exists()
+        assert [block.get("is_error") for block in model.results["bash"]] == [True, True, None]
+        assert [(record["tool"], record["allowed"]) for record in records("tool")] == [
+            ("Bash", False),
+            ("Frobnicate", False),
+            ("sandboxed_code.run", True),
+        ]
+
+    def test_another_servers_tool_runs_only_if_it_was_named(self, model: Model, records: Records) -> None:
+        called: list[str] = []
+
+        @sdk.tool("look", "Looks.", {"what": str})
+        async def look(given: Any) -> dict[str, Any]:
+            called.append(given["what"])
+            return {"content": [{"type": "text", "text": "seen"}]}
+
+        @sdk.tool("launch", "Launches.", {"what": str})
+        async def launch(given: Any) -> dict[str, Any]:
+            called.append("launched")
+            return {"content": []}
+
+        other = sdk.create_sdk_mcp_server("other", tools=[look, launch])
+        model.scripts["other"] = [
+            [use("mcp__other__look", what="here"), use("mcp__other__launch", what="it")],
+            [say("ok")],
+        ]
+
+        ask("other", allowed_tools=["mcp__other__look"], mcp_servers={"other": other})
+
+        assert called == ["here"]
+        assert {record["tool"]: record["allowed"] for record in records("tool")} == {
+            "mcp__other__look": True,
+            "mcp__other__launch": False,
+        }
+        assert "Denied by belljar" in model.text_of("other")
+
+    def test_a_built_in_tool_that_was_named_runs(self, model: Model, tmp_path: Path, records: Records) -> None:
+        (tmp_path / "note.txt").write_text("plain sight")
+        model.scripts["read"] = [[use("Read", file_path=str(tmp_path / "note.txt"))], [say("ok")]]
+
+        ask("read", allowed_tools=["Read"], cwd=str(tmp_path))
+
+        assert "plain sight" in model.text_of("read")
+        assert records("tool")[0]["allowed"]
+
+    def test_settings_on_disk_allow_nothing(self, model: Model, tmp_path: Path) -> None:
+        project = tmp_path / "project"
+        mark = tmp_path / "mark"
+        (project / ".claude").mkdir(parents=True)
+        hook = {"hooks": [{"type": "command", "command": f"touch {mark}"}]}
+        settings = {"permissions": {"allow": ["Bash"]}, "hooks": {"PreToolUse": [hook], "SessionStart": [hook]}}
+        (project / ".claude/settings.json").write_text(json.dumps(settings))
+        server = {"command": "touch", "args": [str(mark)]}
+        (project / ".mcp.json").write_text(json.dumps({"mcpServers": {"evil": server}}))
+        model.scripts["disk"] = [[use("Bash", command=f"touch {mark}")], [HELLO], [say("ok")]]
+
+        ask("disk", cwd=str(project))
+
+        assert not mark.exists()
+        assert model.text_of("disk") == "hello, world"
+
+    def test_a_hook_that_raises_blocks(self, model: Model, records: Records) -> None:
+        async def broken(*_given: Any) -> Any:
+            raise RuntimeError("broken")
+
+        model.scripts["hook"] = [[HELLO], [say("ok")]]
+
+        ask("hook", hooks={"PreToolUse": [sdk.HookMatcher(hooks=[broken])]})
+
+        assert model.results["hook"][0]["is_error"]
+        assert "hello, world" not in model.text_of("hook")
+        assert not records("started")
+
+    REFUSED = [
+        {"tools": ["Bash"]},
+        {"permission_mode": "bypassPermissions"},
+        {"permission_mode": "acceptEdits"},
+        {"setting_sources": ["user"]},
+        {"settings": "{}"},
+        {"extra_args": {"dangerously-skip-permissions": None}},
+        {"mcp_servers": {"sandboxed_code": {"command": "x"}}},
+        {"mcp_servers": "servers.json"},
+        {"plugins": [{"type": "local", "path": "/x"}]},
+        {"allowed_tools": "Bash"},
+        {"no_such_option": 1},
+    ]
+
+    @pytest.mark.parametrize("options", REFUSED, ids=str)
+    def test_options_that_would_open_it_are_refused(self, options: dict[str, Any]) -> None:
+        with pytest.raises(UsageError):
+            sandboxed_options(**options)
+
+
+def raises(_request: ToolRequest) -> None:
+    raise RuntimeError("broken")
+
+
+class TestOnToolRequest:
+    def test_it_sees_each_request_first_and_may_deny(self, model: Model, records: Records) -> None:
+        seen: list[ToolRequest] = []
+
+        def decide(request: ToolRequest) -> Deny | None:
+            seen.append(request)
+            return Deny("not today") if "secret" in request.input["code"] else None
+
+        model.scripts["deny"] = [[use(RUN, code="print('secret')")], [HELLO], [say("ok")]]
+
+        ask("deny", on_tool_request=decide)
+
+        assert [request.tool for request in seen] == ["sandboxed_code.run"] * 2
+        assert "not today" in model.text_of("deny", 0)
+        assert model.text_of("deny", 1) == "hello, world"
+        assert [record.get("reason", "") for record in records("tool")] == ["not today", ""]
+
+    def test_it_may_tighten_for_one_call(self, model: Model) -> None:
+        write = use(RUN, code="open('f', 'w').write('x'); print('written')")
+
+        async def decide(request: ToolRequest) -> Tighten | None:
+            tight = {"fs": {"mounts": [{"path": "/workspace", "rw": False}]}}
+            return Tighten(tight) if request.tool_use_id == first[0] else None
+
+        first: list[str] = []
+
+        async def remember(request: ToolRequest) -> Tighten | None:
+            first.append(request.tool_use_id)
+            return await decide(request)
+
+        model.scripts["tight"] = [[write], [write], [say("ok")]]
+
+        ask("tight", on_tool_request=remember)
+
+        assert "Read-only file system" in model.text_of("tight", 0)
+        assert model.text_of("tight", 1).startswith("written")
+
+    WRONG: list[tuple[str, Callable[[ToolRequest], Any | Awaitable[Any]]]] = [
+        ("on_tool_request failed", raises),
+        ("which is no decision", lambda _request: True),
+        ("does not grant", lambda _request: Tighten({"net": {"enabled": True, "allowlist": ["example.com"]}})),
+        ("does not grant", lambda _request: Tighten({"backend": "unconfined"})),
+        ("does not grant", lambda _request: Tighten({"nonsense": 1})),
+    ]
+
+    @pytest.mark.parametrize(("words", "decide"), WRONG)
+    def test_whatever_else_it_does_denies(
+        self, words: str, decide: Callable[[ToolRequest], Any], records: Records
+    ) -> None:
+        """At the gate itself: the command is the same for all of them."""
+        from belljar.agents.claude_gate import Gate
+        from belljar.policy.resolve import resolve
+
+        gate = Gate(resolve(), (), decide)
+        asked = {"tool_name": RUN, "tool_input": {"code": "1"}, "session_id": "s"}
+
+        answer = anyio.run(gate.before, asked, "toolu_1", None)
+
+        told = answer["hookSpecificOutput"]
+        assert told["permissionDecision"] == "deny"
+        assert words in told["permissionDecisionReason"]
+        assert not gate.was_let_through("toolu_1")
+        assert not records("tool")[0]["allowed"]
+
+
+class TestTheGate:
+    def test_a_call_that_did_not_pass_the_hook_is_refused(self, records: Records) -> None:
+        """Even if the command skipped the hook, and asked nobody: the tool itself knows."""
+        from mcp import Client
+
+        options = sandboxed_options()
+        assert isinstance(options.mcp_servers, dict)
+        served = options.mcp_servers["sandboxed_code"]["instance"]  # type: ignore[typeddict-item]
+
+        async def main() -> None:
+            async with Client(served) as client:
+                for meta in ({}, {"claudecode/toolUseId": "toolu_1"}):
+                    answer = await client.call_tool("run", {"code": "print(1)"}, meta=meta)
+                    assert answer.is_error
+
+        anyio.run(main)
+        assert [record["allowed"] for record in records("tool")] == [False, False]
+        assert not records("started")
+
+    @pytest.mark.parametrize("given", [{}, {"tool_name": RUN}, {"tool_name": RUN, "tool_input": 3}, None])
+    def test_a_request_that_makes_no_sense_is_denied(self, given: Any) -> None:
+        from belljar.agents.claude_gate import Gate
+        from belljar.policy.resolve import resolve
+
+        answer = anyio.run(Gate(resolve(), (), None).before, given, None, None)
+
+        assert answer["hookSpecificOutput"]["permissionDecision"] == "deny"
+
+    def test_what_cant_be_recorded_is_denied(self, state_directory: str) -> None:
+        from belljar.agents.claude_gate import Gate
+        from belljar.policy.resolve import resolve
+
+        Path(state_directory, "audit").write_text("no directory")
+        asked = {"tool_name": RUN, "tool_input": {"code": "1"}, "session_id": "s"}
+
+        answer = anyio.run(Gate(resolve(), (), None).before, asked, "toolu_1", None)
+
+        assert answer["hookSpecificOutput"]["permissionDecision"] == "deny"
+
+
+WRITES = use(RUN, code="open('/data/f', 'w').write('x'); print('written')")
+WITH_DATA = {"fs": {"mounts": [{"path": "/data", "rw": True}]}}
+
+
+class TestPolicyOfAQuery:
+    def test_an_override_makes_the_difference_and_does_not_leak(self, model: Model) -> None:
+        """Seed 001, milestone 2: a query with a policy override behaves differently than one without."""
+        for name in ("before", "with", "after"):
+            model.scripts[name] = [[WRITES], [say("ok")]]
+
+        ask("before")
+        ask("with", sandbox_policy=WITH_DATA)
+        ask("after")
+
+        assert "No such file" in model.text_of("before")
+        assert model.text_of("with").startswith("written")
+        assert "No such file" in model.text_of("after")
+
+    def test_two_at_once_have_each_their_own(self, model: Model) -> None:
+        for name in ("plain", "more"):
+            model.scripts[name] = [[WRITES], [WRITES], [say("ok")]]
+
+        async def main() -> None:
+            async def one(name: str, policy: Any) -> None:
+                async for _message in query(f"script:{name} go", sandbox_policy=policy):
+                    pass
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(one, "plain", None)
+                tasks.start_soon(one, "more", WITH_DATA)
+
+        anyio.run(main)
+
+        assert all("No such file" in model.text_of("plain", index) for index in (0, 1))
+        assert all(model.text_of("more", index).startswith("written") for index in (0, 1))
+
+    def test_in_a_client_it_holds_for_one_query(self, model: Model) -> None:
+        model.scripts["talk"] = [[WRITES], [say("1")], [WRITES], [say("2")], [WRITES], [say("3")]]
+
+        async def main() -> None:
+            async with SandboxedClient() as client:
+                for policy in (None, WITH_DATA, None):
+                    await client.query("script:talk go", sandbox_policy=policy)
+                    async for _message in client.receive_response():
+                        pass
+
+        anyio.run(main)
+
+        assert [model.text_of("talk", index).startswith("written") for index in (0, 1, 2)] == [False, True, False]
+
+    def test_a_client_takes_no_query_before_the_last_is_answered(self, model: Model) -> None:
+        model.scripts["slow"] = [[say("1")]]
+
+        async def main() -> None:
+            async with SandboxedClient() as client:
+                await client.query("script:slow go")
+                with pytest.raises(UsageError, match="not read yet"):
+                    await client.query("script:slow go", sandbox_policy=WITH_DATA)
+                async for _message in client.receive_response():
+                    pass
+
+        anyio.run(main)
+
+    def test_a_policy_that_is_wrong_starts_nothing(self, model: Model) -> None:
+        with pytest.raises(PolicyError, match="unknown key"):
+            ask("never", sandbox_policy={"nett": {}})
+
+        assert not model.requests
+
+
+class TestEnds:
+    def test_a_query_that_is_left_ends_its_jar(self, model: Model, records: Records) -> None:
+        model.scripts["left"] = [[use(RUN, code="import time; time.sleep(600)")], [say("ok")]]
+
+        async def main() -> None:
+            async def follow() -> None:
+                async for _message in query("script:left go"):
+                    pass
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(follow)
+                while not records("started"):
+                    await anyio.sleep(0.02)
+                tasks.cancel_scope.cancel()
+
+        anyio.run(main)
+
+        (finished,) = records("finished")
+        assert finished["outcome"] == "killed"
+
+    def test_a_toolbox_serves_one_query_after_the_other(self, model: Model) -> None:
+        model.scripts["one"] = [[use(RUN, code="x = 1", session="s")], [say("ok")]]
+        model.scripts["two"] = [[use(RUN, code="x", session="s")], [say("ok")]]
+        with Toolbox(pool_size=1) as box:
+            ask("one", toolbox=box)
+            ask("two", toolbox=box)
+
+        assert model.text_of("two") == "1"
+
+    def test_without_the_sdk_the_error_says_what_to_install(self) -> None:
+        import subprocess
+        import sys
+
+        code = "import sys; sys.modules['claude_agent_sdk'] = None; import belljar.agents.claude"
+        told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+        assert "pip install 'belljar[claude]'" in told.stderr
+
+    def test_belljar_itself_imports_none_of_it(self) -> None:
+        import subprocess
+        import sys
+
+        code = "import sys, belljar; belljar.Pool; names = ('mcp', 'claude', 'belljar.agents')\n"
+        code += "print([name for name in sys.modules if name.startswith(names)])"
+        told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+        assert told.stdout == "[]\n"

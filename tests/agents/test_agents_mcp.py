@@ -1,0 +1,439 @@
+"""`belljar mcp`, driven by the official client, by the real Claude Code command, and by the inspector's."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tomllib
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import claude_agent_sdk
+import httpx
+import jsonschema
+import pytest
+from mcp import ClientSession, StdioServerParameters
+from mcp.client.stdio import stdio_client
+from scripted_model import PNG, Model, Records, say, use
+
+from belljar.agents.tools import TOOLS
+
+pytestmark = pytest.mark.backend("bubblewrap")
+
+BELLJAR = [sys.executable, "-m", "belljar"]
+ROOT = Path(__file__).resolve().parents[2]
+TOKEN = "a-token-of-the-tests-0123456789"
+INSPECTOR = ROOT / ".cache/inspector/node_modules/.bin/mcp-inspector"
+
+
+@asynccontextmanager
+async def stdio(*words: str, program: list[str] | None = None) -> AsyncIterator[ClientSession]:
+    """The server as a client starts it."""
+    command, *arguments = program or [*BELLJAR, "mcp", *words]
+    server = StdioServerParameters(command=command, args=arguments, env=dict(os.environ))
+    async with stdio_client(server) as (reader, writer), ClientSession(reader, writer) as session:
+        await session.initialize()
+        yield session
+
+
+def text_of(result: Any) -> str:
+    return "\n".join(block.text for block in result.content if block.type == "text")
+
+
+class TestStdio:
+    def test_the_tools_answer_with_what_their_schemas_say(self) -> None:
+        async def main() -> None:
+            async with stdio() as session:
+                listed = {tool.name: tool for tool in (await session.list_tools()).tools}
+                assert list(listed) == [tool.name for tool in TOOLS]
+                calls = [
+                    ("run", {"code": "print(6 * 7)"}),
+                    ("exec", {"command": ["false"]}),
+                    ("run", {"code": "import socket; socket.create_connection(('192.0.2.1', 9))"}),
+                    ("write_file", {"path": "a.txt", "content": "text"}),
+                    ("list_files", {}),
+                    ("read_file", {"path": "a.txt"}),
+                    ("run", {"code": "open('b', 'wb').write(bytes(9)); 1", "session": "main"}),
+                    ("read_file", {"path": "b"}),
+                    ("reset", {}),
+                ]
+                for name, given in calls:
+                    result = await session.call_tool(name, given)
+                    assert result.structured_content is not None, text_of(result)
+                    jsonschema.validate(result.structured_content, listed[name].output_schema)
+                wrong = await session.call_tool("run", {"code": 1})
+                assert wrong.is_error
+
+        anyio.run(main)
+
+    def test_files_that_a_run_made_are_resources(self) -> None:
+        async def main() -> None:
+            async with stdio() as session:
+                result = await session.call_tool("run", {"code": "open('é.txt', 'w').write('from bob@corp.test')"})
+                (link,) = [block for block in result.content if block.type == "resource_link"]
+                (listed,) = (await session.list_resources()).resources
+                assert link.uri == listed.uri
+                (read,) = (await session.read_resource(link.uri)).contents
+                assert read.text == "from <EMAIL_1>"
+                with pytest.raises(Exception, match="not kept"):
+                    await session.read_resource("belljar://artifact/x/../../etc/passwd")
+
+        anyio.run(main)
+
+    def test_a_long_run_tells_its_progress(self) -> None:
+        told: list[tuple[float, float | None, str | None]] = []
+
+        async def note(progress: float, total: float | None, message: str | None) -> None:
+            told.append((progress, total, message))
+
+        async def main() -> None:
+            async with stdio() as session:
+                code = "import time; print('on the way', flush=True); time.sleep(2.2)"
+                await session.call_tool("run", {"code": code}, progress_callback=note)
+
+        anyio.run(main)
+
+        assert len(told) >= 2
+        assert told[0][0] < told[1][0]
+        assert told[0][1] == 60.0
+        assert "printed 11 bytes" in str(told[-1][2])
+
+    def test_a_cancelled_request_kills_its_jar(self, records: Records) -> None:
+        async def main() -> None:
+            async with stdio() as session, anyio.create_task_group() as tasks:
+                tasks.start_soon(session.call_tool, "run", {"code": "import time; time.sleep(600)"})
+                while not records("started"):
+                    await anyio.sleep(0.02)
+                tasks.cancel_scope.cancel()
+                with anyio.CancelScope(shield=True):
+                    while not records("finished"):
+                        await anyio.sleep(0.02)
+
+        anyio.run(main)
+
+        assert records("finished")[0]["outcome"] == "killed"
+
+    def test_calls_at_once(self) -> None:
+        async def main() -> list[str]:
+            results: list[str] = []
+
+            async def one(session: ClientSession, number: int) -> None:
+                results.append(text_of(await session.call_tool("run", {"code": f"print({number})"})))
+
+            async with stdio() as session, anyio.create_task_group() as tasks:
+                for number in range(8):
+                    tasks.start_soon(one, session, number)
+            return results
+
+        assert sorted(anyio.run(main)) == [str(number) for number in range(8)]
+
+    def test_options_are_those_of_a_run(self, tmp_path: Path) -> None:
+        (tmp_path / "here.txt").write_text("seen")
+
+        async def main() -> None:
+            words = ["--workspace", str(tmp_path), "--stateful", "--set", "proc.timeout_ms=1s"]
+            async with stdio(*words) as session:
+                assert text_of(await session.call_tool("run", {"code": "x = open('here.txt').read()"})) == "(no output)"
+                assert text_of(await session.call_tool("run", {"code": "x"})) == "'seen'"
+                slow = await session.call_tool("run", {"code": "while True: pass"})
+                assert slow.structured_content is not None
+                assert slow.structured_content["outcome"] == "timeout"
+
+        anyio.run(main)
+
+    def test_the_log_has_each_call(self, records: Records) -> None:
+        async def main() -> None:
+            async with stdio() as session:
+                await session.call_tool("run", {"code": "1"})
+                await session.call_tool("nothing", {})
+
+        anyio.run(main)
+
+        assert [(record["client"], record["tool"], record["allowed"]) for record in records("tool")] == [
+            ("mcp", "run", True),
+            ("mcp", "nothing", False),
+        ]
+
+    def test_a_policy_that_is_wrong_is_told_without_a_traceback(self) -> None:
+        told = subprocess.run([*BELLJAR, "mcp", "--policy", "aicod"], capture_output=True, text=True, check=False)
+
+        assert told.returncode == 2 or told.returncode == 125
+        assert "did you mean 'aicode'" in told.stderr
+        assert "Traceback" not in told.stderr
+
+    def test_without_the_sdk_the_error_says_what_to_install(self) -> None:
+        code = "import sys; sys.modules['mcp'] = None; from belljar.cli.main import main; sys.exit(main(['mcp']))"
+        told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+        assert "pip install 'belljar[mcp]'" in told.stderr
+        assert "Traceback" not in told.stderr
+
+
+@contextmanager
+def http(*words: str, **variables: str) -> Iterator[dict[str, str]]:
+    """The server over HTTP: its address and token."""
+    with subprocess.Popen(
+        [*BELLJAR, "mcp", "--http", "0", "--json", *words],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **variables},
+    ) as process:
+        assert process.stdout is not None
+        text = ""
+        while not text.endswith("}\n") and (line := process.stdout.readline()):
+            text += line
+        try:
+            yield json.loads(text)
+        finally:
+            process.terminate()
+            process.wait()
+
+
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "test", "version": "1"},
+    },
+}
+
+
+class TestHttp:
+    def test_the_official_client(self) -> None:
+        import httpx2
+        from mcp.client.streamable_http import streamable_http_client
+
+        async def main(served: dict[str, str]) -> None:
+            headers = {"authorization": f"Bearer {served['token']}"}
+            async with (
+                httpx2.AsyncClient(headers=headers) as client,
+                streamable_http_client(served["url"], http_client=client) as streams,
+                ClientSession(streams[0], streams[1]) as session,
+            ):
+                await session.initialize()
+                result = await session.call_tool("run", {"code": "print(6 * 7)"})
+                assert text_of(result) == "42"
+
+        with http() as served:
+            anyio.run(main, served)
+
+    def test_who_is_let_in(self) -> None:
+        plain = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
+        with http(BELLJAR_MCP_TOKEN=TOKEN) as served:
+            assert served["token"] == ""  # it was given, and is not said again
+            port = httpx.URL(served["url"]).port
+            good = {**plain, "authorization": f"Bearer {TOKEN}"}
+            cases = [
+                (200, good),
+                (200, {**good, "origin": f"http://127.0.0.1:{port}"}),
+                (200, {**good, "host": f"localhost:{port}"}),
+                (401, plain),
+                (401, {**plain, "authorization": "Bearer wrong"}),
+                (401, {**plain, "authorization": f"bearer {TOKEN}x"}),
+                (401, {**plain, "authorization": f"Basic {TOKEN}"}),
+                (421, {**good, "host": "evil.example.com"}),
+                (421, {**good, "host": f"evil.example.com:{port}"}),
+                (421, {**good, "host": f"127.0.0.1:{port + 1}"}),
+                (403, {**good, "origin": "https://evil.example.com"}),
+                (403, {**good, "origin": "null"}),
+            ]
+            for status, headers in cases:
+                found = httpx.post(served["url"], json=INITIALIZE, headers=headers, trust_env=False)
+                assert found.status_code == status, headers
+            assert httpx.get(served["url"], headers=plain, trust_env=False).status_code == 401
+
+    def test_sessions_of_one_connection_are_not_anothers(self) -> None:
+        def speak(served: dict[str, str], code: str) -> str:
+            headers = {
+                "accept": "application/json, text/event-stream",
+                "authorization": f"Bearer {served['token']}",
+            }
+            with httpx.Client(headers=headers, trust_env=False, timeout=60) as client:
+                begun = client.post(served["url"], json=INITIALIZE)
+                client.headers["mcp-session-id"] = begun.headers["mcp-session-id"]
+                client.post(served["url"], json={"jsonrpc": "2.0", "method": "notifications/initialized"})
+                call = {"name": "run", "arguments": {"code": code, "session": "s"}}
+                asked = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call}
+                return client.post(served["url"], json=asked).text
+
+        with http() as served:
+            assert "NameError" not in speak(served, "x = 1")
+            assert "NameError" in speak(served, "x")
+
+    WRONG = [
+        (["--http", "http"], "wanted a port"),
+        (["--http", "99999"], "wanted a port"),
+        (["--http", "0", "--token-file", "/does/not/exist"], "can't be read"),
+        (["--token-file", "x"], "--token-file is for --http"),
+        (["surplus"], "a word too many"),
+    ]
+
+    @pytest.mark.parametrize(("words", "message"), WRONG, ids=[message for _words, message in WRONG])
+    def test_what_makes_no_sense(self, words: list[str], message: str) -> None:
+        told = subprocess.run([*BELLJAR, "mcp", *words], capture_output=True, text=True, check=False)
+
+        assert message in told.stderr
+        assert "Traceback" not in told.stderr
+
+    def test_a_short_token_is_refused(self) -> None:
+        told = subprocess.run(
+            [*BELLJAR, "mcp", "--http", "0"],
+            env={**os.environ, "BELLJAR_MCP_TOKEN": "short"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+        assert "shorter than 16 characters" in told.stderr
+
+
+class TestConfig:
+    @pytest.mark.parametrize("client", ["claude-code", "claude-desktop", "cursor", "vscode", "codex"])
+    def test_what_is_pasted_starts_the_server(self, client: str) -> None:
+        told = subprocess.run(
+            [*BELLJAR, "mcp", "config", "--client", client, "--policy", "strict", "--json"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        text = json.loads(told.stdout)["text"]
+        parsed = tomllib.loads(text) if client == "codex" else json.loads(text)
+        ((_key, servers),) = parsed.items()
+        server = servers["belljar"]
+        assert server["args"] == ["mcp", "--policy", "strict"]
+        assert os.path.basename(server["command"]) == "belljar"
+
+    def test_an_unknown_client_is_told_which_there_are(self) -> None:
+        told = subprocess.run(
+            [*BELLJAR, "mcp", "config", "--client", "emacs"], capture_output=True, text=True, check=False
+        )
+
+        assert told.returncode == 2
+        assert "claude-desktop" in told.stderr
+
+
+SERVER = """
+import json, socket, sys
+for line in sys.stdin:
+    message = json.loads(line)
+    if "id" not in message:
+        continue
+    result = {}
+    if message["method"] == "initialize":
+        result = {"protocolVersion": message["params"]["protocolVersion"], "capabilities": {"tools": {}},
+                  "serverInfo": {"name": "someone", "version": "1"}}
+    elif message["method"] == "tools/list":
+        result = {"tools": [{"name": "look", "inputSchema": {"type": "object"}}]}
+    elif message["method"] == "tools/call":
+        try:
+            found = open(SECRET).read()
+        except OSError:
+            found = "no file"
+        try:
+            socket.create_connection(("127.0.0.1", PORT), 5).close()
+            found += ", a network"
+        except OSError:
+            found += ", no network"
+        result = {"content": [{"type": "text", "text": found}]}
+    print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)
+"""
+
+
+class TestWrap:
+    @pytest.mark.parametrize("wrapped", [True, False])
+    def test_someone_elses_server_answers_and_sees_nothing_of_the_host(self, tmp_path: Path, wrapped: bool) -> None:
+        """Not wrapped, it sees both: else what it did not see would say nothing."""
+        work = tmp_path / "work"
+        work.mkdir()
+        (tmp_path / "secret").write_text("a file of the host's")
+        wrapper = [*BELLJAR, "mcp", "wrap", "--workspace", str(work), "--", "python3", "server.py"]
+
+        async def main() -> str:
+            async with stdio(program=wrapper if wrapped else [sys.executable, str(work / "server.py")]) as session:
+                assert [tool.name for tool in (await session.list_tools()).tools] == ["look"]
+                return text_of(await session.call_tool("look", {}))
+
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = str(listener.getsockname()[1])
+            secret = repr(str(tmp_path / "secret"))
+            (work / "server.py").write_text(SERVER.replace("SECRET", secret).replace("PORT", port))
+            found = anyio.run(main)
+
+        assert found == ("no file, no network" if wrapped else "a file of the host's, a network")
+
+    def test_its_end_and_its_exit_code_are_passed_on(self) -> None:
+        told = subprocess.run(
+            [*BELLJAR, "mcp", "wrap", "--", "sh", "-c", "cat; exit 3"], input=b"{}\n", capture_output=True, check=False
+        )
+
+        assert told.stdout == b"{}\n"
+        assert told.returncode == 3
+
+    def test_without_a_command_it_says_how(self) -> None:
+        told = subprocess.run([*BELLJAR, "mcp", "wrap"], capture_output=True, text=True, check=False)
+
+        assert told.returncode == 2
+        assert "belljar mcp wrap -- " in told.stderr
+
+
+class TestOtherClients:
+    def test_the_real_claude_code(self, model: Model, tmp_path: Path, records: Records) -> None:
+        """The command with `belljar mcp` in its configuration, as a user has it."""
+        claude = Path(claude_agent_sdk.__file__).parent / "_bundled/claude"
+        command, *words = BELLJAR
+        servers = {"belljar": {"type": "stdio", "command": command, "args": [*words, "mcp"], "env": dict(os.environ)}}
+        (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
+        name = "mcp__belljar__run"
+        model.scripts["cli"] = [[use(name, code="print(6 * 7)")], [use(name, code=PNG)], [say("It is 42.")]]
+
+        told = subprocess.run(
+            [
+                str(claude),
+                "-p",
+                "script:cli please",
+                "--mcp-config",
+                str(tmp_path / "mcp.json"),
+                "--strict-mcp-config",
+                "--tools",
+                "",
+                "--allowedTools",
+                name,
+                "--setting-sources=",
+            ],
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            cwd=tmp_path,
+            check=False,
+        )
+
+        assert told.stdout.strip() == "It is 42.", told.stderr
+        assert model.text_of("cli", 0) == "42"
+        assert "image" in [block["type"] for block in model.results["cli"][1]["content"]]
+        assert all(record["tool_use"].startswith("toolu_") for record in records("tool"))
+
+    @pytest.mark.skipif(not INSPECTOR.exists(), reason="the inspector is not installed: make inspector")
+    def test_the_inspectors_command_line(self) -> None:
+        node = shutil.which("node")
+        assert node is not None
+
+        def inspect(*words: str) -> Any:
+            done = subprocess.run(
+                [str(INSPECTOR), "--cli", *BELLJAR, "mcp", *words], capture_output=True, text=True, check=True
+            )
+            return json.loads(done.stdout)
+
+        listed = inspect("--method", "tools/list")
+        assert {tool["name"] for tool in listed["tools"]} == {tool.name for tool in TOOLS}
+        called = inspect("--method", "tools/call", "--tool-name", "run", "--tool-arg", "code=print(6*7)")
+        assert called["structuredContent"]["stdout"] == "42\n"

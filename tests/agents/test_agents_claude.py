@@ -51,31 +51,17 @@ class TestHappyPath:
         assert asked["tool_use"].startswith("toolu_")
         assert (ended["run"], ended["tool_use"]) == (run["run"], asked["tool_use"])
 
-    def test_only_our_tools_are_there(self, model: Model) -> None:
-        model.scripts["tools"] = [[say("ok")]]
+    def test_what_the_model_gets(self, model: Model) -> None:
+        """Our tools and no others, a figure as an image, and of 300,000 characters a part."""
+        model.scripts["gets"] = [[use(RUN, code=PNG)], [use(RUN, code="print('y' * 300_000)")], [say("ok")]]
 
-        ask("tools")
+        ask("gets")
 
-        assert [name for name in model.tools["tools"] if not name.startswith("mcp__sandboxed_code__")] in (
-            [],
-            ["DeferredToolPlaceholder"],
-        )
-
-    def test_a_figure_is_an_image_for_the_model(self, model: Model) -> None:
-        model.scripts["image"] = [[use(RUN, code=PNG)], [say("ok")]]
-
-        ask("image")
-
-        kinds = [block["type"] for block in model.results["image"][0]["content"]]
-        assert "image" in kinds
-
-    def test_300000_characters_come_as_a_part(self, model: Model) -> None:
-        model.scripts["long"] = [[use(RUN, code="print('y' * 300_000)")], [say("ok")]]
-
-        ask("long")
-
-        assert 10_000 < len(model.text_of("long")) < 20_000
-        assert "of 300,001 characters left out" in model.text_of("long")
+        others = [name for name in model.tools["gets"] if not name.startswith("mcp__sandboxed_code__")]
+        assert others in ([], ["DeferredToolPlaceholder"])
+        assert "image" in [block["type"] for block in model.results["gets"][0]["content"]]
+        assert 10_000 < len(model.text_of("gets")) < 20_000
+        assert "of 300,001 characters left out" in model.text_of("gets")
 
     def test_variables_stay_in_a_query_that_is_stateful(self, model: Model) -> None:
         model.scripts["state"] = [[use(RUN, code="x = 20")], [use(RUN, code="x + 1")], [say("ok")]]

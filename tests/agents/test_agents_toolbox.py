@@ -34,70 +34,59 @@ class Tools:
 
 @pytest.fixture
 def tools() -> Iterator[Tools]:
+    """Without a pool, which takes longer to make than one jar."""
+    with Toolbox(pool_size=0) as box:
+        yield Tools(box)
+
+
+@pytest.fixture
+def pooled() -> Iterator[Tools]:
     with Toolbox(pool_size=1) as box:
         yield Tools(box)
 
 
 class TestFreshJars:
-    def test_code_runs_and_its_output_comes_back(self, tools: Tools) -> None:
-        answer = tools("run", code="print('hello, world')")
+    @pytest.mark.parametrize("kind", ["tools", "pooled"])
+    def test_code_runs_on_what_it_is_given_and_shares_nothing(self, request: pytest.FixtureRequest, kind: str) -> None:
+        tools: Tools = request.getfixturevalue(kind)
+        code = "import os; os.mkdir('out'); open('out/b.txt', 'w').write(open('in/a.txt').read() * 2); print('hello')"
+        answer = tools("run", code=code, files={"in/a.txt": "ab"})
 
-        assert answer.text == "hello, world"
         assert not answer.is_error
+        assert answer.text.startswith("hello\n")
         assert answer.structured is not None
         assert answer.structured["exit_code"] == 0
-
-    @pytest.mark.parametrize(
-        ("language", "code"),
-        [("python", "print(6 * 7)"), ("javascript", "console.log(6 * 7)"), ("bash", "echo $((6 * 7))")],
-    )
-    def test_in_every_language(self, tools: Tools, language: str, code: str) -> None:
-        assert tools("run", code=code, language=language).text == "42"
-
-    def test_two_calls_share_nothing(self, tools: Tools) -> None:
-        tools("run", code="open('left', 'w').write('x')")
-
-        assert "[]" in tools("run", code="import os; print(os.listdir())").text
-
-    def test_files_are_there_and_made_ones_come_back_by_handle(self, tools: Tools) -> None:
-        code = "open('out/b.txt', 'w').write(open('in/a.txt').read() * 2)"
-        answer = tools("run", code=f"import os; os.mkdir('out'); {code}", files={"in/a.txt": "ab"})
-
-        assert answer.structured is not None
         (file,) = answer.structured["files"]
         assert (file["path"], file["size"]) == ("out/b.txt", 4)
         assert tools("read_file", path=file["handle"]).text == "abab"
+        assert tools("run", code="import os; print(os.listdir())").text == "[]"
+        image = tools("run", code=PNG)
+        assert [(kind, data[:4]) for kind, data in image.images] == [("image/png", b"\x89PNG")]
+        command = tools("exec", command=["sh", "-c", "cat; echo $0 done >&2; exit 3"], stdin="in")
+        assert command.text == "in\nstderr:\nsh done\n[exit code 3]"
+        assert command.is_error
 
-    def test_an_image_is_shown_as_one(self, tools: Tools) -> None:
-        answer = tools("run", code=PNG)
+    @pytest.mark.parametrize(("language", "code"), [("javascript", "console.log(6 * 7)"), ("bash", "echo $((6 * 7))")])
+    def test_in_other_languages(self, tools: Tools, language: str, code: str) -> None:
+        assert tools("run", code=code, language=language).text == "42"
 
-        ((kind, data),) = answer.images
-        assert kind == "image/png"
-        assert data.startswith(b"\x89PNG")
-
-    def test_what_only_claims_to_be_an_image_is_not(self, tools: Tools) -> None:
-        assert tools("run", code="open('dot.png', 'w').write('<script>')").images == ()
-
-    def test_a_name_of_any_bytes_breaks_nothing(self, tools: Tools) -> None:
-        answer = tools("run", code=r"open(b'a\xff\n\x1b[31mb', 'w').write('x')")
-
-        assert answer.structured is not None
-        (file,) = answer.structured["files"]
-        assert file["path"].isprintable()
-        file["path"].encode()
-        assert tools("read_file", path=file["handle"]).text == "x"
-
-    def test_a_link_out_of_the_jar_is_not_followed(self, tools: Tools) -> None:
-        answer = tools("run", code="import os; os.symlink('/etc/passwd', 'innocent.txt')")
+    def test_names_and_content_are_the_codes_own(self, tools: Tools) -> None:
+        """A name of any bytes, a link to the host, and what only claims to be an image."""
+        code = r"""
+import os
+open(b"a\xff\n\x1b[31mb", "w").write("x")
+os.symlink("/etc/passwd", "innocent.txt")
+open("dot.png", "w").write("<script>")
+"""
+        answer = tools("run", code=code)
 
         assert answer.structured is not None
-        assert answer.structured["files"] == []
-
-    def test_a_command(self, tools: Tools) -> None:
-        answer = tools("exec", command=["sh", "-c", "cat; echo $0 done >&2; exit 3"], stdin="in")
-
-        assert answer.text == "in\nstderr:\nsh done\n[exit code 3]"
-        assert answer.is_error
+        odd, image = answer.structured["files"]
+        assert odd["path"].isprintable()
+        odd["path"].encode()
+        assert tools("read_file", path=odd["handle"]).text == "x"
+        assert image["path"] == "dot.png"
+        assert answer.images == ()
 
 
 class TestBounds:

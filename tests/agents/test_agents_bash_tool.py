@@ -1,0 +1,98 @@
+"""The Bash tool's interface over a jar, and the way out of it that a policy has to open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted_model import Records
+
+from belljar.agents.bash_tool import BashTool
+
+pytestmark = pytest.mark.backend("bubblewrap")
+
+OPEN = {"agents": {"unsandboxed": True}}
+
+
+@pytest.fixture
+def bash() -> Iterator[BashTool]:
+    with BashTool(session_id="conversation") as tool:
+        yield tool
+
+
+def test_commands_share_their_files_and_see_nothing_of_the_host(bash: BashTool, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("of the host's")
+
+    assert bash("echo hi > f; echo done").text.startswith("done")
+    assert bash("cat f").text == "hi"
+    assert "No such file" in bash(f"cat {tmp_path}/secret").text
+
+
+def test_the_time_is_in_milliseconds(bash: BashTool) -> None:
+    assert bash("sleep 60", timeout=300).outcome == "timeout"
+
+
+def test_a_models_own_input_is_answered(bash: BashTool, records: Records) -> None:
+    answer = bash.answer({"command": "echo $((6 * 7))", "description": "counts"}, tool_use_id="toolu_7")
+
+    assert answer.text == "42"
+    (asked,) = records("tool")
+    assert (asked["tool"], asked["session"], asked["tool_use"]) == ("Bash", "conversation", "toolu_7")
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({}, "command"),
+    ({"command": ["ls"]}, "command"),
+    ({"command": "ls", "timeout": "5"}, "milliseconds"),
+    ({"command": "ls", "timeout": 0}, "milliseconds"),
+    ({"command": "ls", "run_in_background": True}, "does not take"),
+    ({"command": "ls", "dangerously_disable_sandbox": "yes"}, "not true or false"),
+]
+
+
+@pytest.mark.parametrize(("given", "words"), WRONG, ids=str)
+def test_what_makes_no_sense_does_not_run(bash: BashTool, given: dict[str, Any], words: str, records: Records) -> None:
+    answer = bash.answer(given)
+
+    assert answer.is_error
+    assert words in answer.text
+    assert not records("started")
+
+
+@pytest.mark.parametrize("spelling", ["dangerously_disable_sandbox", "dangerouslyDisableSandbox"])
+def test_nothing_leaves_the_jar_unless_the_policy_says_so(
+    bash: BashTool, tmp_path: Path, records: Records, spelling: str
+) -> None:
+    answer = bash.answer({"command": f"touch {tmp_path}/mark", spelling: True, "reason": "I want to"})
+
+    assert answer.is_error
+    assert "agents.unsandboxed: false" in answer.text
+    assert not (tmp_path / "mark").exists()
+    (asked,) = records("tool")
+    assert not asked["allowed"]
+    assert asked["unsandboxed"] == "I want to"
+
+
+@pytest.mark.parametrize("reason", ["", "  "])
+def test_nor_without_a_reason(tmp_path: Path, reason: str) -> None:
+    with BashTool(OPEN) as bash:
+        answer = bash(f"touch {tmp_path}/mark", dangerously_disable_sandbox=True, reason=reason)
+
+    assert "without a reason" in answer.text
+    assert not (tmp_path / "mark").exists()
+
+
+def test_with_both_it_runs_outside_and_the_reason_is_recorded(tmp_path: Path, records: Records) -> None:
+    with BashTool(OPEN) as bash:
+        inside = bash(f"touch {tmp_path}/mark")
+        assert inside.is_error
+        answer = bash(f"touch {tmp_path}/mark", dangerously_disable_sandbox=True, reason="the test wants a file")
+
+    assert not answer.is_error, answer.text
+    assert (tmp_path / "mark").exists()
+    asked = records("tool")[-1]
+    assert asked["allowed"]
+    assert asked["unsandboxed"] == "the test wants a file"
+    assert records("created")[-1]["backend"] == "unconfined"

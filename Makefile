@@ -26,13 +26,15 @@ FUZZ_SECONDS ?= 10
 SOAK_RUNS    ?= 10000
 # Where `make bench-egress` has mitmproxy, whose dependencies are its own affair.
 MITMPROXY    := .cache/mitmproxy
+# Where the tests of `belljar mcp` look for the MCP inspector.
+INSPECTOR    := .cache/inspector
 # Which tests `make test-vm` runs in the virtual machine.
 VM_TESTS     ?= tests/conformance
 
 .DEFAULT_GOAL := help
 MAKEFLAGS     += --no-print-directory
 export BELLJAR_TEST_ENGINES BELLJAR_CONTAINER_TESTS
-.PHONY: help demo test test-passes test-here test-user test-containers engines engines-stop test-vm check lint format types layers generated generate bench bench-peers bench-containers bench-egress bench-redaction fuzz soak install dev clean
+.PHONY: help demo test test-passes test-here test-user test-containers engines engines-stop test-vm check lint format types layers generated generate inspector bench bench-agents bench-peers bench-containers bench-egress bench-redaction fuzz soak install dev clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -127,6 +129,16 @@ bench-containers: dev ## measure what containers cost; BENCH_ARGS=--record write
 bench-egress: dev $(MITMPROXY)/.installed ## measure the proxy beside squid and mitmproxy; BENCH_ARGS=--record writes benchmarks/egress.md and .svg
 	@scripts/install-prerequisites.sh bench "$(PYTHON)"
 	@$(BIN)/python benchmarks/egress.py $(BENCH_ARGS)
+
+bench-agents: dev ## measure what a tool call costs besides its run; BENCH_ARGS=--record writes benchmarks/agents.md
+	@$(BIN)/python benchmarks/agents.py $(BENCH_ARGS)
+
+inspector: $(INSPECTOR)/.installed ## install the MCP inspector from npm, for its test
+	@:
+
+$(INSPECTOR)/.installed:
+	@npm install --silent --no-audit --no-fund --ignore-scripts --prefix $(INSPECTOR) @modelcontextprotocol/inspector@0
+	@touch $@
 
 bench-redaction: dev ## measure redaction; BENCH_ARGS=--record writes benchmarks/redaction.md
 	@$(BIN)/python benchmarks/redaction.py $(BENCH_ARGS)

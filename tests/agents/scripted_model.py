@@ -41,6 +41,8 @@ class Model:
 
     def __init__(self) -> None:
         self.scripts: dict[str, list[Turn]] = {}
+        self.any_script: list[Turn] | None = None
+        """For a conversation with tools that names none: it is called `any`."""
         self.tools: dict[str, list[str]] = {}
         self.results: dict[str, list[Block]] = {}
         self.requests: list[dict[str, Any]] = []
@@ -75,9 +77,10 @@ class Model:
             self.requests.append(request)
             messages = request.get("messages", [])
             found = re.search(r"script:(\w+)", json.dumps(messages[:1]))
-            if found is None or found[1] not in self.scripts or not request.get("stream"):
+            name = found[1] if found else "any"
+            scripts = {**self.scripts, **({"any": self.any_script} if self.any_script and request.get("tools") else {})}
+            if name not in scripts or not request.get("stream"):
                 return [say("ok")]
-            name = found[1]
             self.tools[name] = [tool.get("name", "") for tool in request.get("tools", [])]
             self.results[name] = [
                 block
@@ -86,7 +89,7 @@ class Model:
                 for block in message["content"]
                 if block["type"] == "tool_result"
             ]
-            turns = self.scripts[name]
+            turns = scripts[name]
             index = sum(message["role"] == "assistant" for message in messages)
             return turns[index] if index < len(turns) else [say("done")]
 

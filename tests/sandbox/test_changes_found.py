@@ -235,6 +235,7 @@ ACTED_UPON = [
     ("workflows/ci.yml", False, False),
     (".gitlab-ci.yml", False, True),
     ("Jenkinsfile", False, True),
+    ("src/__pycache__/main.cpython-311.pyc", False, True),
 ]
 
 

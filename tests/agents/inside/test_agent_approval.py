@@ -1,0 +1,160 @@
+"""What comes back from an agent, and by whose word. The agents here are shell scripts: no model is asked."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from agent_runs import BELLJAR, Home, git
+
+pytestmark = [pytest.mark.host, pytest.mark.backend("bubblewrap")]
+
+_CHANGES = """
+    echo 'def add(a, b): return a + b' > sums.py; mkdir -p docs/empty; echo text > docs/new.md
+    echo '#!/bin/sh' > .git/hooks/pre-push; mkdir -p .github/workflows; echo 'on: push' > .github/workflows/ci.yml
+"""
+
+
+def test_protected_files_need_a_word_of_their_own(home: Home) -> None:
+    """`--apply all` brings back the rest, and no directory of theirs; with the other word they come, too."""
+    ran = home.agent(_CHANGES, "--apply", "all")
+    assert ran.code == 0, ran.err
+    assert "belljar: not applied: .git/hooks/pre-push: the host's git would act on it\n" in ran.err
+    assert (home.project / "docs/new.md").read_text() == "text\n"
+    assert (home.project / "docs/empty").is_dir()
+    assert not (home.project / ".github").exists()
+    assert not (home.project / ".git/hooks/pre-push").exists()
+    ran = home.agent(_CHANGES, "--apply", "all", "--apply-protected")
+    assert "not applied" not in ran.err
+    assert "the diff" not in ran.err, "nothing is left to read"
+    assert (home.project / ".github/workflows/ci.yml").read_text() == "on: push\n"
+    assert (home.project / ".git/hooks/pre-push").read_text() == "#!/bin/sh\n"
+
+
+def test_live_changes_the_project_itself(home: Home) -> None:
+    """Which includes what tools act on, so it has to be said."""
+    ran = home.agent("echo now > sums.py", "--live")
+    assert ran.code == 2
+    assert "--live --apply-protected" in ran.err
+    ran = home.agent("echo now > sums.py", "--live", "--apply-protected")
+    assert ran.code == 0, ran.err
+    assert (home.project / "sums.py").read_text() == "now\n"
+
+
+def test_home_is_empty_and_there_is_no_network(home: Home) -> None:
+    """An agent that nobody wrote a profile for."""
+    ran = home.agent("ls -A ~; cat ~/.gitconfig; cat .env; curl -sS -m 3 https://example.org", "--json")
+    result = ran.json
+    assert result["stdout"].splitlines()[0] == ".gitconfig"
+    assert "ada@example.com" in result["stdout"]
+    assert "of-the-project" not in result["stdout"]
+    assert result["reached"] == []
+    assert result["exit_code"] != 0
+    assert ran.code == result["exit_code"]
+
+
+def test_a_commit_in_a_worktree_comes_back(home: Home, tmp_path: Path) -> None:
+    """Its repository lies elsewhere: its branch moves, its settings and hooks do not change."""
+    tree = tmp_path / "elsewhere/fix"
+    git(home.project, "worktree", "add", "-q", "-b", "fix", str(tree))
+    link = (tree / ".git").read_text()
+    script = """
+        echo fixed > sums.py && git commit -qam fixed && git log --format=%s && git branch --show-current
+        hooks=$(git rev-parse --git-common-dir)/hooks; echo evil > $hooks/pre-commit; git config core.pager evil
+    """
+    ran = home.agent(script, "--apply", "all", cwd=tree)
+    assert ran.code == 0, ran.err
+    assert ran.out.split() == ["fixed", "first", "fix"]
+    assert (tree / ".git").read_text() == link
+    assert git(tree, "log", "--format=%s", "fix").split() == ["fixed", "first"]
+    assert git(tree, "status", "--short") == ""
+    assert git(home.project, "log", "--format=%s", "main").split() == ["first"]
+    assert not (home.project / ".git/hooks/pre-commit").exists()
+    assert "evil" not in (home.project / ".git/config").read_text()
+    assert "belljar: not applied: .git/hooks/pre-commit: the host's git would act on it\n" in ran.err
+
+
+def test_a_repository_is_believed_only_if_it_says_the_same(home: Home, tmp_path: Path) -> None:
+    """A `.git` that came with someone's files must not open another repository of the user's."""
+    stranger = tmp_path / "stranger"
+    stranger.mkdir()
+    (stranger / ".git").write_text(f"gitdir: {home.project}/.git\n")
+    ran = home.agent("ls -A /repository.git; git log", cwd=stranger)
+    assert ran.code != 0
+    assert "first" not in ran.out
+
+
+def test_home_itself_is_no_project(home: Home) -> None:
+    """An agent that starts there would see everything."""
+    ran = home.agent("true", cwd=home.directory)
+    assert ran.code == 2
+    assert "is no project" in ran.err
+
+
+def test_ctrl_c_ends_the_agent_and_keeps_its_diff(home: Home) -> None:
+    """The project is as it was; what was done can be read."""
+    words = ["agent", "--", "sh", "-c", "echo half > half.txt; echo ready; exec sleep 600"]
+    before = home.files()
+    with subprocess.Popen(
+        [*BELLJAR, *words],
+        cwd=home.project,
+        env=home.environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        os.kill(process.pid, signal.SIGINT)
+        _out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert home.files() == before
+    kept = Path(err.decode().partition("the diff is in ")[2].strip())
+    assert "+half\n" in kept.read_text()
+    assert kept.stat().st_mode & 0o077 == 0
+
+
+MISTAKES = [
+    # words, what is said
+    (("agent",), "which agent?"),
+    (("agent", "--apply", "some", "--", "true"), "wanted one of ask, all, none"),
+    (("agent", "--apply-protected", "--", "true"), "--apply-protected needs --apply all"),
+    (("agent", "--profile", "cloude", "--", "true"), "there is no profile 'cloude'"),
+    (("agent", "--", "no-such-agent"), "no-such-agent is not installed on this host"),
+    (("claude", "-p", "x"), "no key for claude"),
+]
+
+
+@pytest.mark.parametrize(("words", "said"), MISTAKES, ids=[said for _, said in MISTAKES])
+def test_mistakes_are_told_before_anything_starts(home: Home, words: tuple[str, ...], said: str) -> None:
+    """With what to type instead."""
+    ran = home.belljar(*words)
+    assert ran.code in (2, 125)
+    assert said in ran.err
+    assert "hint:" in ran.err or said.startswith("no-such")
+    assert "Traceback" not in ran.err
+
+
+def test_agents_of_python_and_node_run(home: Home, tmp_path: Path) -> None:
+    """One in a virtual environment, called by a link to it; one in a package of npm's."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    aider = tmp_path / "venv/bin/my-aider"
+    aider.write_text(f"#!{tmp_path}/venv/bin/python\nimport sys\nprint(sys.prefix, *sys.argv[1:])\n")
+    aider.chmod(0o755)
+    package = home.directory / "lib/node_modules/my-gemini"
+    package.mkdir(parents=True)
+    (package / "data.json").write_text('{"said": "from beside it"}')
+    (package / "index.js").write_text(
+        "#!/usr/bin/env node\nconsole.log(require('./data.json').said, process.argv[2])\n"
+    )
+    (package / "index.js").chmod(0o755)
+    (tmp_path / "my-aider").symlink_to(aider)
+    (tmp_path / "my-gemini").symlink_to(package / "index.js")
+    ran = home.belljar("agent", "--", str(tmp_path / "my-aider"), "--yes")
+    assert (ran.code, ran.out) == (0, f"{tmp_path}/venv --yes\n"), ran.err
+    ran = home.belljar("agent", "--", str(tmp_path / "my-gemini"), "--yolo")
+    assert (ran.code, ran.out) == (0, "from beside it --yolo\n"), ran.err

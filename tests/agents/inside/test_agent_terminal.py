@@ -1,0 +1,187 @@
+"""An agent at a real terminal (a pty): it has one of its own, and a person approves what it did."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import struct
+import subprocess
+import termios
+import time
+
+import pytest
+from agent_runs import BELLJAR, SECRET, Home
+from model_endpoint import ModelEndpoint, say, use
+
+from belljar.cli.screen_filter import RESTORED, ScreenFilter
+
+_PATIENCE = 60.0
+
+
+class Terminal:
+    """belljar with a terminal of 30 rows and 100 columns."""
+
+    def __init__(self, home: Home, *words: str, **variables: str) -> None:
+        self.ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+        self.seen = b""
+        self.process = subprocess.Popen(
+            [*BELLJAR, *words],
+            cwd=home.project,
+            env=home.environment(TERM="xterm-256color", **variables),
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+        os.close(theirs)
+
+    def until(self, wanted: bytes) -> None:
+        """Read until it is there; what is before it is done with."""
+        deadline = time.monotonic() + _PATIENCE
+        while wanted not in self.seen:
+            assert self._more(deadline - time.monotonic()), self.seen
+        self.seen = self.seen.partition(wanted)[2]
+
+    def type(self, text: bytes) -> None:
+        os.write(self.ours, text)
+
+    def resize(self, rows: int, columns: int) -> None:
+        fcntl.ioctl(self.ours, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def end(self) -> int:
+        while self._more(_PATIENCE):
+            pass
+        code = self.process.wait(_PATIENCE)
+        os.close(self.ours)
+        return code
+
+    def _more(self, seconds: float) -> bool:
+        ready, _, _ = select.select([self.ours], [], [], max(0, seconds))
+        if not ready:
+            return False
+        try:
+            data = os.read(self.ours, 1 << 16)
+        except OSError:  # EIO: nobody holds the other side any more
+            return False
+        self.seen += data
+        return bool(data)
+
+
+_TALK = r"""
+    tty; stty size; trap 'stty size; echo resized' WINCH; echo a >> sums.py; echo b > other.txt
+    printf '\033]52;c;cGFzdGVk\007\033[31mred\033[0m\033]0;title\007\n'
+    while ! read line; do :; done; echo "said $line"
+    stty raw -echo; printf 'key '; dd bs=1 count=1 2>/dev/null | od -An -tx1; exit 7
+"""
+
+
+@pytest.mark.host
+@pytest.mark.backend("bubblewrap")
+def test_it_has_a_terminal_of_its_own(home: Home) -> None:
+    """With the size of ours, from which it is told; keys are its, Ctrl-C too; it draws, and writes no clipboard."""
+    terminal = Terminal(home, "agent", "--", "sh", "-c", _TALK)
+    terminal.until(b"/dev/pts/0\r\n30 100\r\n")
+    terminal.until(b"\x1b[31mred\x1b[0m\r\n")
+    terminal.resize(31, 101)
+    terminal.until(b"31 101\r\nresized")
+    terminal.type(b"hello\r")
+    terminal.until(b"said hello\r\n")
+    terminal.until(b"key ")
+    terminal.type(b"\x03")
+    terminal.until(b"03")
+    terminal.until(RESTORED)
+    terminal.until(b"apply the changes?")
+    terminal.type(b"f\n")
+    terminal.until(b"added other.txt: apply? [y/N]")
+    terminal.type(b"n\n")
+    terminal.until(b"modified sums.py: apply? [y/N]")
+    terminal.type(b"y\n")
+    terminal.until(b"applied: sums.py")
+    assert terminal.end() == 7
+    assert (home.project / "sums.py").read_text().endswith("a\n")
+    assert not (home.project / "other.txt").exists()
+
+
+@pytest.mark.host
+@pytest.mark.backend("bubblewrap")
+def test_protected_files_are_asked_for_one_by_one(home: Home) -> None:
+    """Also after `all`; who closes the terminal's input has said no."""
+    script = "echo x > plain.txt; echo x > CLAUDE.md; echo y > .mcp.json"
+    terminal = Terminal(home, "agent", "--", "sh", "-c", script)
+    terminal.until(b"apply the changes?")
+    terminal.type(b"d\n")
+    terminal.until(b"+++ b/plain.txt")
+    terminal.until(b"apply the changes?")
+    terminal.type(b"a\n")
+    terminal.until(b"added .mcp.json (an agent on the host would act on it): apply? [y/N]")
+    terminal.type(b"y\n")
+    terminal.until(b"added CLAUDE.md (an agent on the host would act on it): apply? [y/N]")
+    terminal.type(b"\x04")
+    assert terminal.end() == 0
+    assert b"not applied: CLAUDE.md" in terminal.seen
+    names = {path.name for path in home.project.iterdir()}
+    assert names == {".git", ".env", "sums.py", "plain.txt", ".mcp.json"}
+
+
+@pytest.mark.host
+@pytest.mark.backend("bubblewrap")
+@pytest.mark.usefixtures("claude")
+def test_a_conversation_with_claude(home: Home) -> None:
+    """It asks nothing at its start, works, and ends as it does anywhere."""
+    turns = [use("Write", file_path="/workspace/hello.txt", content="hello\n"), say("ALL-IS-WRITTEN")]
+    with ModelEndpoint(turns) as model:
+        terminal = Terminal(home, "claude", ANTHROPIC_API_KEY=SECRET, ANTHROPIC_BASE_URL=model.url)
+        terminal.until(b"bypass permissions")
+        terminal.type(b"write")
+        terminal.until(b"write")
+        terminal.type(b"\r")
+        terminal.until(b"ALL-IS-WRITTEN")
+        terminal.type(b"/exit")
+        terminal.until(b"exit")
+        terminal.type(b"\r")
+        terminal.until(b"denied     nothing")
+        terminal.until(b"apply the changes?")
+        terminal.type(b"a\n")
+        terminal.until(b"applied: hello.txt")
+        assert terminal.end() == 0
+    assert (home.project / "hello.txt").read_text() == "hello\n"
+
+
+SHOWN = [
+    # what comes, what passes
+    (b"plain \xc3\xa9 text\r\n", b"plain \xc3\xa9 text\r\n"),
+    (b"\x1b[1;31mred\x1b[0m", b"\x1b[1;31mred\x1b[0m"),
+    (b"\x1b[?1049h\x1b[2J\x1b[10;5H", b"\x1b[?1049h\x1b[2J\x1b[10;5H"),
+    (b"\x1b]52;c;aGk=\x07after", b"after"),
+    (b"\x1b]0;title\x1b\\after", b"after"),
+    (b"\x1b]8;;http://example.com\x1b\\link\x1b]8;;\x1b\\", b"link"),
+    (b"\x1bP$q m\x1b\\after", b"after"),
+    (b"\x1b_app\x1b\\\x1b^pm\x1b\\\x1bXsos\x1b\\\x1bktitle\x1b\\after", b"after"),
+    (b"\x1b[21t\x1b[3;0;0tafter", b"after"),
+    (b"\x1b[1;1;1;1;1;1*yafter", b"after"),
+    (b"\x1b[5iafter", b"after"),
+    (b"\x1bcafter", b"after"),
+    (b"\xc2\x9d52;c;aGk=\x07after", b"52;c;aGk=\x07after"),
+    (b"\x9b31mafter", b"\xef\xbf\xbd31mafter"),
+    (b"\x1b]52;c;\x18after", b"after"),
+    (b"\x1b[\x1b]0;title\x07after", b"after"),
+    (b"\x1b[" + b"1;" * 100 + b"mafter", None),
+    (b"\x00\x0e\x0f\x7fafter", b"after"),
+    (b"\x1b7\x1b8\x1b(Bafter", b"\x1b7\x1b8\x1b(Bafter"),
+]
+
+
+@pytest.mark.parametrize(("come", "passes"), SHOWN, ids=[repr(come[:20]) for come, _ in SHOWN])
+def test_what_may_reach_the_terminal(come: bytes, passes: bytes | None) -> None:
+    """However the stream is cut."""
+    whole = ScreenFilter().feed(come)
+    cut = ScreenFilter()
+    assert b"".join(cut.feed(bytes([byte])) for byte in come) == whole
+    if passes is None:
+        assert b"\x1b" not in whole
+    else:
+        assert whole == passes

@@ -33,6 +33,8 @@ _ROOM: dict[str, Any] = {
     },
 }
 """What an agent with a compiler at hand needs; a policy that someone names has its own."""
+_LIVE = {"on_degraded": ["proc.mem_mb", "proc.cpu_quota", "fs.deny_globs", "fs.size_mb", "fs.inodes"]}
+"""What can't be held in a directory of the host's own: whoever says --live accepts that."""
 _SKIPPING = ("--dangerously-skip-permissions", "--permission-mode", "--allow-dangerously-skip-permissions")
 
 
@@ -126,7 +128,8 @@ def _layers(wanted: Wanted, own: dict[str, Any]) -> list[dict[str, Any]]:
     net = own.get("net", {})
     if also:
         net = {**net, "enabled": True, "allowlist": [*net.get("allowlist", []), *also]}
-    return [*([] if wanted.policy else [_ROOM]), {**own, "net": net}]
+    room = [] if wanted.policy else [_ROOM, *([_LIVE] if wanted.live else [])]
+    return [*room, {**own, "net": net}]
 
 
 def _mounts(project: str, worktree: Worktree | None, *, live: bool) -> dict[str, Any]:
@@ -135,7 +138,9 @@ def _mounts(project: str, worktree: Worktree | None, *, live: bool) -> dict[str,
         {"path": home.HOME, "rw": True},
         *([worktree.mount] if worktree else []),
     ]
-    return {"fs": {"mounts": mounts, "workdir": WORKSPACE}, "env": {"set": {"HOME": home.HOME}}}
+    # Bytecode is run unread, so it does not come back by itself: better there is none.
+    variables = {"HOME": home.HOME, "PYTHONDONTWRITEBYTECODE": "1"}
+    return {"fs": {"mounts": mounts, "workdir": WORKSPACE}, "env": {"set": variables}}
 
 
 def _home_files(name: str, policy: Policy, environ: Mapping[str, str]) -> dict[str, str]:

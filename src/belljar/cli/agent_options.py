@@ -51,7 +51,7 @@ def applying(parsed: Parsed) -> str | None:
     """What `--apply` says; None if it was not given. Raises UsageError."""
     given = parsed.text("--apply")
     if given is not None and given not in CHOICES:
-        raise UsageError(f"--apply {given}: wanted one of {', '.join(CHOICES)}")
+        raise UsageError(f"--apply {given}: wanted one of {', '.join(CHOICES)}", hint="--apply all")
     live = parsed.flag("--live")
     if parsed.flag("--apply-protected") and given != "all" and not live:
         raise UsageError("--apply-protected needs --apply all", hint="--apply all --apply-protected")

@@ -79,6 +79,8 @@ def acted_upon(path: str, *, is_directory: bool, kind: str = "added") -> str:
             itself = last or "/".join(small[position:]) == name
             if name in _DIRECTORIES and not (itself and is_directory and not deleted):
                 return f"{_DIRECTORIES[name]} on the host would act on it"
+        if last and part.endswith((".pyc", ".pyo")):
+            return "Python on the host would run it, and nobody can read it"
         if part in _FILES and last:
             return f"{_FILES[part]} on the host would act on it"
         if deleted and last and any(name.startswith(f"{part}/") for name in _DIRECTORIES):

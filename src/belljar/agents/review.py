@@ -5,16 +5,24 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Self
 
 from belljar.agents.inside import Agent
 from belljar.agents.repository import INSIDE
 from belljar.audit.state import private_directory, state_directory
-from belljar.sandbox.changes import Applied, Change, Changes
+from belljar.sandbox.changes import NOT_SHOWN, Applied, Change, Changes
 from belljar.sandbox.sandbox import Sandbox
 
 MAX_KEPT_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Where diffs are, and how many files are not in them."""
+
+    files: tuple[str, ...] = ()
+    not_in_them: int = 0
 
 
 class Review:
@@ -88,15 +96,25 @@ class Review:
             done.append(_data_only(self._repository))
         return done
 
-    def keep(self, run_id: str) -> str:
-        """Write the diff into belljar's state directory, for later; where it is."""
-        directory = private_directory(os.path.join(state_directory(), "changes"))
-        path = os.path.join(directory, f"{run_id}.diff")
-        content = self.diff().encode("utf-8", "surrogateescape")[:MAX_KEPT_BYTES]
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        return path
+    def keep(self, run_id: str, applied: Collection[str] = ()) -> Kept:
+        """Write the diff of what was not applied into belljar's state directory, for later.
+
+        Protected files have one of their own, so that nobody takes both by one command.
+        """
+        diffs = [
+            self.diff({change.path for change in changes} - set(applied)) for changes in (self.files, self.protected)
+        ]
+        names = (f"{run_id}.diff", f"{run_id}.protected.diff")
+        files = [_written(name, text) for name, text in zip(names, diffs, strict=True) if text]
+        return Kept(tuple(files), sum(text.count(f"\n{NOT_SHOWN}") for text in diffs))
+
+
+def _written(name: str, text: str) -> str:
+    path = os.path.join(private_directory(os.path.join(state_directory(), "changes")), name)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(text.encode("utf-8", "surrogateescape")[:MAX_KEPT_BYTES])
+    return path
 
 
 def _parents(path: str) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from belljar.agents.review import Review
+from belljar.agents.review import Kept, Review
 from belljar.cli.terminal import visible, visible_lines
 from belljar.sandbox.changes import Change
 
@@ -26,18 +26,13 @@ class Decided:
         left = [change for change in (*review.protected, *review.refused) if change.path not in done.applied]
         return cls(done.applied, (*done.refused, *((change.path, change.refusal) for change in left)))
 
-    def leaves(self, review: Review) -> bool:
-        """Whether something of the review did not come back."""
-        wanted = {change.path for change in (*review.files, *review.protected, *review.refused)}
-        return not wanted <= set(self.applied)
-
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         refused = [{"path": path, "why": why} for path, why in self.not_applied]
         return {"applied": list(self.applied), "not_applied": refused}
 
 
-def tell_decided(decided: Decided, kept: str | None, *, quiet: bool) -> None:
+def tell_decided(decided: Decided, kept: Kept, *, quiet: bool) -> None:
     """What came back, and where the rest can be read."""
     data = sum(".git" in path.split("/") for path in decided.applied)
     files = [path for path in decided.applied if ".git" not in path.split("/")]
@@ -45,9 +40,11 @@ def tell_decided(decided: Decided, kept: str | None, *, quiet: bool) -> None:
     if data and not quiet:
         lines.append(f"belljar: applied: commits and branches of git ({data} files)")
     lines += [f"belljar: not applied: {visible(path)}: {visible(why)}" for path, why in decided.not_applied]
-    if kept:
-        what = "the diff of all changes" if decided.applied else "nothing was applied; the diff"
-        lines.append(f"belljar: {what} is in {visible(kept)}")
+    if kept.files:
+        what = "the diff of the rest" if decided.applied else "nothing was applied; the diff"
+        lines.append(f"belljar: {what} is in {' and '.join(map(visible, kept.files))}")
+    if kept.not_in_them:
+        lines.append(f"belljar: {kept.not_in_them} of its files are no text, or large, and gone with the jar")
     sys.stderr.write("".join(f"{line}\n" for line in lines))
 
 

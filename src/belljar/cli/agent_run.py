@@ -76,7 +76,8 @@ def _interrupted(jar: Sandbox, agent: Agent) -> int:
         if review.anything:
             from belljar.sandbox.running import new_run_id
 
-            sys.stderr.write(f"belljar: interrupted; nothing was applied, the diff is in {review.keep(new_run_id())}\n")
+            sys.stderr.write("belljar: interrupted\n")
+            tell_decided(Decided(), review.keep(new_run_id()), quiet=False)
     return _INTERRUPTED
 
 
@@ -92,12 +93,12 @@ def _settle(jar: Sandbox, agent: Agent, result: RunResult, parsed: Parsed) -> in
             if parsed.flag("--diff"):
                 print_text(review.diff())
         decided = _decide(review, parsed)
-        kept = review.keep(result.run_id) if review.anything and decided.leaves(review) else None
+        kept = review.keep(result.run_id, decided.applied)
         if as_json:
             from belljar.cli.document import print_json
 
             diff = {"diff": review.diff()} if parsed.flag("--diff") else {}
-            told = {**as_mapping(result, shown), **decided.to_dict(), "kept": kept, **diff}
+            told = {**as_mapping(result, shown), **decided.to_dict(), "kept": list(kept.files), **diff}
             print_json({**result.to_dict(), **told})
         else:
             tell_decided(decided, kept, quiet=quiet)

@@ -20,6 +20,7 @@ from belljar.policy.records import dataclass
 from belljar.sandbox.text_diff import MAX_DIFF_BYTES, as_text, unified
 from belljar.sandbox.trusted_names import acted_upon
 
+NOT_SHOWN = "binary or large file, not shown\n"
 _PIECE = 1 << 20
 _OPAQUE = "user.overlay.opaque"
 _REPOSITORY = ("HEAD", "objects", "refs", "config")
@@ -323,7 +324,7 @@ class Changes:
         before = self._text(self._source, change.path) if change.kind != "added" else ""
         after = self._text(self._changed, change.path) if change.kind != "deleted" else ""
         if before is None or after is None:
-            return head + "binary or large file, not shown\n"
+            return head + NOT_SHOWN
         old = "/dev/null" if change.kind == "added" else f"a/{name}"
         new = "/dev/null" if change.kind == "deleted" else f"b/{name}"
         return head + unified(before, after, old, new)

@@ -35,6 +35,23 @@ def test_protected_files_need_a_word_of_their_own(home: Home) -> None:
     assert (home.project / ".git/hooks/pre-push").read_text() == "#!/bin/sh\n"
 
 
+def test_git_takes_the_diff_that_is_kept(home: Home) -> None:
+    """Of what did not come back, and not of protected files, whose diff is another; what is no text is counted."""
+    script = """
+        echo 'def add(a, b): return a + b' > sums.py; mkdir -p sub; echo new > sub/new.txt; printf '\\0' > binary
+        echo x > .git/hooks/pre-push; echo x > CLAUDE.md
+    """
+    ran = home.agent(script, "--json")
+    diff, protected = map(Path, ran.json["kept"])
+    assert "CLAUDE.md" in protected.read_text()
+    ran = home.agent(script)
+    assert "belljar: 1 of its files are no text, or large, and gone with the jar\n" in ran.err
+    git(home.project, "apply", str(diff))
+    assert (home.project / "sums.py").read_text() == "def add(a, b): return a + b\n"
+    assert (home.project / "sub/new.txt").read_text() == "new\n"
+    assert not (home.project / "CLAUDE.md").exists()
+
+
 def test_live_changes_the_project_itself(home: Home) -> None:
     """Which includes what tools act on, so it has to be said."""
     ran = home.agent("echo now > sums.py", "--live")
@@ -113,7 +130,7 @@ def test_ctrl_c_ends_the_agent_and_keeps_its_diff(home: Home) -> None:
         _out, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert home.files() == before
-    kept = Path(err.decode().partition("the diff is in ")[2].strip())
+    kept = Path(err.decode().partition("nothing was applied; the diff is in ")[2].strip())
     assert "+half\n" in kept.read_text()
     assert kept.stat().st_mode & 0o077 == 0
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from belljar.agents import home, profile, program
 from belljar.agents.repository import Worktree, worktree_of
-from belljar.errors import UsageError
+from belljar.errors import PolicyError, UsageError
 from belljar.policy.mapping import to_mapping
 from belljar.policy.models import Policy
-from belljar.policy.paths import WORKSPACE
+from belljar.policy.paths import WORKSPACE, beneath, visited
 from belljar.policy.resolve import resolve
 from belljar.sandbox.sandbox import Sandbox
 
@@ -94,6 +94,11 @@ def prepare(wanted: Wanted) -> Agent:
     """
     project = _project(wanted.project)
     name = wanted.profile_name
+    if profile.is_file(name) and any(beneath(step, project) for step in visited(name)):
+        raise PolicyError(
+            f"{name}: a profile inside the project is never read: the agent that it confines could have written it",
+            hint=f"move it out of {project}",
+        )
     own = profile.with_keys_of(wanted.environ, name, profile.read_profile(name))
     found = program.find(wanted.words[0], wanted.environ)
     worktree = None if wanted.live else worktree_of(project)
@@ -113,7 +118,7 @@ def prepare(wanted: Wanted) -> Agent:
 
 def _project(path: str) -> str:
     project = os.path.realpath(path)
-    if project in ("/", os.path.realpath(os.path.expanduser("~"))):
+    if beneath(os.path.realpath(os.path.expanduser("~")), project):
         raise UsageError(
             f"{project} is no project: an agent would see all that is yours", hint="cd into the project's directory"
         )

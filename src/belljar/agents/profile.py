@@ -27,10 +27,15 @@ def profile_for(program: str) -> str:
     return name if name in profile_names() else NONE
 
 
+def is_file(name: str) -> bool:
+    """Whether it is the path of a profile, and not the name of one that comes with belljar."""
+    return name not in profile_names() and ("/" in name or name.endswith((".yaml", ".yml")))
+
+
 def read_profile(name: str) -> dict[str, Any]:
     """The profile called `name`, or the file at that path, as a mapping. Raises PolicyError."""
     known = name in profile_names()
-    if not known and "/" not in name and not name.endswith((".yaml", ".yml")):
+    if not known and not is_file(name):
         raise PolicyError(
             f"there is no profile {name!a}",
             hint=f"one of {', '.join(profile_names())}, or a policy file: ./{name}.yaml",

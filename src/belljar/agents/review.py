@@ -14,6 +14,8 @@ from belljar.audit.state import private_directory, state_directory
 from belljar.sandbox.changes import NOT_SHOWN, Applied, Change, Changes
 from belljar.sandbox.sandbox import Sandbox
 
+MAX_KEPT = 100
+"""How many diffs are kept; the oldest go."""
 MAX_KEPT_BYTES = 64 << 20
 
 
@@ -114,7 +116,15 @@ def _written(name: str, text: str) -> str:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(text.encode("utf-8", "surrogateescape")[:MAX_KEPT_BYTES])
+    _forget_old(os.path.dirname(path))
     return path
+
+
+def _forget_old(directory: str) -> None:
+    """Diffs do not pile up: names begin with the time, so the first are the oldest."""
+    for name in sorted(os.listdir(directory))[:-MAX_KEPT]:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(directory, name))
 
 
 def _parents(path: str) -> list[str]:

@@ -35,9 +35,9 @@ network. At the end you see what it changed, which hosts it reached and what was
 What a tool of this host would act on by itself (git hooks, agents' settings, CI files) needs a yes of its own.
 """,
     examples=(
-        ("agent -- codex exec --dangerously-bypass-approvals-and-sandbox 'fix the tests'", "Codex"),
+        ("agent -- codex exec 'fix the tests'", "Codex"),
         ("agent -- gemini --yolo -p 'fix the tests'", "Gemini CLI"),
         ("agent --apply all -- aider --yes-always -m 'fix the tests'", "aider, and take what it did"),
-        ("agent --profile ./mine.yaml -- my-agent", "an agent of your own, with a profile of your own"),
+        ("agent --profile ~/mine.yaml -- my-agent", "an agent of your own"),
     ),
 )

@@ -40,8 +40,8 @@ needs a yes of its own. Where nobody can be asked, nothing comes back without --
     examples=(
         ("claude", "a conversation"),
         ("claude -p 'fix the tests'", "one task"),
-        ("claude --apply all -p 'fix the tests'", "one task, unattended: its changes come back, but not to git hooks"),
-        ("claude --allow pypi.org --allow files.pythonhosted.org -p 'add httpx'", "with two more hosts"),
+        ("claude --apply all -p 'fix the tests'", "one task, unattended"),
+        ("claude --allow pypi.org -p 'add httpx'", "with one more host"),
         ("claude --diff --apply none --json -p 'review this'", "for programs"),
         ("claude -- --help", "Claude Code's own help"),
     ),

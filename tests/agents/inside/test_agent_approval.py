@@ -106,10 +106,34 @@ def test_a_repository_is_believed_only_if_it_says_the_same(home: Home, tmp_path:
 
 
 def test_home_itself_is_no_project(home: Home) -> None:
-    """An agent that starts there would see everything."""
-    ran = home.agent("true", cwd=home.directory)
-    assert ran.code == 2
-    assert "is no project" in ran.err
+    """An agent that starts there, or above it, would see everything."""
+    for directory in (home.directory, home.directory.parent, Path("/")):
+        ran = home.agent("true", cwd=directory)
+        assert ran.code == 2
+        assert "is no project" in ran.err
+
+
+def test_no_policy_of_the_project_is_read(home: Home) -> None:
+    """Whoever wrote the project would say what its agent may do."""
+    (home.project / "open.yaml").write_text("version: 1\nnet: {enabled: true, allowlist: ['*']}\n")
+    (home.directory / "outside.yaml").write_text("version: 1\nenv: {set: {FROM: outside}}\n")
+    for option in ("--policy", "--profile"):
+        ran = home.agent("true", option, "./open.yaml")
+        assert ran.code == 125, ran.err
+        assert "open.yaml" in ran.err
+        ran = home.agent("echo $FROM", option, str(home.directory / "outside.yaml"))
+        assert (ran.code, ran.out) == (0, "outside\n"), ran.err
+
+
+def test_old_diffs_go(home: Home, state_directory: str) -> None:
+    """A hundred are kept."""
+    old = Path(state_directory) / "changes"
+    old.mkdir()
+    for number in range(120):
+        (old / f"{number:012x}-00000000.diff").write_text("old")
+    ran = home.agent("echo x > new", "--json")
+    assert len(list(old.iterdir())) == 100
+    assert Path(ran.json["kept"][0]).exists()
 
 
 def test_ctrl_c_ends_the_agent_and_keeps_its_diff(home: Home) -> None:

@@ -75,7 +75,7 @@ def test_home_is_empty_and_there_is_no_network(home: Home) -> None:
 
 
 def test_a_commit_in_a_worktree_comes_back(home: Home, tmp_path: Path) -> None:
-    """Its repository lies elsewhere: its branch moves, its settings and hooks do not change."""
+    """Its repository lies elsewhere: its branch moves, its settings and hooks do not change, by no word."""
     tree = tmp_path / "elsewhere/fix"
     git(home.project, "worktree", "add", "-q", "-b", "fix", str(tree))
     link = (tree / ".git").read_text()
@@ -83,7 +83,7 @@ def test_a_commit_in_a_worktree_comes_back(home: Home, tmp_path: Path) -> None:
         echo fixed > sums.py && git commit -qam fixed && git log --format=%s && git branch --show-current
         hooks=$(git rev-parse --git-common-dir)/hooks; echo evil > $hooks/pre-commit; git config core.pager evil
     """
-    ran = home.agent(script, "--apply", "all", cwd=tree)
+    ran = home.agent(script, "--apply", "all", "--apply-protected", cwd=tree)
     assert ran.code == 0, ran.err
     assert ran.out.split() == ["fixed", "first", "fix"]
     assert (tree / ".git").read_text() == link
@@ -95,14 +95,22 @@ def test_a_commit_in_a_worktree_comes_back(home: Home, tmp_path: Path) -> None:
     assert "belljar: not applied: .git/hooks/pre-commit: the host's git would act on it\n" in ran.err
 
 
-def test_a_repository_is_believed_only_if_it_says_the_same(home: Home, tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["the repository", "a worktree of it", "one that was made up"])
+def test_a_repository_is_believed_only_if_it_says_the_same(home: Home, tmp_path: Path, way: str) -> None:
     """A `.git` that came with someone's files must not open another repository of the user's."""
     stranger = tmp_path / "stranger"
-    stranger.mkdir()
-    (stranger / ".git").write_text(f"gitdir: {home.project}/.git\n")
+    made_up = stranger / "worktrees/x"
+    made_up.mkdir(parents=True)
+    (made_up / "gitdir").write_text(f"{stranger}/.git\n")
+    (made_up / "commondir").write_text(f"{home.project}/.git\n")
+    (made_up / "HEAD").write_text("ref: refs/heads/main\n")
+    git(home.project, "worktree", "add", "-q", "-b", "fix", str(tmp_path / "fix"))
+    own = {"the repository": "", "a worktree of it": "/worktrees/fix"}
+    named = f"{home.project}/.git{own[way]}" if way in own else made_up
+    (stranger / ".git").write_text(f"gitdir: {named}\n")
     ran = home.agent("ls -A /repository.git; git log", cwd=stranger)
     assert ran.code != 0
-    assert "first" not in ran.out
+    assert ran.out == "", "nothing of the repository is there"
 
 
 def test_home_itself_is_no_project(home: Home) -> None:

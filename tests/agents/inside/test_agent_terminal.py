@@ -10,6 +10,7 @@ import struct
 import subprocess
 import termios
 import time
+from typing import Self
 
 import pytest
 from agent_runs import BELLJAR, SECRET, Home
@@ -55,9 +56,16 @@ class Terminal:
     def end(self) -> int:
         while self._more(_PATIENCE):
             pass
-        code = self.process.wait(_PATIENCE)
+        return self.process.wait(_PATIENCE)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        """Whatever the test found, nothing stays."""
         os.close(self.ours)
-        return code
+        self.process.kill()
+        self.process.wait()
 
     def _more(self, seconds: float) -> bool:
         ready, _, _ = select.select([self.ours], [], [], max(0, seconds))
@@ -83,25 +91,25 @@ _TALK = r"""
 @pytest.mark.backend("bubblewrap")
 def test_it_has_a_terminal_of_its_own(home: Home) -> None:
     """With the size of ours, from which it is told; keys are its, Ctrl-C too; it draws, and writes no clipboard."""
-    terminal = Terminal(home, "agent", "--", "sh", "-c", _TALK)
-    terminal.until(b"/dev/pts/0\r\n30 100\r\n")
-    terminal.until(b"\x1b[31mred\x1b[0m\r\n")
-    terminal.resize(31, 101)
-    terminal.until(b"31 101\r\nresized")
-    terminal.type(b"hello\r")
-    terminal.until(b"said hello\r\n")
-    terminal.until(b"key ")
-    terminal.type(b"\x03")
-    terminal.until(b"03")
-    terminal.until(RESTORED)
-    terminal.until(b"apply the changes?")
-    terminal.type(b"f\n")
-    terminal.until(b"added other.txt: apply? [y/N]")
-    terminal.type(b"n\n")
-    terminal.until(b"modified sums.py: apply? [y/N]")
-    terminal.type(b"y\n")
-    terminal.until(b"applied: sums.py")
-    assert terminal.end() == 7
+    with Terminal(home, "agent", "--", "sh", "-c", _TALK) as terminal:
+        terminal.until(b"/dev/pts/0\r\n30 100\r\n")
+        terminal.until(b"\x1b[31mred\x1b[0m\r\n")
+        terminal.resize(31, 101)
+        terminal.until(b"31 101\r\nresized")
+        terminal.type(b"hello\r")
+        terminal.until(b"said hello\r\n")
+        terminal.until(b"key ")
+        terminal.type(b"\x03")
+        terminal.until(b"03")
+        terminal.until(RESTORED)
+        terminal.until(b"apply the changes?")
+        terminal.type(b"f\n")
+        terminal.until(b"added other.txt: apply? [y/N]")
+        terminal.type(b"n\n")
+        terminal.until(b"modified sums.py: apply? [y/N]")
+        terminal.type(b"y\n")
+        terminal.until(b"applied: sums.py")
+        assert terminal.end() == 7
     assert (home.project / "sums.py").read_text().endswith("a\n")
     assert not (home.project / "other.txt").exists()
 
@@ -111,17 +119,17 @@ def test_it_has_a_terminal_of_its_own(home: Home) -> None:
 def test_protected_files_are_asked_for_one_by_one(home: Home) -> None:
     """Also after `all`; who closes the terminal's input has said no."""
     script = "echo x > plain.txt; echo x > CLAUDE.md; echo y > .mcp.json"
-    terminal = Terminal(home, "agent", "--", "sh", "-c", script)
-    terminal.until(b"apply the changes?")
-    terminal.type(b"d\n")
-    terminal.until(b"+++ b/plain.txt")
-    terminal.until(b"apply the changes?")
-    terminal.type(b"a\n")
-    terminal.until(b"added .mcp.json (an agent on the host would act on it): apply? [y/N]")
-    terminal.type(b"y\n")
-    terminal.until(b"added CLAUDE.md (an agent on the host would act on it): apply? [y/N]")
-    terminal.type(b"\x04")
-    assert terminal.end() == 0
+    with Terminal(home, "agent", "--", "sh", "-c", script) as terminal:
+        terminal.until(b"apply the changes?")
+        terminal.type(b"d\n")
+        terminal.until(b"+++ b/plain.txt")
+        terminal.until(b"apply the changes?")
+        terminal.type(b"a\n")
+        terminal.until(b"added .mcp.json (an agent on the host would act on it): apply? [y/N]")
+        terminal.type(b"y\n")
+        terminal.until(b"added CLAUDE.md (an agent on the host would act on it): apply? [y/N]")
+        terminal.type(b"\x04")
+        assert terminal.end() == 0
     assert b"not applied: CLAUDE.md" in terminal.seen
     names = {path.name for path in home.project.iterdir()}
     assert names == {".git", ".env", "sums.py", "plain.txt", ".mcp.json"}
@@ -133,8 +141,10 @@ def test_protected_files_are_asked_for_one_by_one(home: Home) -> None:
 def test_a_conversation_with_claude(home: Home) -> None:
     """It asks nothing at its start, works, and ends as it does anywhere."""
     turns = [use("Write", file_path="/workspace/hello.txt", content="hello\n"), say("ALL-IS-WRITTEN")]
-    with ModelEndpoint(turns) as model:
-        terminal = Terminal(home, "claude", ANTHROPIC_API_KEY=SECRET, ANTHROPIC_BASE_URL=model.url)
+    with (
+        ModelEndpoint(turns) as model,
+        Terminal(home, "claude", ANTHROPIC_API_KEY=SECRET, ANTHROPIC_BASE_URL=model.url) as terminal,
+    ):
         terminal.until(b"bypass permissions")
         terminal.type(b"write")
         terminal.until(b"write")

@@ -273,9 +273,7 @@ class TestMetrics:
         (lags,) = [one.value for one in samples if one.name == "belljar_audit_lag_seconds_count"]
         assert lags == sum(record["event"] == "egress" for record in records(directory())) > 0
         (within,) = [
-            one.value
-            for one in samples
-            if one.name == "belljar_audit_lag_seconds_bucket" and one.labels["le"] == "60"
+            one.value for one in samples if one.name == "belljar_audit_lag_seconds_bucket" and one.labels["le"] == "60"
         ]
         assert within == lags
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from belljar.cli.commands import COMMANDS
+from belljar.cli.commands import COMMANDS, SECTIONS
 
 TYPE_CHECKING = False  # type checkers take it for true; `typing` itself costs 5 ms
 if TYPE_CHECKING:
@@ -13,9 +13,8 @@ belljar runs code that an AI agent wrote: sealed by the operating system, limite
 
 usage: belljar COMMAND [OPTIONS]
 
-commands:
 """
-_FOOT = """
+_FOOT = """\
 options:
   -h, --help     this, or with a command: its options and examples
   -V, --version  the version
@@ -33,7 +32,7 @@ Exit code: the code's own; 124 out of time, 125 belljar itself failed or refused
 
 def top_level() -> str:
     """The help of `belljar` itself."""
-    return _HEAD + _listing(COMMANDS) + _FOOT
+    return _HEAD + "".join(f"{title}:\n{_listing(inside)}\n" for title, inside in SECTIONS.items()) + _FOOT
 
 
 def group(name: str) -> str:

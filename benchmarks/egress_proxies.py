@@ -240,7 +240,7 @@ def belljar(directory: Path, server: Origin, processors: Processors) -> Iterator
     port = listener.getsockname()[1]
     listeners = [Listener("http-proxy", port, listener.detach())]
     ca_file = str(server.certificate)
-    served = PROXY.serve("bench", compile_rules(policy), {}, (), listeners, ca_file, lambda _event: None)
+    served = PROXY.serve("bench", compile_rules(policy), {}, (), listeners, ca_file, lambda _events: None)
     pin(PROXY.pid, processors.proxy)
     try:
         yield Route(BELLJAR, "localhost", port, outside, PROXY.pid)

@@ -34,6 +34,7 @@ class Bench:
     def __init__(self, proxy: ProxyClient, given: Rules, **more: Any) -> None:
         self.events: list[Event] = []
         self._heard = threading.Condition()
+        self._record: Callable[[list[Event]], str | None] = more.get("record", lambda _events: None)
         self.ports: dict[str, int] = {}
         listeners = []
         for role in ("http-proxy", "socks", "dns-udp", "dns-tcp", "tcp"):
@@ -54,10 +55,11 @@ class Bench:
             self._take,
         )
 
-    def _take(self, event: Event) -> None:
+    def _take(self, events: list[Event]) -> str | None:
         with self._heard:
-            self.events.append(event)
+            self.events += events
             self._heard.notify_all()
+        return self._record(events)
 
     def wait_for(self, wanted: Callable[[Event], bool], seconds: float = 5.0) -> Event:
         """The first event of this kind, once it has come."""

@@ -99,7 +99,7 @@ class Inside:
             for (port, datagram), fd in zip(json.loads(message), fds[:-1], strict=True)
         ]
         listeners.append(Listener("packet", 0, fds[-1]))
-        self._served = proxy.serve("inside", given, {}, (), listeners, None, self.events.append)
+        self._served = proxy.serve("inside", given, {}, (), listeners, None, self.events.extend)
 
     def __call__(self, expression: str) -> Any:
         assert self._process.stdin is not None

@@ -11,6 +11,7 @@ from belljar.egress import ca
 from belljar.egress.channel import Channel
 from belljar.egress.decide import Verdict, decide_connection, decide_name
 from belljar.egress.gate import Gate
+from belljar.egress.ledger import Ledger
 from belljar.egress.names import NameRefused, normalise
 from belljar.egress.rules import Rule, Rules
 from belljar.egress.run import Run
@@ -144,7 +145,12 @@ class Stage:
 
     async def _gate(self) -> Gate:
         issuer = ca.Issuer(ca.new_authority())
-        run = Run("fuzz", RULES, issuer=issuer, tell=_nothing, secrets={}, canaries=(), roots="")
+
+        def answer(events: list[list[Any]]) -> None:
+            self._loop.call_soon(ledger.answered, len(events))
+
+        ledger = Ledger(self._loop, answer)
+        run = Run("fuzz", RULES, issuer=issuer, ledger=ledger, secrets={}, canaries=(), roots="")
         run._sweeping.cancel()
         return Gate(run, tls=False)
 

@@ -10,11 +10,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from belljar.audit.state import state_directory
 from belljar.egress import ca, wire
-from belljar.egress.events import Event
+from belljar.egress.events import UNRECORDED, Event
 from belljar.errors import InternalError, PrerequisiteError, SandboxUnavailableError
 from belljar.policy.records import dataclass
 
@@ -27,7 +27,7 @@ _ANSWER_SECONDS = 30.0
 _END_SECONDS = 5.0
 _NEEDED = ("httptools", "h2", "hpack", "hyperframe", "cryptography", "dns", "uvloop", "_cffi_backend")
 
-OnEvent = Callable[[Event], None]
+OnEvents = Callable[[list[Event]], str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,8 @@ class Served:
 
 
 class _Run:
-    def __init__(self, on_event: OnEvent) -> None:
-        self.on_event = on_event
+    def __init__(self, on_events: OnEvents) -> None:
+        self.on_events = on_events
         self.answered = threading.Event()
         self.ended = threading.Event()
         self.told = threading.Event()
@@ -128,7 +128,7 @@ class ProxyClient:
         canaries: Sequence[bytes],
         listeners: Sequence[Listener],
         ca_file: str | None,
-        on_event: OnEvent,
+        on_events: OnEvents,
     ) -> Served:
         """Have a run served at these sockets, which the proxy takes over.
 
@@ -139,7 +139,9 @@ class ProxyClient:
             canaries: tokens that must not leave.
             listeners: their descriptors are closed here, whatever happens.
             ca_file: PEM of further roots by which upstream certificates are verified.
-            on_event: called with each event, in order, in a thread that delivers those of all runs.
+            on_events: called with events, in order, in a thread that delivers those of all runs. They are recorded when
+                it returns, and what was decided is done only then; `counted` means that no more are recorded, and
+                `unrecorded`, or an exception, that these could not be: then nothing of the run passes any more.
 
         Raises:
             PrerequisiteError: the proxy can't start here, or a file can't be read.
@@ -149,7 +151,7 @@ class ProxyClient:
             self.start()
             further = _read_roots(ca_file) if ca_file else ""
             authority = self.authority()
-            run = _Run(on_event)
+            run = _Run(on_events)
             with self._lock:
                 if run_id in self._runs:
                     raise InternalError(f"the egress proxy serves run {run_id} already")
@@ -287,20 +289,21 @@ class ProxyClient:
                 received = None
             if received is None:
                 break
-            self._heard(received[0], ready)
+            self._heard(end, received[0], ready)
         self._gone(end, pid)
         ready.set()
 
-    def _heard(self, message: wire.Message, ready: threading.Event) -> None:
+    def _heard(self, end: socket.socket, message: wire.Message, ready: threading.Event) -> None:
         kind = message["op"]
         if kind == "events":
-            for values in message["events"]:
-                self._deliver(Event.from_json(values))
+            answer = {"op": "recorded", "count": len(message["events"]), "runs": self._record(message["events"])}
+            with contextlib.suppress(OSError):  # without the lock: who holds it may be waiting for the proxy to listen
+                wire.send(end, answer)
         elif kind == "ready":
             ready.set()
         elif kind == "fault":
             for run_id in list(self._runs):
-                self._deliver(_proxy_event(run_id, f"a fault of the egress proxy: {message['message']}"))
+                self._deliver(run_id, [_proxy_event(run_id, f"a fault of the egress proxy: {message['message']}")])
         elif kind == "told":
             if run := self._runs.get(message["run"]):
                 run.told.set()
@@ -310,11 +313,20 @@ class ProxyClient:
             if kind == "closed":
                 run.ended.set()
 
-    def _deliver(self, event: Event) -> None:
-        run = self._runs.get(event.run_id)
+    def _record(self, events: list[list[Any]]) -> dict[str, str]:
+        """Have events recorded, those of each run together; what there is to say of a run's records."""
+        by_run: dict[str, list[Event]] = {}
+        for event in map(Event.from_json, events):
+            by_run.setdefault(event.run_id, []).append(event)
+        said = {run_id: self._deliver(run_id, some) for run_id, some in by_run.items()}
+        return {run_id: state for run_id, state in said.items() if state}
+
+    def _deliver(self, run_id: str, events: list[Event]) -> str | None:
+        run = self._runs.get(run_id)
         if run is not None:
             with contextlib.suppress(Exception):  # a listener's fault must not deafen the others
-                run.on_event(event)
+                return run.on_events(events)
+        return UNRECORDED
 
     def _gone(self, end: socket.socket, pid: int) -> None:
         """The process has ended: its listeners with it, so no run has a network any more. Tell each."""
@@ -327,7 +339,7 @@ class ProxyClient:
             runs = list(self._runs.items())
         for run_id, run in runs:
             if not expected and not run.ended.is_set():
-                self._deliver(_proxy_event(run_id, "the egress proxy has died, and every connection with it"))
+                self._deliver(run_id, [_proxy_event(run_id, "the egress proxy has died, and every connection with it")])
             run.answered.set()
             run.ended.set()
             run.told.set()

@@ -192,6 +192,7 @@ class Conversation:
 
     async def _dial(self, host: str, port: int) -> socket.socket:
         try:
+            await self._run.until_recorded()
             return await self._proxy.dialler.dial(self._run.rules, host, port)
         except UnreachableError as error:
             self._run.tell("connect", host, port, error.verdict)
@@ -222,6 +223,7 @@ class Conversation:
             await self._open(hello)
         else:
             assert self._server is not None
+            await self._run.until_recorded()
             self._carry(Channel(self._sock, self._proxy.poller), Channel(self._server, self._proxy.poller))
 
     async def _open(self, hello: Hello) -> None:

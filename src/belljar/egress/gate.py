@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from belljar.egress.credentials import Outgoing, outgoing, reflecting
 from belljar.egress.decide import Request, Verdict, decide_request
 from belljar.egress.http1_messages import Header
 from belljar.egress.passing import Meter
-from belljar.egress.run import Run
+from belljar.egress.run import NOT_RECORDED, Run
 
 
 class Passage:
     """A request that may pass: as it is sent on, and what is done with its bytes and those of the answer."""
 
-    __slots__ = ("headers", "meter", "reflected", "target")
+    __slots__ = ("act", "headers", "meter", "reflected", "target")
 
     def __init__(
-        self, headers: tuple[Header, ...], target: bytes, meter: Meter | None, reflected: tuple[bytes, ...]
+        self, headers: tuple[Header, ...], target: bytes, meter: Meter | None, reflected: tuple[bytes, ...], act: int
     ) -> None:
         self.headers = headers
         """Names in small letters."""
@@ -25,6 +26,8 @@ class Passage:
         self.meter = meter
         self.reflected = reflected
         """Secrets that are blotted out of the answer."""
+        self.act = act
+        """The number of the decision, which has to be in the audit log before the request is sent on."""
 
 
 _Said = tuple[str, int, bool, str, bytes, bytes | None, tuple[Header, ...]]
@@ -66,7 +69,7 @@ class Gate:
         kept = sent.headers
         if reflected:
             kept = tuple(header for header in kept if header[0] != b"accept-encoding")
-        return Passage(kept, sent.target.encode("latin-1"), run.meter(host, port, verdict.rule), reflected)
+        return Passage(kept, sent.target.encode("latin-1"), run.meter(host, port, verdict.rule), reflected, run.act)
 
     def _decided(self, said: _Said) -> tuple[Verdict, Outgoing | None]:
         """The verdict, and what is sent. What depends on nothing but the request is decided once for the same one."""
@@ -87,6 +90,19 @@ class Gate:
                 self._run.decided.clear()
             self._run.decided[said] = verdict, sent
         return verdict, sent
+
+    def recorded(self, passage: Passage) -> bool:
+        """Whether it is in the audit log that a request may pass."""
+        return self._run.recorded(passage.act)
+
+    def when_answered(self, passage: Passage, then: Callable[[], None]) -> None:
+        """Call this when it is, or can't be: then `refusal` says so."""
+        self._run.when_answered(passage.act, then)
+
+    @property
+    def refusal(self) -> Verdict | None:
+        """Why nothing may be sent on any more."""
+        return NOT_RECORDED if self._run.unrecorded else None
 
     def has_token(self, host: str, port: int, *texts: bytes) -> bool:
         """Whether a canary token is in the head of a request. Then the run is stopped."""

@@ -6,6 +6,7 @@ Requests of one connection are answered in their order, one at a time; the serve
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Protocol
 
 from belljar.egress import refusal
@@ -158,7 +159,7 @@ class Http1Relay:
             if isinstance(judged, Passage):
                 exchange.passage = judged
                 exchange.pieces.insert(0, head.send_on(judged.headers, judged.target))
-                self._send(exchange)
+                self._send_recorded(exchange)
                 return
             refused = judged
         self._refuse(exchange, refused)
@@ -186,6 +187,25 @@ class Http1Relay:
             return verdict
         exchange.host, exchange.port = self._dialled
         return None
+
+    def _send_recorded(self, exchange: Exchange) -> None:
+        """Send it on, but not before it is in the audit log that it may be."""
+        assert exchange.passage is not None
+        if self._gate.recorded(exchange.passage):
+            self._send(exchange)
+        elif verdict := self._gate.refusal:
+            self._refuse(exchange, verdict)
+        else:
+            self._client.pause()
+            self._gate.when_answered(exchange.passage, partial(self._answered, exchange))
+
+    def _answered(self, exchange: Exchange) -> None:
+        if self._current is exchange and not self._done:
+            self._send_recorded(exchange)
+            if self._current is exchange:
+                self._resume()
+            else:
+                self._advance()
 
     def _send(self, exchange: Exchange) -> None:
         server = self._server

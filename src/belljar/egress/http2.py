@@ -60,7 +60,7 @@ class Http2Relay:
         self._by_client: dict[int, Stream] = {}
         self._by_server: dict[int, Stream] = {}
         self._waiting: list[tuple[int, Passage, list[Any]]] = []
-        """Requests for which the server has no room yet, and what came for them."""
+        """Requests that are not recorded yet, or for which the server has no room, and what came for them."""
         self._resets = 0
         """Requests that the client has taken back."""
         self._draining = False
@@ -198,7 +198,10 @@ class Http2Relay:
         if self._draining:
             self._reset(self._client, stream_id, ErrorCodes.REFUSED_STREAM)
             return
-        if server.open_outbound_streams >= server.remote_settings.max_concurrent_streams:
+        recorded = self._gate.recorded(passage)
+        if not recorded:
+            self._gate.when_answered(passage, self._answered)
+        if not recorded or server.open_outbound_streams >= server.remote_settings.max_concurrent_streams:
             self._waiting.append((stream_id, passage, [headers, ended, *held]))
             return
         server_id = server.get_next_available_stream_id()
@@ -309,9 +312,22 @@ class Http2Relay:
 
     # Both
 
+    def _answered(self) -> None:
+        """The host has answered for what was judged: it is in the audit log, or it is refused."""
+        if self._done:
+            return
+        if verdict := self._gate.refusal:
+            waiting, self._waiting = self._waiting, []
+            for stream_id, _passage, (headers, *_held) in waiting:
+                self._refuse(stream_id, verdict, dict(headers)[b":method"].decode("latin-1"), b"")
+        self._open_waiting()
+        self._pump_all()
+
     def _open_waiting(self) -> None:
         server = self._server.h2
         while self._waiting and server.open_outbound_streams < server.remote_settings.max_concurrent_streams:
+            if not self._gate.recorded(self._waiting[0][1]):
+                return
             stream_id, passage, (headers, ended, *held) = self._waiting.pop(0)
             self._open(stream_id, passage, headers, held, ended=ended)
 

@@ -13,9 +13,10 @@ from belljar.egress.client_hello import HelloReader
 from belljar.egress.conversation import Conversation
 from belljar.egress.dial import Dialler
 from belljar.egress.first_bytes import FirstBytes
+from belljar.egress.ledger import Ledger
 from belljar.egress.poller import Poller
 from belljar.egress.rules import Rules
-from belljar.egress.run import Run, Tell
+from belljar.egress.run import Run
 from belljar.egress.upstream import Verifier
 
 _STREAMS = frozenset({"tcp", "http-proxy", "socks"})
@@ -24,13 +25,13 @@ _STREAMS = frozenset({"tcp", "http-proxy", "socks"})
 class Proxy:
     """Serves runs. Lives in a process of its own, outside every jar."""
 
-    def __init__(self, issuer: Issuer, roots: str, tell: Tell) -> None:
+    def __init__(self, issuer: Issuer, roots: str, ledger: Ledger) -> None:
         """`issuer` is for what no jar ever sees."""
         self.first_bytes = FirstBytes(HelloReader(issuer.context("hello.belljar.internal")))
         self.poller = Poller(asyncio.get_running_loop())
         self.dialler = Dialler()
         self.verifier = Verifier(roots)
-        self._tell = tell
+        self._ledger = ledger
         self._issuers: dict[str, Issuer] = {}
         self._runs: dict[str, Run] = {}
 
@@ -49,7 +50,7 @@ class Proxy:
         if authority.certificate not in self._issuers:
             self._issuers[authority.certificate] = Issuer(authority)
         issuer = self._issuers[authority.certificate]
-        run = Run(run_id, rules, tell=self._tell, issuer=issuer, secrets=secrets, canaries=canaries, roots=roots)
+        run = Run(run_id, rules, ledger=self._ledger, issuer=issuer, secrets=secrets, canaries=canaries, roots=roots)
         self._runs[run_id] = run
         for role, port, sock in listeners:
             sock.setblocking(False)  # noqa: FBT003
@@ -71,6 +72,11 @@ class Proxy:
         """Use other secrets for a run from now on."""
         if run_id in self._runs:
             self._runs[run_id].secrets = secrets
+
+    def note(self, run_id: str, state: str) -> None:
+        """What the host says of a run's records: `counted` from now on, or `unrecorded`."""
+        if run_id in self._runs:
+            self._runs[run_id].note(state)
 
     def close(self, run_id: str, closed: Callable[[], None] = lambda: None) -> None:
         """End a run, and say so when it has no connection any more. Its listeners, which nobody can dial, follow."""

@@ -13,16 +13,16 @@ import select
 import signal
 import socket
 import sys
+from collections import deque
 from functools import partial
 from typing import Any
 
 from belljar.egress import wire
 from belljar.egress.ca import Authority, Issuer, new_authority
+from belljar.egress.ledger import Ledger
 from belljar.egress.proxy import Proxy
 from belljar.egress.rules import Rules
 
-_FLUSH_SECONDS = 0.01
-_MAX_UNSENT = 20_000
 _EVENTS_A_MESSAGE = 250
 _NOBODY = 65534
 _USED_LATER = (
@@ -41,13 +41,14 @@ _USED_LATER = (
 
 
 class Control:
-    """The proxy's end of the control socket: what the host asks for, and the events it is told."""
+    """The proxy's end of the control socket: what the host asks for, the events it is told, and its answers."""
 
     def __init__(self, end: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
         self._end = end
         self._loop = loop
-        self._events: list[list[Any]] = []
-        self._scheduled = False
+        self.ledger = Ledger(loop, self._send_events)
+        self._early: deque[tuple[wire.Message, list[int]] | None] = deque()
+        """What came while the host did not listen."""
         self._proxy: Proxy | None = None
         self._listeners: dict[str, list[tuple[str, int, socket.socket]]] = {}
         self.done: asyncio.Future[None] = loop.create_future()
@@ -58,30 +59,18 @@ class Control:
         self._end.setblocking(False)  # noqa: FBT003
         self._loop.add_reader(self._end, self._readable)
 
-    def tell(self, event: list[Any]) -> None:
-        """Send an event, soon; many go together."""
-        self._events.append(event)
-        if not self._scheduled:
-            self._scheduled = True
-            self._loop.call_later(_FLUSH_SECONDS, self._flush_soon)
-        elif len(self._events) > _MAX_UNSENT:
-            self._flush()  # no event is lost: the proxy waits for a host that does not listen
-
-    def _flush_soon(self) -> None:
-        self._scheduled = False
-        self._flush()
-
-    def _flush(self) -> None:
-        while self._events:
-            some, self._events = self._events[:_EVENTS_A_MESSAGE], self._events[_EVENTS_A_MESSAGE:]
-            self._send({"op": "events", "events": some})
+    def _send_events(self, events: list[list[Any]]) -> None:
+        for place in range(0, len(events), _EVENTS_A_MESSAGE):
+            self._send({"op": "events", "events": events[place : place + _EVENTS_A_MESSAGE]})
 
     def _send(self, message: wire.Message) -> None:
         while not self.done.done():
             try:
                 wire.send(self._end, message)
-            except BlockingIOError:
-                select.select([], [self._end], [], 1.0)
+            except BlockingIOError:  # it may be waiting for us to take its answers
+                if select.select([self._end], [self._end], [], 1.0)[0]:
+                    self._early.append(wire.receive(self._end))
+                    self._loop.call_soon(self._take_early)
             except OSError:
                 self._finish()
             else:
@@ -92,16 +81,31 @@ class Control:
             self.done.set_result(None)
 
     def _readable(self) -> None:
+        self._take_early()
         try:
             received = wire.receive(self._end)
         except BlockingIOError:
             return
+        self._received(received)
+
+    def _take_early(self) -> None:
+        while self._early:
+            self._received(self._early.popleft())
+
+    def _received(self, received: tuple[wire.Message, list[int]] | None) -> None:
         if received is None:
             self._loop.remove_reader(self._end)
             self._finish()
-            return
-        message, descriptors = received
-        self._obey(message, descriptors)
+        elif received[0]["op"] == "recorded":
+            self._recorded(received[0])
+        else:
+            self._obey(*received)
+
+    def _recorded(self, message: wire.Message) -> None:
+        assert self._proxy is not None
+        for run_id, state in message["runs"].items():
+            self._proxy.note(run_id, state)
+        self.ledger.answered(message["count"])
 
     def _obey(self, message: wire.Message, descriptors: list[int]) -> None:
         assert self._proxy is not None
@@ -113,7 +117,7 @@ class Control:
             self._serve(message, self._listeners.pop(run_id))
         elif message["op"] == "tell":
             self._listeners.pop(run_id)
-            self._flush()
+            self.ledger.flush()
             self._send({"op": "told", "run": run_id})
         elif message["op"] == "secrets":
             self._listeners.pop(run_id)
@@ -124,7 +128,7 @@ class Control:
             self._proxy.close(run_id, partial(self._closed, run_id))
 
     def _closed(self, run_id: str) -> None:
-        self._flush()
+        self.ledger.flush()
         self._send({"op": "closed", "run": run_id})
 
     def _serve(self, message: wire.Message, listeners: list[tuple[str, int, socket.socket]]) -> None:
@@ -196,7 +200,7 @@ async def _serve(end: socket.socket, issuer: Issuer, roots: str) -> None:
     loop = asyncio.get_running_loop()
     control = Control(end, loop)
     loop.set_exception_handler(control.fault)
-    proxy = Proxy(issuer, roots, control.tell)
+    proxy = Proxy(issuer, roots, control.ledger)
     with contextlib.suppress(OSError):  # the host is gone already: that is seen next
         wire.send(end, {"op": "ready"})
     control.start(proxy)

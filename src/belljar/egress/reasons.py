@@ -46,6 +46,7 @@ REASONS = MappingProxyType(
         "upstream": "the host could not be reached",
         "upstream-certificate": "the certificate of the host could not be verified",
         "limit": "too many connections at once, or too slow a request",
+        "unrecorded": "it could not be written to the audit log, and nothing passes unrecorded",
         "proxy": "the proxy is gone",
         "net-off": "the network is off",
     }

@@ -12,6 +12,7 @@ _STATUS = {
     "proxy": "502 Bad Gateway",
     "rate": "429 Too Many Requests",
     "bad-request": "400 Bad Request",
+    "unrecorded": "503 Service Unavailable",
     "limit": "503 Service Unavailable",
 }
 

@@ -15,6 +15,9 @@ from belljar.egress.budget import Limits
 from belljar.egress.ca import Issuer
 from belljar.egress.canary import forms
 from belljar.egress.decide import Verdict, decide_connection, decide_name
+from belljar.egress.dial import UnreachableError
+from belljar.egress.events import COUNTED, UNRECORDED
+from belljar.egress.ledger import Ledger
 from belljar.egress.names import NameRefused, canonical_address, is_address, normalise
 from belljar.egress.packets import ICMP, ICMP6, NAMES, TCP, UDP, Attempt, attempt
 from belljar.egress.passing import Meter
@@ -30,9 +33,9 @@ _PACKET_OUTGOING = 4
 """Of `sockaddr_ll`: what the gateway itself sends, its answers and refusals."""
 _MAX_TOLD = 4096
 """Of things told once: refused names, attempts on closed ports."""
+NOT_RECORDED = Verdict(allowed=False, reason=UNRECORDED)
 _CROWDED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
-Tell = Callable[[list[Any]], None]
 Accepted = Callable[[socket.socket], object]
 
 
@@ -54,7 +57,7 @@ class Run:
         run_id: str,
         rules: Rules,
         *,
-        tell: Tell,
+        ledger: Ledger,
         issuer: Issuer,
         secrets: Mapping[str, str],
         canaries: Sequence[bytes],
@@ -72,7 +75,12 @@ class Run:
         self.roots = roots
         self.names = Names()
         self.closed = False
-        self._tell = tell
+        self._ledger = ledger
+        self.act = 0
+        """The number of the last decision to let something pass."""
+        self._counted = False
+        self.unrecorded = False
+        """Whether a decision could not be recorded: nothing passes any more."""
         self._told: set[tuple[object, ...]] = set()
         self._untold = 0
         self._loop = asyncio.get_running_loop()
@@ -108,12 +116,14 @@ class Run:
         into: int = 0,
     ) -> None:
         """Tell the host of a decision: an `Event` in the order of its fields."""
-        self._tell(
+        number = self._ledger.tell(
             [
                 *(self.run_id, time.time(), kind, host, port, method, path),
                 *(verdict.allowed, verdict.reason, verdict.detail, verdict.key, verdict.where, out, into),
             ]
         )
+        if verdict.allowed and kind != "closed":
+            self.act = number
 
     def tell_once(self, kind: str, host: str, port: int, verdict: Verdict) -> None:
         """As `tell`, but the same thing only the first time, and not without end."""
@@ -125,6 +135,32 @@ class Run:
             return
         self._told.add(told)
         self.tell(kind, host, port, verdict)
+
+    # What is recorded
+
+    def note(self, state: str) -> None:
+        """What the host says of its records."""
+        if state == COUNTED:
+            self._counted = True
+        else:
+            self.unrecorded = True
+
+    def recorded(self, act: int) -> bool:
+        """Whether what was decided may be done: it is in the audit log."""
+        return not self.unrecorded and (self._counted or act <= self._ledger.written)
+
+    def when_answered(self, act: int, then: Callable[[], None]) -> None:
+        """Call this when the host has answered for a decision; `recorded` says what."""
+        self._ledger.when_written(act, then)
+
+    async def until_recorded(self) -> None:
+        """Wait until what was decided until now is in the audit log. Raises UnreachableError if it can't be written."""
+        if not self.recorded(self.act) and not self.unrecorded:
+            answered: asyncio.Future[None] = self._loop.create_future()
+            self.when_answered(self.act, lambda: None if answered.done() else answered.set_result(None))
+            await answered
+        if self.unrecorded:
+            raise UnreachableError(NOT_RECORDED)
 
     # Names
 

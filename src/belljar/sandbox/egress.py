@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
-from belljar.audit.log import record
+from belljar.audit.log import audit_log
 from belljar.backends.contract import Jar, Process, Trust
 from belljar.egress import ca
 from belljar.egress.client import PROXY, Listener, Served
 from belljar.egress.decide import Verdict
-from belljar.egress.events import Event
+from belljar.egress.events import COUNTED, UNRECORDED, Event
 from belljar.egress.java_store import java_store
 from belljar.egress.reasons import change, words
 from belljar.egress.rules import Rules, compile_rules
@@ -30,8 +32,6 @@ _TOLD = ("kind", "host", "port", "method", "path", "reason", "detail", "rule", "
 _MOST_ROOTS = 4 << 20
 CANARY = "canary-token"
 """Why a run is ended that sent a planted token."""
-UNRECORDED = "unrecorded"
-"""Why one is ended whose refusals can't be written down."""
 
 
 class Egress:
@@ -130,23 +130,28 @@ class Traffic:
         self._denied: dict[Denial, int] = {}
         self.served: Served | None = None
 
-    def take(self, event: Event) -> None:
-        """Called by the proxy's client, from its own thread."""
+    def take(self, events: list[Event]) -> str | None:
+        """Called by the proxy's client, from its own thread: what was decided is done when this has returned."""
         if self.run_id:
-            event = replace(event, run_id=self.run_id)
-        self.sent_canary |= event.kind == "canary"
+            events = [replace(event, run_id=self.run_id) for event in events]
+        canary = any(event.kind == "canary" for event in events)
+        self.sent_canary |= canary
         with self._lock:
-            if not event.allowed and self._canary.is_own(event):
-                return
-            if len(self._records) < _MOST_RECORDS:
-                self._records.append(event)
-                self._record(event)
-            if not event.allowed:
-                self._refused(event)
-        if event.kind == "canary":  # when it is in the log: what is taken as evidence has it
+            events = [event for event in events if event.allowed or not self._canary.is_own(event)]
+            recorded = events[: _MOST_RECORDS - len(self._records)]
+            self._records += recorded
+            for event in events:
+                if not event.allowed:
+                    self._refused(event)
+            full = len(self._records) == _MOST_RECORDS
+        written = self._written(recorded)
+        if canary:  # when it is in the log: what is taken as evidence has it
             self._kill(CANARY)
         if self._also:
-            self._also(event)
+            for event in events:
+                with contextlib.suppress(Exception):  # a listener's fault is none of the run
+                    self._also(event)
+        return UNRECORDED if not written else COUNTED if full else None
 
     def _refused(self, event: Event) -> None:
         """Count it."""
@@ -156,16 +161,23 @@ class Traffic:
         elif len(self._denied) < _MOST_DENIALS:
             self._denied[denial] = 1
 
-    def _record(self, event: Event) -> None:
-        """Write it to the audit log."""
+    def _written(self, events: list[Event]) -> bool:
+        """Whether they are in the audit log now. A run is ended of which nobody would know later what it did."""
+        try:
+            if events:
+                audit_log().append(*map(self._record, events))
+        except AuditError:
+            self._kill(UNRECORDED)
+            return False
+        return True
+
+    def _record(self, event: Event) -> dict[str, Any]:
+        """What of it is in the audit log."""
         told = {name: value for name in _TOLD if (value := getattr(event, name))}
         for name in ("host", "path", "detail"):
             if name in told:
                 told[name] = redacting.for_log(told[name], event.run_id, self._policy)
-        try:
-            record("egress", run=event.run_id, at=event.time, allowed=event.allowed, **told)
-        except AuditError:  # nobody would know of it later
-            self._kill(UNRECORDED)
+        return {"event": "egress", "run": event.run_id, "at": event.time, "allowed": event.allowed, **told}
 
     def _denial(self, event: Event) -> Denial:
         rule = event.rule or "net.allowlist"

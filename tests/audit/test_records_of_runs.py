@@ -332,11 +332,50 @@ class TestReplay:
         assert again.differences == (("stdout_bytes", 4, 6),)
         assert "mounted, and is as it is now" in again.notes[0]
 
-    def test_standard_input_is_not_stored(self) -> None:
-        """And that is told, because it may be why something differs."""
-        again = replay(run_one("print(input())", stdin="once\n").run_id)
+    def test_standard_input(self, tmp_path: Path) -> None:
+        """Text, bytes or a file: the same is read again."""
+        (tmp_path / "file").write_bytes(b"skipped\nfrom a file\n")
+        for given, wanted in (("text\n", "text\n"), (b"bytes\n", "bytes\n"), (None, "from a file\n")):
+            with (tmp_path / "file").open("rb", buffering=0) as file:
+                file.seek(8)
+                ran = run_one("print(input())", stdin=file.fileno() if given is None else given)
+            again = replay(ran.run_id)
+            assert (ran.stdout, again.result.stdout, again.differences, again.notes) == (wanted, wanted, (), ())
+
+    def test_standard_input_of_the_command(self, tmp_path: Path) -> None:
+        """Through a pipe, which nobody can read before the run: it is stored when the run has ended."""
+        (tmp_path / "code.py").write_text("import sys; print(len(sys.stdin.read()), sys.argv[1:])")
+        words = [sys.executable, "-m", "belljar", "run", "--json", str(tmp_path / "code.py"), "a"]
+        for size in (4, 1 << 20, (1 << 20) + 1):
+            done = subprocess.run(words, input=b"x" * size, capture_output=True, check=True)
+            again = replay(json.loads(done.stdout)["run_id"])
+            if size <= 1 << 20:
+                assert (again.result.stdout, again.differences) == (f"{size} ['a']\n", ())
+            else:
+                assert "standard input, which was not stored" in again.notes[0]
+
+    def test_standard_input_that_is_not_stored(self) -> None:
+        """That is told, because it may be why something differs."""
+        reader, writer = os.pipe()
+        os.write(writer, b"once\n")
+        os.close(writer)
+        ran = run_one("print(input())", stdin=reader)
+        os.close(reader)
+        again = replay(ran.run_id)
         assert ("outcome", "ok", "failed") in again.differences
         assert "standard input, which was not stored" in again.notes[0]
+
+    def test_files_that_were_written_are_told(self) -> None:
+        """They are not stored, and the run may need them."""
+        with Sandbox() as jar:
+            jar.files.write("data", b"1")
+            ran = jar.run("print(open('data').read())")
+        again = replay(ran.run_id)
+        assert ("outcome", "ok", "failed") in again.differences
+        assert again.notes == ("1 file was written into its workspace, and not stored",)
+        with Pool(size=1) as pool:
+            ran = pool.run("print(open('data').read())", files={"data": b"1"})
+        assert "1 file was written" in replay(ran.run_id).notes[0]
 
     def test_inputs_that_were_changed(self) -> None:
         """Are not run."""

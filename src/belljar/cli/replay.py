@@ -18,7 +18,14 @@ def run(parsed: Parsed) -> int:
     if parsed.flag("--json"):
         from belljar.cli.document import print_json
 
-        print_json({"replayed": again.run_id, "differences": again.differences, "result": again.result.to_dict()})
+        print_json(
+            {
+                "replayed": again.run_id,
+                "differences": again.differences,
+                "notes": again.notes,
+                "result": again.result.to_dict(),
+            }
+        )
     else:
         sys.stdout.write(f"{again.run_id} ran again as {again.result.run_id}: {again.result.outcome}\n")
         for what, before, after in again.differences:
@@ -37,9 +44,9 @@ COMMAND = Command(
     run=run,
     options=(JSON,),
     details="""
-The policy is the one whose text was stored with the run, and the code is the one that was stored; both are checked
-against the audit log. A directory of the host's that the policy mounts is as it is now. Exits with 1 if something
-differs.
+The policy is the one whose text was stored with the run; code and standard input (up to a megabyte) are those that were
+stored; all are checked against the audit log. A directory of the host's that the policy mounts is as it is now. Files
+that were written into the workspace are not stored. Exits with 1 if something differs.
 """,
     examples=(("replay 01a1e4e2ffbe-8c01c265", "does it end the same way?"),),
 )

@@ -10,19 +10,28 @@ import os
 import stat
 import sys
 
+TYPE_CHECKING = False  # see policy/records.py
+if TYPE_CHECKING:
+    from belljar.sandbox.inputs import Fed, Input
+
 _PIECE = 1 << 16
 
 
-def give() -> int | None:
-    """The readable end of a pipe that standard input is pumped into, or None if there is nothing to read."""
+def give() -> Input:
+    """What is in the file that standard input is, or a pipe that it is pumped into; None if there is none."""
     if not _has_input(0):
         return None
+    from belljar.sandbox.inputs import Fed, at_once
+
+    if (content := at_once(0)) != 0:
+        return content
     readable, writable = os.pipe2(os.O_CLOEXEC)
+    fed = Fed(readable)
     import threading
 
     # A daemon: it may sit in a read of a terminal for ever, and must keep nobody from ending.
-    threading.Thread(target=_pump, args=(0, writable), name="belljar-stdin", daemon=True).start()
-    return readable
+    threading.Thread(target=_pump, args=(0, writable, fed), name="belljar-stdin", daemon=True).start()
+    return fed
 
 
 def _has_input(descriptor: int) -> bool:
@@ -43,9 +52,10 @@ def _in_foreground(descriptor: int) -> bool:
         return True
 
 
-def _pump(source: int, writable: int) -> None:
+def _pump(source: int, writable: int, fed: Fed) -> None:
     try:
         while data := os.read(source, _PIECE):
+            fed.add(data)
             rest = memoryview(data)
             while rest:
                 rest = rest[os.write(writable, rest) :]

@@ -15,7 +15,7 @@ from belljar.policy.models import Policy
 from belljar.sandbox import recording, redacting, tracing
 from belljar.sandbox.control import CONTROL
 from belljar.sandbox.events import Finished, Output
-from belljar.sandbox.inputs import opened_input
+from belljar.sandbox.inputs import at_once, opened_input
 from belljar.sandbox.result import Artifact, RunResult
 from belljar.sandbox.running import Watch, make_result, new_run_id, refused_result
 from belljar.sandbox.sandbox import network_of
@@ -78,6 +78,9 @@ class Clones:
             return
         files = {**self._planted, **work.files} if self._planted or work.files else {}
         details = recording.code_details(work.code, (), "python", work.arguments)
+        if work.stdin is not None or work.files:
+            work = work._replace(stdin=at_once(work.stdin))
+            details |= recording.input_details(work.stdin, len(work.files))
         recording.begin(run_id, "pool", self._begun, self._plan, **details)
         CONTROL.enter(run_id, handle, backend=self._plan.backend, policy=self._plan.policy_digest, language="python")
         spans = tracing.start("belljar.run", run_id)

@@ -7,7 +7,42 @@ import os
 import stat
 from collections.abc import Iterator
 
-Input = bytes | str | int | None
+MOST_KEPT = 1 << 20
+"""So much of a run's input is stored, so that it can be run again; a run with more is told to have had some."""
+
+
+class Fed:
+    """The readable end of a pipe that somebody feeds, and a copy of what went into it."""
+
+    __slots__ = ("copy", "descriptor", "whole")
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.copy = bytearray()
+        self.whole = True
+        """Whether the copy is; not if it would be too large."""
+
+    def add(self, data: bytes) -> None:
+        """Note what is about to go into the pipe."""
+        self.whole = self.whole and len(self.copy) + len(data) <= MOST_KEPT
+        if self.whole:
+            self.copy += data
+
+
+Input = bytes | str | int | Fed | None
+
+
+def at_once(stdin: Input) -> Input:
+    """The content of a file that is not too large, instead of its descriptor; anything else as it is."""
+    if not isinstance(stdin, int):
+        return stdin
+    status = os.fstat(stdin)
+    if not stat.S_ISREG(status.st_mode) or status.st_size - os.lseek(stdin, 0, os.SEEK_CUR) > MOST_KEPT:
+        return stdin
+    pieces = []
+    while data := os.read(stdin, MOST_KEPT):
+        pieces.append(data)
+    return b"".join(pieces)
 
 
 @contextlib.contextmanager
@@ -19,6 +54,9 @@ def opened_input(stdin: Input) -> Iterator[int | None]:
     """
     if stdin is None:
         yield None
+        return
+    if isinstance(stdin, Fed):
+        yield stdin.descriptor
         return
     if isinstance(stdin, int):
         with _piped(stdin) as descriptor:

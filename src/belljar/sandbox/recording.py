@@ -12,12 +12,14 @@ from belljar.policy.mapping import to_mapping
 from belljar.policy.models import Policy
 from belljar.sandbox import redacting
 from belljar.sandbox.control import CONTROL
+from belljar.sandbox.inputs import MOST_KEPT
 from belljar.sandbox.result import Outcome, RunResult
 
 TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
     from typing import Any
 
+    from belljar.sandbox.inputs import Fed, Input
     from belljar.sandbox.step import StepResult
 
     Captured = dict[str, bytearray]
@@ -77,6 +79,26 @@ def code_details(
         return {"language": "", "command": list(argv[:50])}
     told: dict[str, Any] = {"language": language, "code": stored.keep_input(code), "code_bytes": len(code)}
     return {**told, "arguments": list(arguments)} if arguments else told
+
+
+def input_details(stdin: Input, files: int) -> dict[str, Any]:
+    """What it is given beside code: standard input by digest, or that it has some; how many files were written."""
+    told: dict[str, Any] = {"files": files} if files else {}
+    if isinstance(stdin, bytes | str):
+        data = stdin if isinstance(stdin, bytes) else stdin.encode()
+        told["stdin_bytes"] = len(data)
+        told["stdin"] = stored.keep_input(data) if len(data) <= MOST_KEPT else True
+    elif stdin is not None:
+        told["stdin"] = True
+    return told
+
+
+def fed(run_id: str, stdin: Fed) -> None:
+    """What went into a pipe while the run ran. Raises AuditError."""
+    if stdin.whole:
+        data = bytes(stdin.copy)
+        told = {"event": "input", "run": run_id, "stdin": stored.keep_input(data), "stdin_bytes": len(data)}
+        audit_log().append(told)
 
 
 def finish(

@@ -48,13 +48,14 @@ def replay(name: str) -> Replayed:
     if created is None or ended is None:
         raise UsageError(f"the run {row['run']} has no end in the audit log, or no beginning")
     policy = _policy(str(created["policy"]))
+    stdin = _input(created, records.get("input"))
     with Sandbox(policy, one_shot=True) as jar:
-        result = _again(jar, created)
+        result = _again(jar, created, stdin)
     now = _ended(result.run_id)
     differences = [(what, ended.get(what), now.get(what)) for what in _COMPARED if ended.get(what) != now.get(what)]
     if result.policy_digest != created["policy"]:  # the managed policy is another, or belljar is
         differences.append(("policy", created["policy"], jar.policy.digest))
-    return Replayed(row["run"], result, tuple(differences), _notes(policy, created))
+    return Replayed(row["run"], result, tuple(differences), _notes(policy, created, stdin))
 
 
 def _policy(digest: str) -> dict[str, Any]:
@@ -65,14 +66,25 @@ def _policy(digest: str) -> dict[str, Any]:
     return policy
 
 
-def _again(jar: Sandbox, created: dict[str, Any]) -> RunResult:
+def _input(created: dict[str, Any], fed: dict[str, Any] | None) -> bytes | None:
+    """What it read, if that is stored: it was there before the run, or came while it ran."""
+    digest = (fed or created).get("stdin")
+    if not isinstance(digest, str):
+        return None
+    data = stored.load_input(digest)
+    if data is None:
+        raise UsageError("the standard input of that run is not stored any more, or was changed")
+    return data
+
+
+def _again(jar: Sandbox, created: dict[str, Any], stdin: bytes | None) -> RunResult:
     if command := created.get("command"):
-        return jar.exec([str(word) for word in command])
+        return jar.exec([str(word) for word in command], stdin=stdin)
     code = stored.load_input(str(created.get("code")))
     if code is None:
         raise UsageError("the code of that run is not stored any more, or was changed")
     arguments = [str(word) for word in created.get("arguments", ())]
-    return jar.run(code, language=str(created["language"]), args=arguments)
+    return jar.run(code, language=str(created["language"]), args=arguments, stdin=stdin)
 
 
 def _ended(run_id: str) -> dict[str, Any]:
@@ -80,11 +92,15 @@ def _ended(run_id: str) -> dict[str, Any]:
         return next((record for record in store.events(run_id) if record["event"] in ("finished", "refused")), {})
 
 
-def _notes(policy: dict[str, Any], created: dict[str, Any]) -> tuple[str, ...]:
+def _notes(policy: dict[str, Any], created: dict[str, Any], stdin: bytes | None) -> tuple[str, ...]:
     sources = [str(mount["source"]) for mount in policy["fs"]["mounts"] if mount.get("source")]
     notes = [f"{source} is mounted, and is as it is now" for source in sources]
     if policy["net"]["enabled"]:
         notes.append("it has a network, and what answers there may have changed")
-    if created.get("stdin"):
-        notes.append("it read standard input, which was not stored")
+    if created.get("stdin") and stdin is None:
+        notes.append(
+            "it read standard input, which was not stored: it was more than a megabyte, or a pipe of the caller's"
+        )
+    if count := created.get("files"):
+        notes.append(f"{count} {'file was' if count == 1 else 'files were'} written into its workspace, and not stored")
     return tuple(notes)

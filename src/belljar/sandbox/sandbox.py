@@ -17,7 +17,7 @@ from belljar.sandbox import recording, redacting, tracing
 from belljar.sandbox.control import CONTROL
 from belljar.sandbox.detect import open_best
 from belljar.sandbox.events import Finished, Output
-from belljar.sandbox.inputs import Input, opened_input
+from belljar.sandbox.inputs import Fed, Input, at_once, opened_input
 from belljar.sandbox.result import Artifact, RunResult
 from belljar.sandbox.running import Watch, make_result, new_run_id, refused_result
 from belljar.sandbox.stream import Access, Handle, Stream
@@ -217,8 +217,9 @@ class Sandbox:
             yield Finished(refused_result(self.policy, plan, run_id, report, refused))
             return
         details = recording.code_details(request.code, request.argv, request.language, request.arguments)
-        if stdin is not None:
-            details["stdin"] = True
+        if stdin is not None or self._written:
+            stdin = at_once(stdin)
+            details |= recording.input_details(stdin, len(self._written))
         recording.begin(run_id, "run", recording.Begun(self.policy, plan), plan, **details)
         since_ns = max(time.time_ns() - _CLOCK_TICK_NS, self._last_end_ns)
         with self.launched(handle, plan, request, run_id, stdin) as (process, network):
@@ -233,6 +234,8 @@ class Sandbox:
                 end = network.judged(end)
             artifacts = self._artifacts(since_ns)
             self._last_end_ns = time.time_ns()
+            if isinstance(stdin, Fed):
+                recording.fed(run_id, stdin)
             yield Finished(
                 make_result(
                     self.policy,

@@ -39,14 +39,15 @@ class Maker:
 
     def of_run(self, result: RunResult, kept: Sequence[Kept], *, session: str = "") -> Answer:
         """Of a program that ran to its end, or was ended."""
-        told = _Told(result.run_id, result.outcome, result.exit_code, result.reason, result.duration, session)
+        told = _Told(result.run_id, "", result.outcome, result.exit_code, result.reason, result.duration, session)
         if result.signal and result.outcome is Outcome.FAILED:
             told = told._replace(reason=f"it was ended by {result.signal}")
         return self._answer(told, result.stdout, result.stderr, None, result.artifacts, kept, result.denials, ())
 
-    def of_step(self, result: StepResult, run_id: str, kept: Sequence[Kept], *, session: str) -> Answer:
+    def of_step(self, result: StepResult, kept: Sequence[Kept], *, session: str) -> Answer:
         """Of a step of a session."""
-        told = _Told(run_id, result.outcome, result.exit_code, result.reason, result.duration, session)
+        step = f"/{result.step}"
+        told = _Told(result.run_id, step, result.outcome, result.exit_code, result.reason, result.duration, session)
         stderr = result.stderr + (result.error.traceback if result.error else "")
         images = tuple((rich.mime, rich.data) for rich in result.results if rich.mime.startswith("image/"))
         value = result.value
@@ -64,9 +65,9 @@ class Maker:
         shown: Sequence[tuple[str, bytes]],
     ) -> Answer:
         handles: dict[str, str] = {}
-        out = self._slice("stdout", stdout, handles)
-        err = self._slice("stderr", stderr, handles)
-        shown_value = None if value is None else self._slice("value", value, handles)
+        out = self._slice(told, "stdout", stdout, handles)
+        err = self._slice(told, "stderr", stderr, handles)
+        shown_value = None if value is None else self._slice(told, "value", value, handles)
         by_path = {file.path: file for file in kept}
         files = [_file(artifact, by_path.get(artifact.path)) for artifact in artifacts[:_MOST_FILES]]
         refused = [_refused(denial) for denial in denials[:_MOST_DENIALS]]
@@ -99,16 +100,18 @@ class Maker:
         images = _images([*shown, *((file.mime, file.data) for file in kept if file.is_image)])
         return Answer(text, structured, images, tuple(kept[:_MOST_FILES]), not ok, told.run_id, str(told.outcome))
 
-    def _slice(self, name: str, text: str, handles: dict[str, str]) -> str:
-        clean = self.clean(text)
-        part = cut(clean, characters=_SHOWN_CHARACTERS)
+    def _slice(self, told: _Told, name: str, text: str, handles: dict[str, str]) -> str:
+        """As `RunResult.slice`, with tokens. The handle is the same: `belljar logs` knows it too, if it was stored."""
+        clean, handle = self.clean(text), f"{told.run_id}{told.step}/{name}"
+        part = cut(clean, characters=_SHOWN_CHARACTERS, handle=handle)
         if not part.whole:
-            handles[name] = self._shelf.put(clean)
+            handles[name] = self._shelf.put(clean, handle)
         return str(part)
 
 
 class _Told(NamedTuple):
     run_id: str
+    step: str
     outcome: Outcome
     exit_code: int | None
     reason: str

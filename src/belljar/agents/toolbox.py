@@ -159,17 +159,14 @@ class Toolbox:
             session.files.write(path, text)
         if program.code is not None and program.language == "python":
             step, content = jars.step(session, program, call)
-            run_id = f"{step.session_id}-{step.step}"
-            return self._maker.of_step(step, run_id, self.keeper.put(run_id, content), session=name)
+            kept = self.keeper.put(f"{step.run_id}/{step.step}", content)
+            return self._maker.of_step(step, kept, session=name)
         result, content = jars.beside(session, program, call)
         return self._maker.of_run(result, self.keeper.put(result.run_id, content), session=name)
 
     def _read_file(self, given: Arguments, call: Call, jars: Jars) -> Answer:
         path, start = given.text("path"), given.whole("start")
-        if path.startswith("out-"):
-            whole = self.keeper.outputs.get(path, 0, 1 << 62)
-            if whole is None:
-                raise UsageError(f"{plain(path)} is not kept any more", hint="run it again, and print less")
+        if (whole := self.keeper.outputs.get(path, 0, None)) is not None:
             return self._part(path, whole, start)
         if path.startswith(PREFIX):
             kept = self.keeper.get(path)

@@ -123,7 +123,7 @@ READ_FILE = Tool(
     "read_file",
     "Read a file or a handle",
     "Read a file of a session's workspace, or what a handle of an earlier result stands for: a file that a run made "
-    "(belljar://artifact/…) or an output that was too long (out-…). Text comes in parts: ask on with `start`.",
+    "(belljar://artifact/…) or an output that was too long (RUN/stdout). Text comes in parts: ask on with `start`.",
     {
         "path": _text("A path in the workspace, or a handle.", maxLength=4096),
         "start": {"type": "integer", "minimum": 0, "description": "From which character on."},

@@ -139,6 +139,30 @@ class TestWhatCantRun:
         assert not mark.exists()
         assert model.text_of("disk") == "hello, world"
 
+    @pytest.mark.parametrize("verbatim", [True, False])
+    def test_a_path_in_a_prompt_reads_no_file_of_the_host(self, model: Model, tmp_path: Path, verbatim: bool) -> None:
+        """Where the caller asks for that, it does: else nothing would be shown here."""
+        (tmp_path / "note.txt").write_text("of the host's")
+        model.scripts["path"] = [[say("ok")]]
+
+        ask(f"path @{tmp_path}/note.txt", **({} if verbatim else {"verbatim_prompts": False}), cwd=str(tmp_path))
+
+        assert ("of the host's" in json.dumps(model.requests)) is not verbatim
+
+    def test_input_that_another_hook_changed_is_not_run(self, model: Model, records: Records) -> None:
+        """The gate judged the first input: what comes with its id has to be that."""
+
+        async def changes(given: Any, *_more: Any) -> Any:
+            changed = {"hookEventName": "PreToolUse", "updatedInput": {"code": "print('other')"}}
+            return {"hookSpecificOutput": {**changed, "permissionDecision": "allow"}}
+
+        model.scripts["changed"] = [[HELLO], [say("ok")]]
+
+        ask("changed", hooks={"PreToolUse": [sdk.HookMatcher(hooks=[changes])]})
+
+        assert "not the one that was judged" in model.text_of("changed")
+        assert not records("started")
+
     def test_a_hook_that_raises_blocks(self, model: Model, records: Records) -> None:
         async def broken(*_given: Any) -> Any:
             raise RuntimeError("broken")

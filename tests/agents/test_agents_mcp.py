@@ -155,6 +155,16 @@ class TestStdio:
             ("mcp", "nothing", False),
         ]
 
+    def test_where_no_jar_can_be_made_each_call_says_so(self) -> None:
+        async def main() -> None:
+            words = ["--set", "backend=landlock", "--set", "fallback=[]"]
+            async with stdio(*words) as session:
+                result = await session.call_tool("run", {"code": "1"})
+                assert result.is_error
+                assert "landlock" in text_of(result)
+
+        anyio.run(main)
+
     def test_a_policy_that_is_wrong_is_told_without_a_traceback(self) -> None:
         told = subprocess.run([*BELLJAR, "mcp", "--policy", "aicod"], capture_output=True, text=True, check=False)
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from belljar.agents.tools import Tool
+from belljar.agents.tools import MOST_FILES_CHARACTERS, Tool
 from belljar.errors import UsageError
 from belljar.sandbox.files import has_bytes
 
@@ -78,6 +78,8 @@ class Arguments:
         files: dict[str, Any] = self._value(name, dict, "an object of texts by path") or {}
         if len(files) > schema["maxProperties"]:
             raise UsageError(f"{name} has {len(files)} entries: at most {schema['maxProperties']}")
+        if sum(len(content) for content in files.values() if isinstance(content, str)) > MOST_FILES_CHARACTERS:
+            raise UsageError(f"{name} has more than {MOST_FILES_CHARACTERS} characters", hint="use write_file")
         for path, content in files.items():
             if not isinstance(content, str):
                 raise UsageError(f"{name}: {path[:60]!r} is not text")

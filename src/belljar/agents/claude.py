@@ -8,6 +8,7 @@ async for message in query("What is 2 ** 100? Use Python.", sandbox_policy={"pro
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import fields
@@ -17,7 +18,7 @@ from belljar.agents.claude_gate import Deny, Gate, OnToolRequest, Tighten, ToolR
 from belljar.agents.mcp_server import server
 from belljar.agents.toolbox import Toolbox
 from belljar.agents.tools import SERVER
-from belljar.errors import PrerequisiteError, UsageError
+from belljar.errors import BelljarError, PrerequisiteError, UsageError
 from belljar.policy.models import Policy
 from belljar.sandbox.sandbox import PolicyLike
 
@@ -58,7 +59,8 @@ def sandboxed_options(
     """Options with which only `sandboxed_code.*` and the tools that are named can run.
 
     The built-in tools are gone but for those in `allowed_tools`, anything else is denied, settings on disk are not
-    read. The jars end with the query or client that the options are used for.
+    read, and `@path` in a prompt reads no file (unless `verbatim_prompts=False`). The jars end with the query or client
+    that the options are used for.
 
     Args:
         policy: What the code may do, as for `Sandbox`.
@@ -103,11 +105,12 @@ def _prepared(
     gate = Gate(box.policy, allowed_tools, on_tool_request)
     served = server(box, gate, structured=False)
     if toolbox is None:
-        served.lifespan = lambda _server: _jars_of_a_query(box)
+        served.lifespan = _Lifetime(box)
     servers = {**options.get("mcp_servers", {}), SERVER: {"type": "sdk", "name": SERVER, "instance": served}}
     made = sdk.ClaudeAgentOptions(
         **{
             "max_buffer_size": _BUFFER_BYTES,
+            "verbatim_prompts": True,
             **options,
             "tools": [name.partition("(")[0] for name in allowed_tools if not name.startswith("mcp__")],
             "allowed_tools": [],
@@ -121,25 +124,28 @@ def _prepared(
     return made, gate, box
 
 
-@asynccontextmanager
-async def _jars_of_a_query(box: Toolbox) -> AsyncIterator[dict[str, Any]]:
-    """Jars that wait while the command starts, and are gone when the query is."""
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_warm, box)
+class _Lifetime:
+    """Jars that wait while the command starts, and are gone when the last query that uses them is."""
+
+    def __init__(self, box: Toolbox) -> None:
+        self._box, self._users = box, 0
+
+    @asynccontextmanager
+    async def __call__(self, _server: Any) -> AsyncIterator[dict[str, Any]]:
+        self._users += 1
         try:
-            yield {}
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._warm)
+                yield {}
         finally:
-            with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(box.close)
+            self._users -= 1
+            if not self._users:
+                with anyio.CancelScope(shield=True):
+                    await anyio.to_thread.run_sync(self._box.close)
 
-
-async def _warm(box: Toolbox) -> None:
-    from belljar.errors import BelljarError
-
-    try:
-        await anyio.to_thread.run_sync(box.warm)
-    except BelljarError:  # told by the call that then needs it
-        return
+    async def _warm(self) -> None:
+        with contextlib.suppress(BelljarError):  # told by the call that then needs it
+            await anyio.to_thread.run_sync(self._box.warm)
 
 
 def _check_options(options: Mapping[str, Any], allowed: Sequence[str]) -> None:

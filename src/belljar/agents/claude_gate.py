@@ -57,7 +57,8 @@ class Gate(Calls):
         self._own = frozenset(PREFIX + name for name in BY_NAME)
         self._allowed = tuple(allowed)
         self._on_tool_request = on_tool_request
-        self._open: OrderedDict[str, Call] = OrderedDict()
+        self._open: OrderedDict[str, tuple[Call, Any]] = OrderedDict()
+        """By the request's id: the call, and the input that was judged."""
         self._seen: OrderedDict[str, None] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -98,15 +99,17 @@ class Gate(Calls):
             return tool_use_id in self._open
 
     async def admitted(self, context: Context, name: str) -> Call:
-        """The call that the hook let through; a tool that was called in any other way is refused."""
+        """The call that the hook let through; one that came in any other way, or with other input, is refused."""
         tool_use = dict(context.meta or {}).get("claudecode/toolUseId")
         with self._lock:
-            call = self._open.pop(tool_use, None) if isinstance(tool_use, str) else None
-        if call is None:
-            refused = Call(client=CLIENT, tool_use=str(tool_use or ""))
-            refused.record(self.policy, PREFIX + name, context.params, denied="it did not pass the gate")
-            raise UsageError("this call did not pass belljar's gate")
-        return call
+            found = self._open.pop(tool_use, None) if isinstance(tool_use, str) else None
+        arguments = (context.params or {}).get("arguments") or {}
+        if found is not None and found[1] == (name, arguments):
+            return found[0]
+        why = "it did not pass the gate" if found is None else "its input is not the one that was judged"
+        refused = Call(client=CLIENT, tool_use=str(tool_use or ""))
+        refused.record(self.policy, f"{SERVER}.{name}", arguments, denied=why)
+        raise UsageError(f"this call is refused: {why}")
 
     # --- the decision ---
 
@@ -125,7 +128,7 @@ class Gate(Calls):
         with self._lock:
             _remember(self._seen, tool_use, None)
             if not reason:
-                _remember(self._open, tool_use, call)
+                _remember(self._open, tool_use, (call, (name.removeprefix(PREFIX), arguments)))
         return reason
 
     async def _asked(self, request: ToolRequest, call: Call) -> str:

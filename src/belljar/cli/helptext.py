@@ -42,7 +42,7 @@ def group(name: str) -> str:
 
 
 def _listing(commands: dict[str, tuple[str, str]]) -> str:
-    return "".join(f"  {name:<15} {summary}\n" for name, (_module, summary) in commands.items())
+    return "".join(f"  {name:<15}  {summary}\n" for name, (_module, summary) in commands.items())
 
 
 def of_command(command: Command) -> str:

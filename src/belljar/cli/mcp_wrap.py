@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from belljar.cli.jar_options import JAR, policy_name, published
-from belljar.cli.parsing import Command, Parsed
+from belljar.cli.parsing import Command, Option, Parsed
 from belljar.errors import UsageError
 
 
@@ -28,7 +28,12 @@ def run(parsed: Parsed) -> int:
         live=parsed.flag("--live"),
         timeout=parsed.text("--timeout"),
     )
-    sys.stderr.write(report(result, quiet=False, explained=False))
+    if parsed.flag("--json"):
+        import json
+
+        sys.stderr.write(json.dumps(result.to_dict()) + "\n")
+    else:
+        sys.stderr.write(report(result, quiet=False, explained=False))
     return 0 if result.ok else exit_code(result)
 
 
@@ -37,7 +42,7 @@ COMMAND = Command(
     "Run someone else's MCP server in a jar.",
     usage="mcp wrap [OPTIONS] [--] COMMAND [ARGS…]",
     run=run,
-    options=JAR,
+    options=(*JAR, Option("--json", "", "tell its end as JSON, on standard error: standard output is the server's")),
     options_first=True,
     details="""
 Put it before the command in a client's configuration: the client talks to the server as before, and the server sees

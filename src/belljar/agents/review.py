@@ -11,6 +11,7 @@ from typing import Self
 from belljar.agents.inside import Agent
 from belljar.agents.repository import INSIDE
 from belljar.audit.state import private_directory, state_directory
+from belljar.policy.paths import WORKSPACE
 from belljar.sandbox.changes import NOT_SHOWN, Applied, Change, Changes
 from belljar.sandbox.sandbox import Sandbox
 
@@ -35,16 +36,16 @@ class Review:
         self._worktree = agent.worktree
         self._project: Changes | None = None
         self._repository: Changes | None = None
-        if any(mount.cow for mount in agent.policy.fs.mounts):
-            self._project = self._stack.enter_context(jar.changes())
+        if any(mount.cow and mount.path == WORKSPACE for mount in agent.policy.fs.mounts):
+            self._project = self._stack.enter_context(jar.changes(WORKSPACE))
         if agent.worktree:
             self._repository = self._stack.enter_context(jar.changes(INSIDE, known_as=agent.worktree.known_as))
         found = [change for change in self._project or () if not self._is_own_link(change)]
         parents = {parent for change in found for parent in _parents(change.path)}
         shown = [change for change in found if change.what != "directory" or change.kind == "deleted"]
         self.files = [change for change in shown if not change.refusal and not _in_git(change.path)]
-        self.protected = [change for change in shown if change.protected]
-        self.refused = [change for change in shown if change.refusal and not change.protected]
+        self.protected = [change for change in shown if change.protected and not _worktree_inside(change.path)]
+        refused = [change for change in shown if change.refusal and change not in self.protected]
         # A directory comes with what is in it: by itself only if it is empty.
         self._plain = {change.path for change in found if not change.refusal and change.path not in parents}
         self._git = {path for path in self._plain if _in_git(path)}
@@ -52,9 +53,10 @@ class Review:
         if agent.worktree and self._repository is not None:
             elsewhere = [change for change in self._repository if change.what != "directory"]
             self.git_count += sum(not change.refusal for change in elsewhere)
-            self.refused += [
+            refused += [
                 replace(change, path=agent.worktree.known_as(change.path)) for change in elsewhere if change.refusal
             ]
+        self.refused = list(dict.fromkeys(_worktree_inside(change.path) or change for change in refused))
 
     def _is_own_link(self, change: Change) -> bool:
         """The `.git` of a worktree, which belljar wrote into the jar: the host's own stays as it is."""
@@ -130,6 +132,15 @@ def _forget_old(directory: str) -> None:
 def _parents(path: str) -> list[str]:
     parts = path.split("/")
     return ["/".join(parts[:depth]) for depth in range(1, len(parts))]
+
+
+def _worktree_inside(path: str) -> Change | None:
+    """A worktree that was made in the jar, as one change: what it consists of names paths of the jar's."""
+    parts = path.split("/")
+    if parts[:2] != [".git", "worktrees"] or len(parts) < 3:
+        return None
+    why = "it is a worktree of the jar's own: its branch comes back, and `git worktree add` has it checked out"
+    return Change("/".join(parts[:3]), "added", "directory", refusal=why)
 
 
 def _in_git(path: str) -> bool:

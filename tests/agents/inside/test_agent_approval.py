@@ -95,6 +95,34 @@ def test_a_commit_in_a_worktree_comes_back(home: Home, tmp_path: Path) -> None:
     assert "belljar: not applied: .git/hooks/pre-commit: the host's git would act on it\n" in ran.err
 
 
+def test_a_worktree_that_was_made_in_the_jar(home: Home) -> None:
+    """Its branch comes back; that it was a worktree is told once, and needs no answer, nor does a yes bring it back."""
+    script = """
+        git worktree add -q -b feature .claude/worktrees/one && cd .claude/worktrees/one
+        echo new > sums.py && git commit -qam feature
+    """
+    ran = home.agent(script, "--apply", "all", "--apply-protected")
+    assert ran.code == 0, ran.err
+    assert ran.err.count("not applied: .git/worktrees/one: it is a worktree of the jar's own") == 1
+    assert ".git/worktrees/one/" not in ran.err
+    assert not (home.project / ".git/worktrees").exists()
+    assert git(home.project, "log", "--format=%s", "feature").split() == ["feature", "first"]
+    git(home.project, "fsck", "--strict")
+
+
+def test_another_copy_is_not_the_project(home: Home) -> None:
+    """A policy may show more directories copy on write; of those nothing comes back, and nobody is asked."""
+    (home.directory / "data").mkdir()
+    mounts = "[{path: /data, source: ./data, rw: true, cow: true}]"
+    (home.directory / "two.yaml").write_text(f"version: 1\non_degraded: allow\nfs: {{mounts: {mounts}}}\n")
+    policy = str(home.directory / "two.yaml")
+    ran = home.agent("echo x > /data/x; echo y > y", "--policy", policy, "--live", "--apply-protected")
+    assert ran.code == 0, ran.err
+    assert "the diff" not in ran.err
+    assert [*(home.directory / "data").iterdir()] == []
+    assert (home.project / "y").read_text() == "y\n"
+
+
 @pytest.mark.parametrize("way", ["the repository", "a worktree of it", "one that was made up"])
 def test_a_repository_is_believed_only_if_it_says_the_same(home: Home, tmp_path: Path, way: str) -> None:
     """A `.git` that came with someone's files must not open another repository of the user's."""

@@ -53,8 +53,8 @@ class ModelEndpoint:
     def __init__(self, turns: Sequence[list[dict[str, Any]]], *, tls: ssl.SSLContext | None = None) -> None:
         self.turns = list(turns)
         self.arrived: list[Arrived] = []
-        self.asked = threading.Event()
-        """Set when the first question has come."""
+        self.counted = threading.Event()
+        """Set when someone had tokens counted."""
         endpoint = self
 
         class Handler(_Handler):
@@ -133,6 +133,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         path = arrived.path.partition("?")[0]
         if path == "/v1/messages/count_tokens":
             self._answer(200, {"input_tokens": 10})
+            self.model.counted.set()
         elif path == "/v1/messages":
             self._speak(arrived.json)
         else:
@@ -141,7 +142,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _speak(self, question: dict[str, Any]) -> None:
         content = say("ok")
         if question.get("tools"):
-            self.model.asked.set()
             turn = len(list(_tool_results(question)))
             content = self.model.turns[turn] if turn < len(self.model.turns) else say("done")
         message = _message(question.get("model", "model"), content)

@@ -56,6 +56,12 @@ def test_the_version_in_the_url_of_openai() -> None:
     assert place.rule["paths"] == ["/v1/responses"]
 
 
+def test_a_gateway_with_a_private_address() -> None:
+    """Only a profile can name it, and what it names stays."""
+    place = moved({**RULE, "addresses": ["10.1.2.3"]}, {"ANTHROPIC_BASE_URL": "https://gw.example.com"})
+    assert (place.rule["host"], place.rule["addresses"]) == ("gw.example.com", ["10.1.2.3"])
+
+
 KEYS = [
     # profile, variables that are set, credentials that are used
     ("claude", ("ANTHROPIC_API_KEY",), {"anthropic"}),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import ssl
+import subprocess
 from pathlib import Path
 
 import pytest
 from agent_certificates import make_certificate
-from agent_runs import SECRET, Home, git
+from agent_runs import BELLJAR, SECRET, Home, git
 from model_endpoint import ModelEndpoint, bash, say, use
 
 pytestmark = [pytest.mark.host, pytest.mark.backend("bubblewrap"), pytest.mark.usefixtures("claude")]
@@ -127,6 +129,29 @@ def test_what_it_must_not_do(home: Home) -> None:
         *("CLAUDE.md", ".claude/settings.json", "link"),
     }
     assert [one["host"] for one in ran.json["reached"]] == ["model.belljar.internal"]
+
+
+def test_ctrl_c_ends_it_in_the_middle_of_a_command(home: Home) -> None:
+    """With all that it started; the project is as it was, and what was done can be read."""
+    count = "curl -sS -d '{}' $ANTHROPIC_BASE_URL/v1/messages/count_tokens"
+    before = home.files()
+    with (
+        ModelEndpoint([bash(f"echo half > half.txt; {count}; sleep 600 & sleep 600")]) as model,
+        subprocess.Popen(
+            [*BELLJAR, "claude", "-p", "take long"],
+            cwd=home.project,
+            env=home.environment(ANTHROPIC_API_KEY=SECRET, ANTHROPIC_BASE_URL=model.url),
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        ) as process,
+    ):
+        assert model.counted.wait(100)
+        process.send_signal(signal.SIGINT)
+        _out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert home.files() == before
+    kept = Path(err.decode().partition("nothing was applied; the diff is in ")[2].strip())
+    assert "+half\n" in kept.read_text()
 
 
 def test_nothing_comes_back_unless_someone_says_so(home: Home) -> None:

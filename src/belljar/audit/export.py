@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from belljar.audit.printable import printable_lines
 from belljar.errors import SandboxUnavailableError, UsageError
 
 COLUMNS = ("seq", "time", "event", "run", "outcome", "reason", "target", "rule", "backend", "policy", "details")
@@ -60,6 +61,7 @@ def _cell(value: Any) -> str:
     text = "" if value is None else value if isinstance(value, str) else json.dumps(value)
     if isinstance(value, int | float):
         return text
+    text = printable_lines(text)
     return f"'{text}" if text.lstrip().startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from belljar.audit.printable import printable
 from belljar.audit.store import RunStore
 from belljar.errors import PrerequisiteError
 
@@ -172,4 +173,4 @@ _LAGS = "(select max(0.0, time - json_extract(record, '$.at')) as lag from event
 
 
 def _text(value: object) -> str:
-    return "" if value is None else str(value)
+    return "" if value is None else printable(str(value))

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from belljar.audit.chain import BrokenRecordError, decode
 from belljar.audit.log import day_files, directory
+from belljar.audit.printable import encodable
 from belljar.audit.state import private_directory, state_directory
 
 _SCHEMA = """
@@ -129,10 +130,11 @@ class RunStore:
         event, run = str(record.get("event")), record.get("run")
         self._database.execute(
             "insert or replace into events values (?, ?, ?, ?, ?)",
-            (record["seq"], run, record["time"], event, json.dumps(record)),
+            (record["seq"], _storable(run), record["time"], _storable(event), json.dumps(record)),
         )
         if not isinstance(run, str):
             return
+        run = _storable(run)
         self._database.execute("insert or ignore into runs (run, created) values (?, ?)", (run, record["time"]))
         if event == "created":
             self._set(run, {"created": record["time"], **{name: record.get(name) for name in _COLUMNS}})
@@ -154,9 +156,7 @@ class RunStore:
 
     def _set(self, run: str, values: dict[str, Any]) -> None:
         names = ", ".join(f"{name} = ?" for name in values)  # names of ours
-        plain = [
-            value if isinstance(value, str | int | float | None) else json.dumps(value) for value in values.values()
-        ]
+        plain = map(_storable, values.values())
         self._database.execute(f"update runs set {names} where run = ?", (*plain, run))  # noqa: S608 - see above
 
     # --- asking ---
@@ -190,3 +190,11 @@ class RunStore:
         """The records of a run, in order."""
         for row in self._database.execute("select record from events where run = ? order by seq", (run,)):
             yield json.loads(row["record"])
+
+
+def _storable(value: Any) -> Any:
+    """What SQLite takes. It has no lone surrogates, as which Python carries bytes that are no UTF-8."""
+    if isinstance(value, str):
+        return encodable(value)
+    fits = value is None or isinstance(value, float) or (isinstance(value, int) and -(1 << 63) <= value < 1 << 63)
+    return value if fits else json.dumps(value)

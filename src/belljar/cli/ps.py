@@ -52,7 +52,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
         taken = float(row.get("duration") or 0)
     return (
         visible(str(row["run"])),
-        str(row.get("state", "running")),
+        visible(str(row.get("state", "running"))),
         f"{taken:.1f} s",
         visible(str(row.get("backend") or "")),
         visible(str(row.get("language") or row.get("kind") or "command")),

@@ -15,7 +15,9 @@ import codecs
 from collections.abc import Mapping
 
 _KEPT = "\n\t\r"
-_TURNING = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_TURNING = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_BREAKING = (0x2028, 0x2029)
+"""Line ends to some terminals and to many programs, though not to all."""
 
 
 def _shown(code: int) -> str:
@@ -23,7 +25,7 @@ def _shown(code: int) -> str:
 
 
 def _table(kept: str) -> Mapping[int, str]:
-    controls = (*range(0x20), *range(0x7F, 0xA0), *_TURNING)
+    controls = (*range(0x20), *range(0x7F, 0xA0), *_TURNING, *_BREAKING)
     return {code: _shown(code) for code in controls if chr(code) not in kept}
 
 

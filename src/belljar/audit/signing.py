@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from belljar.audit.chain import Link
@@ -54,9 +55,9 @@ def sign(path: str, key_file: str) -> dict[str, Any]:
     return signed
 
 
-def check(path: str, public_key: str) -> Verdict:
+def check(path: str, public_key: str, seen: Callable[[int], None] | None = None) -> Verdict:
     """As `verify`, and every signature by this key is right, and there is one."""
-    verdict = verify(path)
+    verdict = verify(path, seen)
     key = _public(public_key)
     known = public_text(key)
     digests: dict[int, str] = {}

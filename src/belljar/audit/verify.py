@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from typing import Any
 
 from belljar.audit.chain import START, BrokenRecordError, Link, decode, follow
@@ -15,6 +16,7 @@ from belljar.policy.records import dataclass
 ANCHOR = "anchor"
 """The file that says where the chain begins, once older days were removed."""
 POLICIES = "policies"
+_TOLD_AT_ONCE = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +32,8 @@ class Verdict:
     problem: str = ""
 
 
-def verify(path: str) -> Verdict:
-    """Look at every record in the directory."""
+def verify(path: str, seen: Callable[[int], None] | None = None) -> Verdict:
+    """Look at every record in the directory. `seen` is told now and then how many were."""
     link = start = anchor(path)
     count = 0
     for name, number, line in lines(path, after=through(path)):
@@ -45,6 +47,8 @@ def verify(path: str) -> Verdict:
         except BrokenRecordError as error:
             return Verdict(ok=False, records=count, link=link, where=f"{name}:{number}", problem=str(error))
         count += 1
+        if seen is not None and count % _TOLD_AT_ONCE == 0:
+            seen(count)
     problem = _head_problem(path, link, start)
     where = f"{(day_files(path) or ['the log'])[-1]}, at its end" if problem else ""
     return Verdict(ok=not problem, records=count, link=link, where=where, problem=problem)

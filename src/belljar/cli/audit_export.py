@@ -6,6 +6,8 @@ import sys
 
 from belljar.cli.audit_show import FILTERS, chosen
 from belljar.cli.parsing import Command, Option, Parsed
+from belljar.cli.progress import counted, waiting
+from belljar.cli.terminal import visible
 from belljar.errors import UsageError
 
 
@@ -13,17 +15,18 @@ def run(parsed: Parsed) -> int:
     """Do it."""
     from belljar.audit.export import FORMATS, to_otlp, to_syslog
 
-    records = chosen(parsed, parsed.all_words())
     for name, ship in (("--syslog", to_syslog), ("--otlp", to_otlp)):
         if address := parsed.text(name):
-            count = ship(records, address)
-            sys.stderr.write(f"belljar: {count} records were sent to {address}\n")
+            with waiting("the audit log", "sending it") as progress:
+                count = ship(counted(chosen(parsed, parsed.all_words()), progress, "records"), address)
+            sys.stderr.write(f"belljar: {count} records were sent to {visible(address)}\n")
             return 0
     wanted = "jsonl" if parsed.flag("--json") else parsed.text("--format") or "jsonl"
     if wanted not in FORMATS:
         raise UsageError(f"--format {wanted}: wanted one of {', '.join(FORMATS)}")
-    for text in FORMATS[wanted](records):
-        sys.stdout.write(text)
+    with waiting("the audit log", "writing it", shows=True) as progress:
+        for text in FORMATS[wanted](counted(chosen(parsed, parsed.all_words()), progress, "records")):
+            sys.stdout.write(text)
     return 0
 
 

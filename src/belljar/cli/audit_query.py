@@ -5,6 +5,7 @@ from __future__ import annotations
 from belljar.cli.audit_show import FILTERS, chosen, show
 from belljar.cli.jar_options import JSON
 from belljar.cli.parsing import Command, Option, Parsed
+from belljar.cli.progress import counted, waiting
 
 
 def run(parsed: Parsed) -> int:
@@ -12,7 +13,8 @@ def run(parsed: Parsed) -> int:
     from belljar.cli.jar_options import whole_number
 
     limit = whole_number(parsed, "--limit", 1000)
-    found = list(chosen(parsed, parsed.all_words()))
+    with waiting("the audit log", "looking through it") as progress:
+        found = list(counted(chosen(parsed, parsed.all_words()), progress, "records fit so far"))
     show(found[-limit:], json=parsed.flag("--json"))
     return 0 if found else 1
 

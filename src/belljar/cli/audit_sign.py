@@ -6,6 +6,7 @@ import sys
 
 from belljar.cli.jar_options import JSON
 from belljar.cli.parsing import Command, Parsed, expect_words
+from belljar.cli.progress import waiting
 
 
 def run(parsed: Parsed) -> int:
@@ -14,7 +15,8 @@ def run(parsed: Parsed) -> int:
     from belljar.audit.signing import sign
 
     (key,) = expect_words(COMMAND, parsed, 1, 1)
-    signed = sign(directory(), key)
+    with waiting("the audit log", "looking whether it is in order"):
+        signed = sign(directory(), key)
     if parsed.flag("--json"):
         from belljar.cli.document import print_json
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from belljar.cli.audit_show import chosen, show
 from belljar.cli.jar_options import JSON
 from belljar.cli.parsing import Command, Option, Parsed
+from belljar.cli.progress import waiting
 
 
 def run(parsed: Parsed) -> int:
@@ -19,13 +22,19 @@ def run(parsed: Parsed) -> int:
         from belljar.cli.audit_show import wanted
 
         fresh = follow_log(directory())
-        show(list(chosen(parsed, words))[-count:], json=parsed.flag("--json"))
+        _show_last(parsed, words, count)
         fits = wanted(words)
         for record in fresh:
             if matches(record, fits):
                 show([record], json=parsed.flag("--json"))
-    show(list(chosen(parsed, words))[-count:], json=parsed.flag("--json"))
+    _show_last(parsed, words, count)
     return 0
+
+
+def _show_last(parsed: Parsed, words: list[str], count: int) -> None:
+    with waiting("the audit log", "looking for its end"):
+        last = deque(chosen(parsed, words), maxlen=count)
+    show(last, json=parsed.flag("--json"))
 
 
 COMMAND = Command(

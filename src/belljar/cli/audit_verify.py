@@ -6,6 +6,7 @@ import sys
 
 from belljar.cli.jar_options import JSON
 from belljar.cli.parsing import Command, Option, Parsed, expect_words
+from belljar.cli.progress import waiting
 
 
 def run(parsed: Parsed) -> int:
@@ -14,14 +15,19 @@ def run(parsed: Parsed) -> int:
 
     words = expect_words(COMMAND, parsed, 0, 1)
     path = words[0] if words else directory()
-    if key := parsed.text("--public-key"):
-        from belljar.audit.signing import check
+    with waiting("the audit log", "reading it") as progress:
 
-        verdict = check(path, key)
-    else:
-        from belljar.audit.verify import verify
+        def seen(count: int) -> None:
+            progress(f"{count:,} records are in order")
 
-        verdict = verify(path)
+        if key := parsed.text("--public-key"):
+            from belljar.audit.signing import check
+
+            verdict = check(path, key, seen)
+        else:
+            from belljar.audit.verify import verify
+
+            verdict = verify(path, seen)
     if parsed.flag("--json"):
         from belljar.cli.document import print_json
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from belljar.cli.host_checks import host_checks
 from belljar.cli.jar_options import JSON, policy_name
 from belljar.cli.parsing import Command, Option, Parsed
+from belljar.cli.progress import waiting
 from belljar.cli.style import BOLD, paint, supports_colour
 from belljar.cli.terminal import visible
 from belljar.errors import PrerequisiteError
@@ -28,9 +29,11 @@ def run(parsed: Parsed) -> int:
 
     state = state_directory()
     policy = resolve(policy_name(parsed))
-    backends = all_availability(state=state)
-    checks = host_checks(policy, state)
-    choice = _choose(policy, state)
+    with waiting("doctor", "trying the backends") as progress:
+        backends = all_availability(state=state)
+        progress("looking at the host")
+        checks = host_checks(policy, state)
+        choice = _choose(policy, state)
     if parsed.flag("--json"):
         _print_json(backends, checks, choice)
     else:

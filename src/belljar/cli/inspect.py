@@ -8,6 +8,7 @@ from typing import Any
 from belljar.cli.audit_show import line
 from belljar.cli.jar_options import JSON
 from belljar.cli.parsing import Command, Parsed, expect_words
+from belljar.cli.progress import waiting
 from belljar.cli.terminal import visible
 from belljar.errors import UsageError
 
@@ -18,7 +19,9 @@ def run(parsed: Parsed) -> int:
     from belljar.sandbox import remote
 
     (name,) = expect_words(COMMAND, parsed, 1, 1)
-    with RunStore() as store:
+    with waiting("the audit log", "bringing its index up to date"):
+        store = RunStore()
+    with store:
         row = store.run(name)
         if row is None:
             raise UsageError(f"the audit log knows no run {name!r}", hint="`belljar ps --all` lists them")

@@ -1,24 +1,33 @@
-"""What belljar is doing while someone waits: one line that changes on a terminal, a line for each step elsewhere."""
+"""What belljar is doing while someone waits.
+
+`Progress` is for what takes long by its nature: one line that changes on a terminal, a line for each step elsewhere.
+`waiting` is for what is mostly over at once: it says nothing for two seconds, and nothing at all in a pipe.
+"""
 
 from __future__ import annotations
 
 import sys
 import threading
 import time
-from typing import Self
+from collections.abc import Iterable, Iterator
+from typing import Self, TypeVar
 
 from belljar.cli.style import is_terminal
 from belljar.cli.terminal import visible
 
 _REFRESH_SECONDS = 0.5
+_PATIENCE_SECONDS = 2.0
+_COUNTED_AT_ONCE = 10_000
+_Item = TypeVar("_Item")
 
 
 class Progress:
     """Call it with each step as it begins. Everything goes to standard error."""
 
-    def __init__(self, what: str, *, quiet: bool = False) -> None:
+    def __init__(self, what: str, *, quiet: bool = False, after_seconds: float = 0.0) -> None:
         self._what = what
         self._quiet = quiet
+        self._after = after_seconds
         self._terminal = is_terminal(2)
         self._step = ""
         self._began = time.monotonic()
@@ -50,14 +59,15 @@ class Progress:
 
     def _refresh(self) -> None:
         while not self._done.wait(_REFRESH_SECONDS):
-            if self._step:
+            if self._step and self.seconds >= self._after:
                 self._write(f"\r\x1b[K{self._line()}")
 
     def __exit__(self, *_exception: object) -> None:
         self._done.set()
         if self._thread is not None:
             self._thread.join()
-            self._write("\r\x1b[K")
+            if self.seconds >= self._after:
+                self._write("\r\x1b[K")
 
     @property
     def seconds(self) -> float:
@@ -65,8 +75,17 @@ class Progress:
         return time.monotonic() - self._began
 
 
-def waiting(what: str, step: str) -> Progress:
-    """For one step that may take seconds: told on a terminal only."""
-    progress = Progress(what, quiet=not is_terminal(2))
+def waiting(what: str, step: str, *, shows: bool = False) -> Progress:
+    """For a command that may take more than two seconds; `shows` if what it prints meanwhile tells that it goes on."""
+    quiet = not is_terminal(2) or (shows and is_terminal(1))
+    progress = Progress(what, quiet=quiet, after_seconds=_PATIENCE_SECONDS)
     progress(step)
     return progress
+
+
+def counted(items: Iterable[_Item], progress: Progress, name: str) -> Iterator[_Item]:
+    """The items, and how many there have been."""
+    for number, item in enumerate(items):
+        if number % _COUNTED_AT_ONCE == 0 and number:
+            progress(f"{number:,} {name}")
+        yield item

@@ -6,6 +6,7 @@ import sys
 
 from belljar.cli.jar_options import JSON
 from belljar.cli.parsing import Command, Option, Parsed, expect_words
+from belljar.cli.progress import waiting
 from belljar.errors import UsageError
 
 
@@ -27,7 +28,8 @@ def run(parsed: Parsed) -> int:
     limit = None if most is None else size(most)
     if most is not None and limit is None:
         raise UsageError(f"--max-size {most}: wanted a size, such as 500m")
-    done = prune(older_days=days, most_bytes=limit)
+    with waiting("the audit log", "looking whether it is in order, and removing old days"):
+        done = prune(older_days=days, most_bytes=limit)
     if parsed.flag("--json"):
         from belljar.cli.document import print_json
 

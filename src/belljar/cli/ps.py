@@ -8,6 +8,7 @@ from typing import Any
 
 from belljar.cli.jar_options import JSON
 from belljar.cli.parsing import Command, Option, Parsed, expect_words
+from belljar.cli.progress import waiting
 from belljar.cli.terminal import visible
 
 
@@ -22,7 +23,9 @@ def run(parsed: Parsed) -> int:
         from belljar.cli.jar_options import whole_number
 
         alive = {row["run"] for row in rows}
-        with RunStore() as store:
+        with waiting("the audit log", "bringing its index up to date"):
+            store = RunStore()
+        with store:
             ended = [row for row in store.runs(limit=whole_number(parsed, "-n", 50)) if row["run"] not in alive]
         rows = [*({**row, "state": "running"} for row in rows), *({**row, "state": _state(row)} for row in ended)]
     if parsed.flag("--json"):

@@ -6,6 +6,7 @@ import sys
 
 from belljar.cli.jar_options import JSON
 from belljar.cli.parsing import Command, Parsed, expect_words
+from belljar.cli.progress import waiting
 from belljar.cli.terminal import visible
 
 
@@ -14,7 +15,8 @@ def run(parsed: Parsed) -> int:
     from belljar.sandbox.replay import replay
 
     (name,) = expect_words(COMMAND, parsed, 1, 1)
-    again = replay(name)
+    with waiting(name, "running it again"):
+        again = replay(name)
     if parsed.flag("--json"):
         from belljar.cli.document import print_json
 

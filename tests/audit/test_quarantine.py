@@ -95,6 +95,23 @@ class TestCommand:
             assert done.returncode == 2
             assert "Traceback" not in done.stderr
 
+    def test_it_is_seen_to_stand_still(self) -> None:
+        """In the list of what runs, until it goes on."""
+        with another_process() as (_owner, run_id):
+            for then, state in (("--keep-frozen", "frozen"), ("--resume", "running")):
+                assert belljar("quarantine", run_id, then).returncode == 0
+                assert f"{run_id}  {state}" in belljar("ps").stdout
+                assert f"{run_id}  {state}" in belljar("ps", "--all").stdout
+
+    @pytest.mark.parametrize(("ratio", "output"), [(0, None), (1, b"1\n")], ids=["not stored", "stored"])
+    def test_what_a_run_had_printed(self, ratio: int, output: bytes | None) -> None:
+        """Is in the bundle of one that has ended, if it was stored; else it is told why not."""
+        with Sandbox({"logging": {"sample_ratio": ratio}}) as jar:
+            taken = take_ended(jar.run("print(1)").run_id, reason="a test")
+        assert ("sample_ratio" in taken.missing.get("output", "")) == (output is None)
+        with Bundle(taken.path) as bundle:
+            assert bundle.read("output/stdout", 100) == (output or b"")
+
     def test_a_run_that_has_ended(self) -> None:
         """There is what was stored of it, and what is missing is told."""
         with Sandbox() as jar:

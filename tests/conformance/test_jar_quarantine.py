@@ -222,3 +222,25 @@ def test_it_has_ended_meanwhile(open_jar: OpenJar) -> None:
         with pytest.raises(UsageError, match="not in progress"):
             order(op, run_id, reason="", then="kill")
     assert not os.path.exists(os.path.join(os.environ["BELLJAR_STATE_DIR"], "quarantine"))
+
+
+LOCKSTEP = """
+import os
+n = 0
+while True:
+    n += 1
+    for name in (f"f{at:03}" for at in range(100)):
+        open("new", "w").write(str(n)); os.rename("new", name)
+    open("new", "w").write(str(n)); os.rename("new", "count")
+"""
+"""A hundred files, one after the other, have the same number; at any moment no two are further apart than one."""
+
+
+def test_a_snapshot_is_one_moment(open_jar: OpenJar) -> None:
+    """However long it takes to read: the code stands still."""
+    with counting(open_jar(), LOCKSTEP) as one:
+        order("snapshot", one.id, name="moment")
+    with SnapshotFiles("moment") as files:
+        numbers = [int(files.read(files.files[f"f{at:03}"], 100)) for at in range(100)]
+    assert numbers == sorted(numbers, reverse=True)
+    assert numbers[0] - numbers[-1] <= 1

@@ -198,7 +198,14 @@ FORGED: dict[str, Callable[[], tuple[tarfile.TarInfo, bytes]]] = {
     "the same name twice": lambda: member("fine", "again"),
     "no name": lambda: member("", "x"),
     "a file with holes in the archive": lambda: member(
-        "holes", pax_headers={"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": "999999999999"}
+        "holes",
+        b"1\n0\n512\n".ljust(512, b"\0") + b"x" * 512,
+        pax_headers={
+            "GNU.sparse.major": "1",
+            "GNU.sparse.minor": "0",
+            "GNU.sparse.name": "holes",
+            "GNU.sparse.realsize": "512",
+        },
     ),
 }
 

@@ -27,7 +27,7 @@ def run(parsed: Parsed) -> int:
             store = RunStore()
         with store:
             ended = [row for row in store.runs(limit=whole_number(parsed, "-n", 50)) if row["run"] not in alive]
-        rows = [*({**row, "state": "running"} for row in rows), *({**row, "state": _state(row)} for row in ended)]
+        rows = [*({"state": "running", **row} for row in rows), *({**row, "state": _state(row)} for row in ended)]
     if parsed.flag("--json"):
         from belljar.cli.document import print_json
 

@@ -219,7 +219,8 @@ class Control:
         if order["op"] == "output":
             return self._output(str(order["run"]), order["place"])
         with self._lock:
-            return {"runs": [details for _handle, details in self._runs.values()], "sessions": list(self._sessions)}
+            runs = [{**told, "state": "frozen"} if one.frozen else told for one, told in self._runs.values()]
+            return {"runs": runs, "sessions": list(self._sessions)}
 
     def _output(self, run_id: str, place: dict[str, list[int]]) -> dict[str, Any]:
         """What a run has printed from that place on, as far as it fits."""

@@ -20,6 +20,7 @@ from belljar.policy.models import Policy
 from belljar.sandbox import redacting
 from belljar.sandbox.bundle import BundleWriter
 from belljar.sandbox.snapshots import Held, take
+from belljar.sandbox.stored_output import STREAMS, of_records
 
 _MOST_STEPS = 10_000 - 100
 
@@ -68,10 +69,16 @@ class Evidence:
     def add_output(self, printed: Mapping[str, bytes | bytearray] | None, policy: Policy | None) -> None:
         """What it printed, as it may be stored."""
         if printed is None:
-            self.missing["output"] = "it was not stored"
-            return
-        for stream in ("stdout", "stderr"):
+            printed = self._stored_output()
+        for stream in STREAMS:
             self._bundle.add(f"output/{stream}", self._redacted(bytes(printed.get(stream, b"")), policy))
+
+    def _stored_output(self) -> dict[str, bytes]:
+        """Of a run that has ended, what was stored of it: with tokens already."""
+        found = of_records(self._run_id, self.records)
+        if found.missing:
+            self.missing["output"] = found.missing
+        return {stream: b"".join(piece.data for piece in found.pieces if piece.stream == stream) for stream in STREAMS}
 
     def _redacted(self, data: bytes, policy: Policy | None) -> bytes:
         if policy is None or not redacting.wanted(policy, "log") or redacting.wanted(policy, "result"):

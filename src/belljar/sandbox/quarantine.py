@@ -64,6 +64,7 @@ def take_live(
             raise UsageError(f"{run_id} has just ended, or has not begun", hint="try again")
         record("quarantine", run=run_id, reason=reason, by=by, then=then)
         frozen, why = _freeze(access)
+        handle.frozen = bool(frozen.by)
         missing = {"stillness": why} if why else {}
         done = _bundle(
             run_id,
@@ -79,6 +80,7 @@ def take_live(
             handle.kill(ended_by or f"quarantined: {reason}")
         elif then == "resume":
             access.process.thaw()
+            handle.frozen = False
         return done
 
 

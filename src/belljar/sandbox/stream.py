@@ -63,6 +63,8 @@ class Handle:
         """While there is something to look into."""
         self.looking = allocate_lock()
         """Held by whoever looks into it: it does not go away meanwhile."""
+        self.frozen = False
+        """Whether a quarantine has it stand still."""
         self.quarantined = ""
         """The bundle that was made of it, if one was."""
 

@@ -66,6 +66,8 @@ class Control:
         self._asked = 0.0
         """When somebody read the output of a run last."""
         self._sessions: dict[str, Callable[[], Any]] = {}
+        self._orders: set[Any] = set()
+        """The sockets of those who wait for an answer that takes long."""
         self._pid = 0
         self._path = ""
         self._directory = ""
@@ -143,10 +145,12 @@ class Control:
         start_new_thread(self._listen, (listener, self._pid, self._directory))
 
     def _linger(self, pid: int) -> None:
-        """Whoever reads along gets the last words, too."""
+        """Whoever reads along gets the last words, too, and whoever gave an order its answer."""
         until = time.monotonic() + _LINGER_SECONDS
         while pid == os.getpid() and self._ended and time.monotonic() < min(until, self._asked + _QUIET_SECONDS):
             time.sleep(0.01)
+        while pid == os.getpid() and self._orders and time.monotonic() < until:
+            time.sleep(0.001)
         self._remove(pid)
 
     def _remove(self, pid: int) -> None:
@@ -185,6 +189,7 @@ class Control:
             if uid in (0, os.geteuid()):
                 order = json_text.loads(end.recv(_LONGEST).decode())
                 if order["op"] in _SLOW:
+                    self._orders.add(end)
                     start_new_thread(self._take_time, (end, order))
                     return
                 end.sendall(json_text.dumps(self._obey(order)).encode())
@@ -210,6 +215,7 @@ class Control:
             pass  # as above
         finally:
             end.close()
+            self._orders.discard(end)
 
     def _obey(self, order: dict[str, Any]) -> dict[str, Any]:
         if order["op"] == "kill":
@@ -271,7 +277,7 @@ class Control:
     def forget(self) -> None:
         """In a forked process: what runs is the parent's."""
         self._lock, self._pid, self._sampling = allocate_lock(), 0, False
-        self._runs, self._ended, self._pools, self._sessions = {}, {}, {}, {}
+        self._runs, self._ended, self._pools, self._sessions, self._orders = {}, {}, {}, {}, set()
 
 
 CONTROL = Control()

@@ -229,6 +229,8 @@ class Gate:
             self._feed(run)
         elif kind == wire.JSON and "kill" in (order := json.loads(payload)):
             run.kill(str(order["kill"]))
+        elif kind == wire.JSON and "usage" in order:
+            self._channel.send(wire.message({"usage": run.meter.now()}))
 
     def _feed(self, run: Run) -> None:
         """Give the code its input; what it has taken is told, so that the host sends more."""

@@ -56,6 +56,16 @@ class Meter:
         name = f"{_V2}/memory.peak" if self._second else f"{_V1}/memory/memory.max_usage_in_bytes"
         return _number(name) or resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
 
+    def now(self) -> dict[str, float]:
+        """What the code and its children use at the moment; nothing where no group tells."""
+        cpu = self._cpu()
+        memory = _number(f"{_V2}/memory.current" if self._second else f"{_V1}/memory/memory.usage_in_bytes")
+        processes = _number(f"{_V2}/pids.current" if self._second else f"{_V1}/pids/pids.current")
+        if cpu is None or not memory or not processes:
+            return {}
+        used = max(0.0, cpu - self._cpu_before)
+        return {"cpu_seconds": used, "memory_bytes": memory, "processes": max(1, processes - 1)}  # one is the gate
+
     def _cpu(self) -> float | None:
         if self._second:
             microseconds = _field(f"{_V2}/cpu.stat", "usage_usec")

@@ -28,6 +28,10 @@ _GRACE_SECONDS = 3.0
 """After a kill, or the end of its time: how long the gate may take to tell of the end. Then the engine ends it."""
 _MOST_UNSENT = 1 << 22
 """Of carried connections: how much may wait for the container, whatever it says that it took."""
+_USAGE_SECONDS = 1.0
+"""How long the gate may take to tell what is used; one that stands still tells nothing."""
+_USED = ("cpu_seconds", "memory_bytes", "processes")
+_LARGEST = float(1 << 60)
 _KILL_SECONDS = 10.0
 """How long the engine may take for that."""
 _PAUSE_SECONDS = 30.0
@@ -59,6 +63,8 @@ class ContainerProcess:
         self._deadline = time.monotonic() + timeout_seconds + _GRACE_SECONDS
         self._killed = ""
         self._began = 0.0
+        self._used: dict[str, float] = {}
+        self._used_told = threading.Event()
         self._left: float | None = None
         """While it is paused: how much of its time there was."""
         self._told: dict[str, Any] | None = None
@@ -162,6 +168,14 @@ class ContainerProcess:
                 self._deadline, self._left = time.monotonic() + self._left, None
                 self._wake()
 
+    def usage(self) -> dict[str, float]:
+        """What it uses now, as the gate tells it; nothing where it can't."""
+        if not self._began or self._over.is_set():
+            return {}
+        self._used_told.clear()
+        self._queue(wire.message({"usage": True}))
+        return self._used if self._used_told.wait(_USAGE_SECONDS) else {}
+
     def end(self) -> End:
         """Wait for the end, and tell it."""
         self._over.wait()
@@ -263,6 +277,9 @@ class ContainerProcess:
             return
         message = json.loads(payload)
         self._credit += int(message.get("took", 0))
+        if "usage" in message:
+            self._used = _numbers(message["usage"])
+            self._used_told.set()
         if "end" in message:
             self._told = message["end"]
             self.in_order = True
@@ -405,3 +422,13 @@ class RefusedProcess:
             if descriptor >= 0:
                 os.close(descriptor)
         self.stdout = self.stderr = self._reader = -1
+
+
+def _numbers(told: object) -> dict[str, float]:
+    """What a gate says that is used, if it is what a gate would say: the code may have taken its place."""
+    if not isinstance(told, dict):
+        return {}
+    found = {name: told.get(name) for name in _USED}
+    if not all(isinstance(value, int | float) and 0 <= value < _LARGEST for value in found.values()):
+        return {}
+    return found  # type: ignore[return-value]

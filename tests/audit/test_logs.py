@@ -21,6 +21,7 @@ from belljar.audit.log import audit_log, directory
 from belljar.audit.reading import records
 from belljar.audit.verify import verify
 from belljar.policy.resolve import resolve
+from belljar.sandbox import redacting
 from belljar.sandbox.control import CONTROL
 from belljar.sandbox.following import LiveOutput
 from belljar.sandbox.remote import running
@@ -197,6 +198,20 @@ class TestLive:
             output = LiveOutput(str(running()[0]["run"]))
             assert {piece.part for piece in output.now()} == {3, 4}
             assert output.forgotten
+
+    def test_read_when_it_has_been_recorded(self) -> None:
+        """The redactor that is made for a late reader is not kept for ever."""
+        handle = Handle()
+        CONTROL.enter("late", handle)
+        handle.prints({"stdout": bytearray(f"{MAIL}\n".encode()), "stderr": bytearray()}, resolve("strict"))
+        assert list(LiveOutput("late").now())
+        assert "late" in redacting._OF_RUNS
+        CONTROL.leave("late")
+        deadline = time.monotonic() + 60
+        while "late" in redacting._OF_RUNS:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert "late" not in CONTROL._ended
 
     def test_nobody_reads(self) -> None:
         """Then nothing is kept of a run that has ended, and nothing is looked through."""

@@ -270,9 +270,13 @@ class Control:
             start_new_thread(watch, (self._long_runs,))
 
     def _drop_old(self) -> None:
+        from belljar.sandbox import redacting
+
         now = time.monotonic()
         with self._lock:
-            self._ended = {run: (handle, until) for run, (handle, until) in self._ended.items() if now < until}
+            for run in [run for run, (_handle, until) in self._ended.items() if now >= until]:
+                del self._ended[run]
+                redacting.forget(run)  # whoever read it last may have had one made
 
     def forget(self) -> None:
         """In a forked process: what runs is the parent's."""

@@ -105,13 +105,14 @@ class TestLive:
         while not (found := running()):
             time.sleep(0.01)
         output = LiveOutput(str(found[0]["run"]))
-        first = b""
-        while not first:
-            first = b"".join(piece.data for piece in output.now() if piece.stream == "stdout")
         assert child.stdin is not None
-        child.stdin.write("\n")
-        child.stdin.close()
-        assert first + everything(output) == b"<EMAIL_1>\nend"
+        text = b""
+        for piece in output.follow():
+            if not child.stdin.closed:
+                child.stdin.write("\n")
+                child.stdin.close()
+            text += piece.data if piece.stream == "stdout" else b""
+        assert text == b"<EMAIL_1>\nend"
         assert output.ended
         assert child.wait(timeout=60) == 0
 

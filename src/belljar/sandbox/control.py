@@ -35,8 +35,9 @@ _SLOW = ("pools", "snapshot", "quarantine")
 """Orders that are carried out beside the others."""
 _KEPT_SECONDS = 5.0
 """How long the output of a run that has ended is there for those who read it while it ran."""
-_QUIET_SECONDS, _LINGER_SECONDS = 0.5, 2.0
-"""At its end the process waits for readers: until none has asked for so long, and no longer than that."""
+_QUIET_SECONDS, _PATIENCE_SECONDS, _LINGER_SECONDS = 0.5, 2.0, 5.0
+"""At its end the process waits for those who follow a run: when one was told its end, until nobody has asked for so
+long; before that, for longer; and no longer than that in all."""
 
 
 def control_directory() -> str:
@@ -64,7 +65,7 @@ class Control:
         self._pools: dict[int, Callable[[], Any]] = {}
         self._sampling = False
         self._asked = 0.0
-        """When somebody read the output of a run last."""
+        """When somebody who follows a run asked for its output last."""
         self._sessions: dict[str, Callable[[], Any]] = {}
         self._orders: set[Any] = set()
         """The sockets of those who wait for an answer that takes long."""
@@ -147,7 +148,10 @@ class Control:
     def _linger(self, pid: int) -> None:
         """Whoever reads along gets the last words, too, and whoever gave an order its answer."""
         until = time.monotonic() + _LINGER_SECONDS
-        while pid == os.getpid() and self._ended and time.monotonic() < min(until, self._asked + _QUIET_SECONDS):
+        while pid == os.getpid() and self._ended:
+            told = all(handle.end_told for handle, _until in list(self._ended.values()))
+            if time.monotonic() >= min(until, self._asked + (_QUIET_SECONDS if told else _PATIENCE_SECONDS)):
+                break
             time.sleep(0.01)
         while pid == os.getpid() and self._orders and time.monotonic() < until:
             time.sleep(0.001)
@@ -223,12 +227,12 @@ class Control:
         if order["op"] == "usage":
             return self._usage(str(order["run"]))
         if order["op"] == "output":
-            return self._output(str(order["run"]), order["place"])
+            return self._output(str(order["run"]), order["place"], follows=bool(order["follows"]))
         with self._lock:
             runs = [{**told, "state": "frozen"} if one.frozen else told for one, told in self._runs.values()]
             return {"runs": runs, "sessions": list(self._sessions)}
 
-    def _output(self, run_id: str, place: dict[str, list[int]]) -> dict[str, Any]:
+    def _output(self, run_id: str, place: dict[str, list[int]], *, follows: bool) -> dict[str, Any]:
         """What a run has printed from that place on, as far as it fits."""
         with self._lock:
             running, ended = self._runs.get(run_id), self._ended.get(run_id)
@@ -236,14 +240,16 @@ class Control:
             if handle is None:
                 return {}
             handle.read_along = True
-            self._asked = time.monotonic()
+            self._asked = time.monotonic() if follows else self._asked
         if handle.printed is None:
             if handle.policy is None:  # it has not begun to print, and nobody knows yet what must not be told
                 return {"pieces": [], "place": place, "more": False, "ended": running is None, "lost": False}
             from belljar.sandbox.printed import Printed
 
             handle.printed = Printed(run_id, handle, handle.policy)
-        return handle.printed.read(place, over=running is None)
+        told = handle.printed.read(place, over=running is None)
+        handle.end_told |= told["ended"]
+        return told
 
     def _usage(self, run_id: str) -> dict[str, Any]:
         with self._lock:

@@ -35,10 +35,10 @@ class LiveOutput:
         """Whether some steps of a session are not there any more."""
         self._place: dict[str, list[int]] = {"stdout": [0, 0], "stderr": [0, 0]}
 
-    def now(self) -> Iterator[Piece]:
+    def now(self, *, follows: bool = False) -> Iterator[Piece]:
         """What there is now and has not been read yet."""
         while True:
-            answer = remote.output(self.run_id, self._place)
+            answer = remote.output(self.run_id, self._place, follows=follows)
             if answer is None:
                 self.gone = True
                 return
@@ -52,7 +52,7 @@ class LiveOutput:
     def follow(self) -> Iterator[Piece]:
         """The same, and what comes, until the run ends."""
         while True:
-            yield from self.now()
+            yield from self.now(follows=True)
             if self.ended or self.gone:
                 return
             time.sleep(_PAUSE_SECONDS)

@@ -40,10 +40,13 @@ def one_running(name: str) -> str | None:
     return None
 
 
-def output(run_id: str, place: dict[str, list[int]]) -> dict[str, Any] | None:
-    """What a run in progress has printed after that place (`Printed.read`); None if no process knows of it."""
+def output(run_id: str, place: dict[str, list[int]], *, follows: bool = False) -> dict[str, Any] | None:
+    """What a run in progress has printed after that place (`Printed.read`); None if no process knows of it.
+
+    `follows` says that the same will be asked again until the end: the run's process waits for that, for a moment.
+    """
     for _pid, name in _owners():
-        if answer := _ask(name, {"op": "output", "run": run_id, "place": place}):
+        if answer := _ask(name, {"op": "output", "run": run_id, "place": place, "follows": follows}):
             return answer
     return None
 

@@ -53,6 +53,8 @@ class Handle:
         self.policy: Policy | None = None
         self.read_along = False
         """Whether somebody else has asked what it prints."""
+        self.end_told = False
+        """Whether one of them has got all of it."""
         self.printed: Printed | None = None
         """Made when somebody has."""
         self.samples: Samples | None = None

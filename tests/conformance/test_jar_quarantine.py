@@ -98,6 +98,7 @@ def test_it_stands_still_and_goes_on(open_jar: OpenJar) -> None:
         assert done["still"]
         assert stands_still(one)
         assert quarantine(one, "keep")["path"] != done["path"]
+        order("snapshot", one.id, name="frozen")
         assert stands_still(one)
         quarantine(one, "resume")
         one.await_more()
@@ -125,12 +126,12 @@ def test_a_sandbox_closes_with_a_run_that_stands_still(open_jar: OpenJar) -> Non
 
 
 def test_its_clock_stands_still_too(open_jar: OpenJar) -> None:
-    """It has less than a second left when it is frozen, for longer than that, and ends by itself later."""
+    """It is frozen for longer than it may run, and ends by itself later."""
     code = COUNTING.replace("while True", "while not os.path.exists('go')")
-    jar = open_jar(timeout="3s")
+    jar = open_jar(timeout="8s")
     with counting(jar, code) as one:
         quarantine(one, "keep")
-        threading.Event().wait(3.5)
+        threading.Event().wait(8.5)
         jar.files.write("go", b"")
         quarantine(one, "resume")
         while running():
@@ -205,12 +206,16 @@ count()
 
 
 def test_a_fork_bomb_stands_still(open_jar: OpenJar) -> None:
-    """Whatever was being born meanwhile."""
+    """Whatever was being born meanwhile. An engine may give up on it: then that is told."""
     jar = open_jar({"proc": {"pids": 16}})
     if not is_enforced(jar, "proc.pids"):
         pytest.skip("processes are not limited here")
     with counting(jar, BOMB) as one:
-        assert quarantine(one, "keep")["still"]
+        done = quarantine(one, "keep")
+        if "unable to freeze" in done["missing"].get("stillness", ""):
+            assert (done["still"], done["frozen"]) == (False, "")
+            return
+        assert done["still"], done["missing"]
         assert stands_still(one)
 
 

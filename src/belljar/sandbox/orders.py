@@ -45,17 +45,18 @@ def _keep(target: str, name: str, handle: Handle | None, home: Home | None) -> S
         access = handle.access
         if access is None:
             raise UsageError(f"{target} has just ended, or has not begun", hint="try again")
-        held = access.held()
+        with contextlib.suppress(OSError, BelljarError):  # then it is read while it changes, as far as it can be
+            access.process.freeze()
         try:
-            with contextlib.suppress(OSError, BelljarError):  # then it is read while it changes, as far as it can be
-                access.process.freeze()
+            held = access.held()
             try:
                 taken = snapshots.take(held, most_bytes=access.policy.fs.size_bytes, path=path)
             finally:
+                os.close(held.tree.descriptor)
+        finally:
+            if not handle.frozen:
                 with contextlib.suppress(OSError):  # it was ended meanwhile
                     access.process.thaw()
-        finally:
-            os.close(held.tree.descriptor)
     recording.kept(handle.session, path, taken.files, taken.size, run=target)
     return taken
 

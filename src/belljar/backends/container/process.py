@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from belljar.backends.container.attached import Attached, ForgedFrameError
+from belljar.backends.container.faults import fault
 from belljar.backends.container.out_of_memory import told_late
 from belljar.backends.contract import End, Frozen, Listener, Observation
 from belljar.errors import BelljarError, SandboxUnavailableError
@@ -34,7 +35,7 @@ _USED = ("cpu_seconds", "memory_bytes", "processes")
 _LARGEST = float(1 << 60)
 _KILL_SECONDS = 10.0
 """How long the engine may take for that."""
-_PAUSE_SECONDS = 30.0
+_PAUSE_SECONDS, _PAUSE_TRIES = 30.0, 5
 
 
 class ContainerProcess:
@@ -67,6 +68,7 @@ class ContainerProcess:
         self._used_told = threading.Event()
         self._left: float | None = None
         """While it is paused: how much of its time there was."""
+        self._frozen_at = 0.0
         self._told: dict[str, Any] | None = None
         self.in_order = False
         """Whether the gate itself told of the end: nothing of the run is alive."""
@@ -147,7 +149,7 @@ class ContainerProcess:
         if self._over.is_set() or self._killed:
             return
         self._killed = reason
-        self._deadline = min(self._deadline, time.monotonic() + (_GRACE_SECONDS if self._left is None else 0.0))
+        self._deadline = min(self._deadline, time.monotonic() + _GRACE_SECONDS)
         self._queue(wire.message({"kill": reason}))
 
     def freeze(self) -> Frozen:
@@ -156,17 +158,32 @@ class ContainerProcess:
             if self._left is None:
                 if self._over.is_set():
                     raise ProcessLookupError(errno.ESRCH, "the run has ended")
-                self._container.engine.run("pause", self._container.name, timeout=_PAUSE_SECONDS)
+                self._pause()
                 self._left, self._deadline = self._deadline - time.monotonic(), float("inf")
+                self._frozen_at = time.monotonic()
         return Frozen(f"{self._container.engine.name} pause")
 
+    def _pause(self) -> None:
+        """More than once: an engine gives up on processes that are born faster than it looks."""
+        engine, name = self._container.engine, self._container.name
+        for _ in range(_PAUSE_TRIES):
+            code, _out, complaint = engine.attempt("pause", name, timeout=_PAUSE_SECONDS)
+            if not code:
+                return
+        raise fault(engine, complaint, code)
+
     def thaw(self) -> None:
-        """Let it go on."""
+        """Let it go on, with as much time as it had. The gate has a clock of its own, and finds there what to add."""
         with self._pausing:
-            if self._left is not None:
-                self._container.engine.run("unpause", self._container.name, timeout=_PAUSE_SECONDS)
-                self._deadline, self._left = time.monotonic() + self._left, None
-                self._wake()
+            if self._left is None:
+                return
+            self._queue(wire.message({"stood_still": time.monotonic() - self._frozen_at}))
+            until = time.monotonic() + _GRACE_SECONDS
+            while self._outbox and time.monotonic() < until:
+                time.sleep(0.001)
+            self._container.engine.run("unpause", self._container.name, timeout=_PAUSE_SECONDS)
+            self._deadline, self._left = time.monotonic() + self._left, None
+            self._wake()
 
     def usage(self) -> dict[str, float]:
         """What it uses now, as the gate tells it; nothing where it can't."""
@@ -235,6 +252,9 @@ class ContainerProcess:
             self._finish()
 
     def _turn(self) -> None:
+        if self._killed and self._left is not None and not self._outbox:
+            self._let_go_on()
+            self._deadline = time.monotonic() + _GRACE_SECONDS
         descriptors = [self._container.stdout, self._wake_reader]
         if self._stdin >= 0 and self._credit > 0:
             descriptors.append(self._stdin)
@@ -313,11 +333,14 @@ class ContainerProcess:
         """The gate did not do it: the code has it stopped, or the channel is stuck."""
         self._killed = self._killed or "timeout"
         self._deadline = time.monotonic() + _GRACE_SECONDS * 10
-        engine, name = self._container.engine, self._container.name
-        code, _out, _err = engine.attempt("kill", name, timeout=_KILL_SECONDS)
-        if code and self._left is not None:  # podman kills nothing that is paused; what is let go on finds `kill`
-            engine.attempt("unpause", name, timeout=_PAUSE_SECONDS)
-            engine.attempt("kill", name, timeout=_KILL_SECONDS)
+        self._let_go_on()
+        self._container.engine.attempt("kill", self._container.name, timeout=_KILL_SECONDS)
+
+    def _let_go_on(self) -> None:
+        """It was killed while it is paused: engines kill nothing that is. What goes on finds the order to end."""
+        if self._left is not None:
+            self._container.engine.attempt("unpause", self._container.name, timeout=_PAUSE_SECONDS)
+            self._left = None
 
     def _what_became_of_it(self, error: BelljarError) -> tuple[dict[str, Any] | None, BelljarError | None]:
         """The container ended without a word: killed for its memory, by us, or lost."""

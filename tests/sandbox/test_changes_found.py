@@ -12,7 +12,7 @@ import pytest
 
 from belljar.backends.contract import ChangedTree
 from belljar.sandbox.changes import Changes, leaves
-from belljar.sandbox.trusted_names import acted_upon
+from belljar.sandbox.trusted_names import acted_upon, link_acted_upon
 
 Compare = Callable[..., Changes]
 
@@ -236,6 +236,26 @@ ACTED_UPON = [
     (".gitlab-ci.yml", False, True),
     ("Jenkinsfile", False, True),
     ("src/__pycache__/main.cpython-311.pyc", False, True),
+    (".git/objects/info", True, False),
+    (".git/objects/info/packs", False, False),
+    (".git/objects/info/alternates", False, True),
+    (".git/refs/replace/0123", False, True),
+    (".g\u200cit/config", False, True),
+    (".git./config", False, True),
+    ("git~1/config", False, True),
+    (".v\u017fcode/tasks.json", False, True),
+    (".clinerules/one.md", False, True),
+    (".clinerules", False, True),
+    (".zed/tasks.json", False, True),
+    (".githooks/pre-commit", False, True),
+    (".github/dependabot.yml", False, True),
+    (".envrc", False, True),
+    ("my.code-workspace", False, True),
+    (".cargo/config.toml", False, True),
+    (".yarnrc.yml", False, True),
+    (".gitmodules", False, True),
+    (".gitignore", False, False),
+    ("docs/environment.rst", False, False),
 ]
 
 
@@ -243,6 +263,14 @@ ACTED_UPON = [
 def test_what_tools_of_the_host_act_upon(path: str, directory: bool, refused: bool) -> None:
     """Data of a repository comes back, what makes someone do something does not."""
     assert bool(acted_upon(path, is_directory=directory)) is refused
+
+
+def test_an_object_of_git_never_changes() -> None:
+    """Git reads one by its name, and does not always look whether it is the one that it says."""
+    for path in (".git/objects/ab/cdef", ".git/objects/pack/pack-1.pack"):
+        assert not acted_upon(path, is_directory=False)
+        assert acted_upon(path, is_directory=False, kind="modified")
+    assert not acted_upon(".git/objects/pack/multi-pack-index", is_directory=False, kind="modified")
 
 
 DELETED = [
@@ -300,3 +328,72 @@ def test_a_directory_that_tools_know_by_another_name(compare: Compare, jar: Path
     assert not any(change.protected for change in compare(layered=True))
     changes = compare(layered=True, known_as=lambda path: f".git/{path}")
     assert {change.path for change in changes if change.protected} == {"hooks", "hooks/pre-commit"}
+
+
+LINKS = [
+    # path, target, whether it needs a word of its own
+    (".git/COMMIT_EDITMSG", "config", True),
+    (".git/logs/HEAD", "../hooks/pre-commit", True),
+    ("notes", ".git/config", True),
+    ("src/notes", "../.git", True),
+    ("src/notes", "../src/../x", False),
+    ("ci", ".github", True),
+    ("rules", "docs/CLAUDE.md", True),
+    ("latest", "docs/one.md", False),
+]
+
+
+@pytest.mark.parametrize(("path", "target", "refused"), LINKS)
+def test_links_to_what_tools_act_on(path: str, target: str, refused: bool) -> None:
+    """Whoever writes to the link's name, as git does to COMMIT_EDITMSG, writes the settings that it leads to."""
+    assert bool(link_acted_upon(path, target)) is refused
+
+
+def test_git_does_not_write_its_settings_through_a_link(compare: Compare, host: Path, jar: Path) -> None:
+    """`git commit --amend` writes the message, which may be the code's, to COMMIT_EDITMSG."""
+    (host / ".git").mkdir()
+    (jar / ".git").mkdir()
+    (jar / ".git/COMMIT_EDITMSG").symlink_to("config")
+    (jar / "notes").symlink_to(".git/config")
+    done = compare(layered=True).apply()
+    assert done.applied == ()
+    assert not (host / ".git/COMMIT_EDITMSG").is_symlink()
+    assert not (host / "notes").is_symlink()
+
+
+def test_a_directory_that_is_a_repository_in_two_parts(compare: Compare, jar: Path) -> None:
+    """HEAD and `commondir` in one directory, the rest in another: neither looks like a repository."""
+    for path in ("sub/HEAD", "sub/commondir", "elsewhere/config", "elsewhere/objects/x", "elsewhere/refs/x"):
+        (jar / path).parent.mkdir(parents=True, exist_ok=True)
+        (jar / path).write_text("x")
+    refused = {change.path for change in compare(layered=True) if change.protected}
+    assert refused == {"sub/commondir"}
+
+
+def test_a_repository_that_comes_in_two_runs(compare: Compare, host: Path, jar: Path) -> None:
+    """Each of which looks harmless by itself."""
+    for path in ("d/HEAD", "d/config"):
+        (host / path).parent.mkdir(exist_ok=True)
+        (host / path).write_text("x")
+    for path in ("d/objects/x", "d/refs/x"):
+        (jar / path).parent.mkdir(parents=True)
+        (jar / path).write_text("x")
+    assert compare(layered=True).apply().applied == ()
+    assert not (host / "d/objects").exists()
+
+
+def test_what_changed_while_a_person_thought_stays(compare: Compare, host: Path, jar: Path) -> None:
+    """The diff was shown, then someone saved the file in an editor: that is not overwritten."""
+    (jar / "edited").write_text("the agent's")
+    (jar / "fresh").write_text("the agent's")
+    since_ns = time.time_ns()
+    changes = compare(layered=True, since_ns=since_ns)
+    assert not any(change.refusal for change in changes)
+    for path in (host / "edited", host / "fresh"):
+        path.write_text("a person's")
+        while path.stat().st_ctime_ns <= since_ns:  # a file system's clock ticks more slowly
+            path.write_text("a person's")
+    done = changes.apply()
+    assert done.applied == ()
+    assert [path for path, _why in done.refused] == ["edited", "fresh"]
+    assert (host / "edited").read_text() == (host / "fresh").read_text() == "a person's"

@@ -17,13 +17,15 @@ from belljar.backends.contract import ChangedTree
 from belljar.backends.hostile_files import MAX_DEPTH, MAX_ENTRIES, leaves, open_beneath, walk
 from belljar.policy.globs import DenyGlobs
 from belljar.policy.records import dataclass
+from belljar.sandbox.git_data import MOST_BYTES, index_is_plain, packed_refs_are_plain
 from belljar.sandbox.text_diff import MAX_DIFF_BYTES, as_text, unified
-from belljar.sandbox.trusted_names import acted_upon
+from belljar.sandbox.trusted_names import acted_upon, link_acted_upon
 
 NOT_SHOWN = "binary or large file, not shown\n"
 _PIECE = 1 << 20
 _OPAQUE = "user.overlay.opaque"
-_REPOSITORY = ("HEAD", "objects", "refs", "config")
+_REPOSITORY = ("HEAD", "objects", "refs")
+_OF_REPOSITORY = (*_REPOSITORY, "config", "config.worktree", "hooks", "info")
 Kind = Literal["added", "modified", "deleted", "mode"]
 
 
@@ -161,9 +163,16 @@ class Changes:
 
     def _acted_upon(self, change: Change) -> str:
         """What the host's tools would do something with, by themselves."""
-        if why := acted_upon(self._known_as(change.path), is_directory=change.what == "directory", kind=change.kind):
+        known = self._known_as(change.path)
+        if why := acted_upon(known, is_directory=change.what == "directory", kind=change.kind):
             return why
-        if self._in_bare_repository(change):
+        if change.kind == "deleted":
+            return ""
+        if change.what == "link":
+            return link_acted_upon(known, self._link(self._changed, change.path) or "")
+        if self._misleads_git(change, known):
+            return "the host's git would do more with it than it says"
+        if self._in_bare_repository(known, change):
             return "git would take its directory for a repository, and do what its settings say"
         return ""
 
@@ -195,15 +204,35 @@ class Changes:
             return "it is denied to the code"
         return self._newer(path, status)
 
-    def _in_bare_repository(self, change: Change) -> bool:
-        """A directory with HEAD, objects and refs is a repository to git, whatever it is called."""
-        directory, _, name = change.path.rpartition("/")
-        if change.kind == "deleted" or ".git" in directory.split("/") or name not in _REPOSITORY:
+    def _misleads_git(self, change: Change, known: str) -> bool:
+        """Whether it is a file of git's whose content says what its name does not."""
+        *_, directory, name = ("", *known.split("/"))
+        if directory != ".git" or name not in ("index", "packed-refs"):
             return False
-        prefix = f"{directory}/" if directory else ""
-        return all(
-            self._status(self._changed, prefix + part) or self._host_status(prefix + part) for part in _REPOSITORY
-        )
+        data = self._bytes(self._changed, change.path, MOST_BYTES + 1)
+        if data is None or len(data) > MOST_BYTES:
+            return True
+        if name == "packed-refs":
+            return not packed_refs_are_plain(data)
+        above = change.path.rpartition("/")[0] if known == change.path else ""
+        settings = self._bytes(self._source, f"{above}/config" if above else "config") or b""
+        return not index_is_plain(data, hash_size=32 if b"sha256" in settings.lower() else 20)
+
+    def _in_bare_repository(self, known: str, change: Change) -> bool:
+        """A directory with HEAD, objects and refs is a repository to git, whatever it is called.
+
+        So is one with a HEAD and a file `commondir` that names another directory, which has the rest.
+        """
+        if ".git" in known.split("/"):
+            return False
+        parts = change.path.split("/")
+        if parts[-1] == "commondir":
+            return True
+        for position in (at for at, part in enumerate(parts) if part in _OF_REPOSITORY):
+            prefix = "".join(f"{part}/" for part in parts[:position])
+            if all(self._status(self._changed, prefix + one) or self._host_status(prefix + one) for one in _REPOSITORY):
+                return True
+        return False
 
     def _denied(self, path: str) -> int | None:
         return self._globs.denies(f"{self._source_path}/{path}", f"{self._jar_path}/{path}")
@@ -292,8 +321,8 @@ class Changes:
             for descriptor in descriptors:
                 os.close(descriptor)
 
-    def _bytes(self, root: int, path: str) -> bytes | None:
-        """A file's content, if it is small enough to show."""
+    def _bytes(self, root: int, path: str, most: int = MAX_DIFF_BYTES) -> bytes | None:
+        """The beginning of a file's content; None if it is no file."""
         try:
             descriptor = open_beneath(root, path, os.O_RDONLY, own=root == self._changed)
         except OSError:
@@ -302,7 +331,7 @@ class Changes:
             os.close(descriptor)
             return None
         with os.fdopen(descriptor, "rb") as file:
-            return file.read(MAX_DIFF_BYTES)
+            return file.read(most)
 
     # --- showing and applying ---
 
@@ -351,6 +380,7 @@ class Changes:
         others = [change for change in wanted if change.kind != "deleted"]
         for change in [*deletions, *others]:
             why = "" if change.protected and protected else change.refusal
+            why = why or self._refusal(change)  # a person may have taken an hour to say yes, and others worked on
             why = why or apply_change(change, self._changed, self._source, self._spared)
             if why:
                 refused.append((change.path, why))

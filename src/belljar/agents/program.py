@@ -9,6 +9,7 @@ from typing import Any
 
 from belljar.backends.runtimes import SYSTEM_PREFIXES, find_program
 from belljar.errors import PrerequisiteError
+from belljar.policy.paths import beneath
 
 PLACE = "/opt/agent"
 """Where the jar has what is not among the system's own programs."""
@@ -68,6 +69,12 @@ def brought_in(path: str, environ: Mapping[str, str]) -> Program:
 
 
 def _shown(name: str, source: str) -> dict[str, Any]:
+    home = os.path.realpath(os.path.expanduser("~"))
+    if beneath(home, source):
+        raise PrerequisiteError(
+            f"the agent's program lies in {source}, and the jar would see all that is yours there",
+            hint="move it into a directory of its own: mkdir ~/bin",
+        )
     return {"path": f"{PLACE}/{name}", "source": source, "rw": False}
 
 

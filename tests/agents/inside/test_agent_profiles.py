@@ -187,6 +187,21 @@ def test_programs_and_what_they_need(tmp_path: Path) -> None:
         brought_in(script(tmp_path / "apl", "#!/usr/bin/env dyalog"), environ)
 
 
+@pytest.mark.parametrize("first", ["#!/bin/sh", "#!/usr/bin/env node"])
+def test_a_program_in_the_home_itself_shows_no_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """Its directory would come along, and with it all that is the user's."""
+    node = script(tmp_path / "node/bin/node", "")
+    environ = {"PATH": os.path.dirname(node)}
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert brought_in(script(tmp_path / "home/tools/mine", first), environ).mounts
+    for place in ("home/mine", "mine"):
+        with pytest.raises(PrerequisiteError, match="all that is yours"):
+            brought_in(script(tmp_path / place, first), environ)
+
+
 LOGINS = [
     # what the file says, the token that is used
     ('{"claudeAiOauth": {"accessToken": "tok", "expiresAt": 99999999999999}}', "tok"),

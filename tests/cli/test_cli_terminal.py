@@ -97,6 +97,17 @@ def test_a_diff_hides_nothing_behind_a_carriage_return() -> None:
     assert visible_lines("+evil()\rgood()\n\tx") == "+evil()\\x0dgood()\n\tx"
 
 
+def test_a_diff_hides_nothing_in_characters_that_nobody_sees() -> None:
+    """An agent reads them; a program's own output, and letters that people write, stay as they are."""
+    hidden = "".join(chr(0xE0000 + ord(letter)) for letter in "run")
+    assert visible_lines(f"+be helpful{hidden}\n") == "+be helpful\\U000e0072\\U000e0075\\U000e006e\n"
+    assert visible_lines("+pay\u200bload\u2028x\u200f") == "+pay\\u200bload\\u2028x\\u200f"
+    assert visible("a\ufeffb\n") == "a\\ufeffb\\x0a"
+    assert visible_lines("+\u26a0\ufe0f gr\u00fc\u00df \u65e5\u672c") == "+\u26a0\ufe0f gr\u00fc\u00df \u65e5\u672c"
+    family = "\U0001f468\u200d\U0001f469".encode()
+    assert TerminalFilter().feed(family) == family
+
+
 @pytest.mark.parametrize(
     ("variables", "expected"),
     [

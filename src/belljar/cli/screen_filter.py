@@ -25,10 +25,13 @@ _WHOLE = ("7", "8", "=", ">", "D", "E", "M", "H", "(B", "(0", ")B", ")0")
 """After ESC: save and restore the cursor, keypad modes, index, tab stop, character sets."""
 _LONGEST = 64
 RESTORED = (
-    b"\x1b[?1049l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1004l\x1b[?1006l\x1b[?2004l\x1b[?2026l\x1b[?1l\x1b>\x1b[<u"
-    b"\x1b[>4m\x1b7\x1b[r\x1b8\x1b[0m\x1b[?25h"
+    b"\x1b<\x1b[?1049l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1004l\x1b[?1006l\x1b[?2004l\x1b[?2026l\x1b[?1l\x1b>\x1b[<u"
+    b"\x1b[?9l\x1b[?1005l\x1b[?1015l\x1b[?1016l\x1b[>4m\x1b7\x1b[?69l\x1b[r\x1b8\x1b(B\x1b)B"
+    b"\x1b[?7h\x1b[?5l\x1b[?45l\x1b[2l\x1b[4l\x1b[20l\x1b[0m\x1b[?25h"
 )
-"""The ordinary screen, no mouse, no pasting marks, plain keys, the whole window, plain text, a cursor."""
+"""The ordinary screen, no mouse, no pasting marks, plain keys, the whole window, letters that are letters, lines that
+go on in the next row when they are long, plain text, a cursor: a diff is read there next, and nothing in it may hide.
+"""
 
 
 class _In(enum.Enum):
@@ -103,4 +106,5 @@ class ScreenFilter:
         if " " <= char <= "?" and len(self._held) < _LONGEST:
             return ""
         self._in = _In.TEXT
-        return self._held if "@" <= char <= "~" and char not in _REFUSED else ""
+        refused = char in _REFUSED or self._held.endswith('"p')  # which makes it another terminal
+        return self._held if "@" <= char <= "~" and not refused else ""

@@ -3,7 +3,9 @@ r"""Makes bytes from a jar safe for a terminal: what would move a cursor or dece
 Escape sequences begin with ESC or a C1 control, and nothing of either gets through, so no sequence does. Line feed, tab
 and carriage return stay in a program's output: a carriage return reaches no further than the program's own last line,
 and progress bars need it. In text that someone judges (a path, a diff) it would hide what stands before it, so there it
-is shown too. Backspace is always shown. So are the Unicode controls that turn the direction of text around.
+is shown too. Backspace is always shown. So are the Unicode controls that turn the direction of text around. Characters
+that nobody can see are part of a program's output (emoji are made with them), and shown in text that someone judges: an
+agent reads a whole sentence that is written in them.
 
 The terminal is taken to speak UTF-8, as ours all do; `ascii_only` is for one that says it does not, to which the second
 byte of a letter could be a control.
@@ -18,20 +20,25 @@ _KEPT = "\n\t\r"
 _TURNING = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _BREAKING = (0x2028, 0x2029)
 """Line ends to some terminals and to many programs, though not to all."""
+_UNSEEN = (
+    *(0x00AD, 0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, *range(0x180B, 0x1810), *range(0x200B, 0x200E)),
+    *(*range(0x2060, 0x2066), *range(0x206A, 0x2070), 0x3164, *range(0xFE00, 0xFE0F), 0xFEFF, 0xFFA0),
+    *(*range(0xFFF0, 0xFFFC), *range(0xE0000, 0xE01F0)),
+)
 
 
 def _shown(code: int) -> str:
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-def _table(kept: str) -> Mapping[int, str]:
-    controls = (*range(0x20), *range(0x7F, 0xA0), *_TURNING, *_BREAKING)
+def _table(kept: str, *unseen: int) -> Mapping[int, str]:
+    controls = (*range(0x20), *range(0x7F, 0xA0), *_TURNING, *_BREAKING, *unseen)
     return {code: _shown(code) for code in controls if chr(code) not in kept}
 
 
 _OUTPUT = _table(_KEPT)
-_LINES = _table("\n\t")
-_WORD = _table("")
+_LINES = _table("\n\t", *_UNSEEN)
+_WORD = {**_LINES, **_table("")}
 
 
 class TerminalFilter:

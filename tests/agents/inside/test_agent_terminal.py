@@ -181,6 +181,7 @@ SHOWN = [
     (b"\x1b[\x1b]0;title\x07after", b"after"),
     (b"\x1b[" + b"1;" * 100 + b"mafter", None),
     (b"\x00\x0e\x0f\x7fafter", b"after"),
+    (b'\x1b[61"pafter', b"after"),
     (b"\x1b7\x1b8\x1b(Bafter", b"\x1b7\x1b8\x1b(Bafter"),
 ]
 
@@ -195,3 +196,26 @@ def test_what_may_reach_the_terminal(come: bytes, passes: bytes | None) -> None:
         assert b"\x1b" not in whole
     else:
         assert whole == passes
+
+
+LASTING = [
+    # what passes, and would change how a diff looks that is shown next; what undoes it
+    (b"\x1b[?7l", b"\x1b[?7h"),
+    (b"\x1b(0", b"\x1b(B"),
+    (b"\x1b[4h", b"\x1b[4l"),
+    (b"\x1b[2h", b"\x1b[2l"),
+    (b"\x1b[20h", b"\x1b[20l"),
+    (b"\x1b[?69h\x1b[1;9s", b"\x1b[?69l"),
+    (b"\x1b[1;2r", b"\x1b[r"),
+    (b"\x1b[8m", b"\x1b[0m"),
+    (b"\x1b[?2l", b"\x1b<"),
+]
+
+
+@pytest.mark.parametrize(("passes", "undone"), LASTING)
+def test_nothing_that_it_set_stays(passes: bytes, undone: bytes) -> None:
+    """With no new rows, the end of a long line is never seen, and approved unseen."""
+    assert ScreenFilter().feed(passes) == passes
+    assert undone in RESTORED
+    saved, back = RESTORED.index(b"\x1b7"), RESTORED.index(b"\x1b8")
+    assert undone in {b"\x1b[r", b"\x1b[?69l", b"\x1b<"} or RESTORED.index(undone) > back > saved

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Mapping
+from functools import cache
 
 _KEPT = "\n\t\r"
 _TURNING = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
@@ -37,8 +38,12 @@ def _table(kept: str, *unseen: int) -> Mapping[int, str]:
 
 
 _OUTPUT = _table(_KEPT)
-_LINES = _table("\n\t", *_UNSEEN)
-_WORD = {**_LINES, **_table("")}
+
+
+@cache
+def _judged(kept: str) -> Mapping[int, str]:
+    """For text that someone judges, made when there is some."""
+    return _table(kept, *_UNSEEN)
 
 
 class TerminalFilter:
@@ -62,12 +67,12 @@ class TerminalFilter:
 
 def visible(text: str) -> str:
     """A name or a message on one line, with nothing hidden in it."""
-    return _encodable(text.translate(_WORD))
+    return _encodable(text.translate(_judged("")))
 
 
 def visible_lines(text: str) -> str:
     """Text of several lines, such as a diff, with nothing hidden in any of them."""
-    return _encodable(text.translate(_LINES))
+    return _encodable(text.translate(_judged("\n\t")))
 
 
 def _encodable(text: str) -> str:

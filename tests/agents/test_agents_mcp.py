@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -23,6 +24,7 @@ from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from scripted_model import PNG, Model, Records, say, use
 
+from belljar.agents.mcp_http import listen
 from belljar.agents.tools import TOOLS
 
 pytestmark = pytest.mark.backend("bubblewrap")
@@ -257,7 +259,7 @@ class TestHttp:
             assert httpx.get(served["url"], headers=plain, trust_env=False).status_code == 401
 
     def test_sessions_of_one_connection_are_not_anothers(self) -> None:
-        def speak(served: dict[str, str], code: str) -> str:
+        def speak(served: dict[str, str], code: str, handle: str = "belljar://artifact/none") -> tuple[str, str, str]:
             headers = {
                 "accept": "application/json, text/event-stream",
                 "authorization": f"Bearer {served['token']}",
@@ -268,11 +270,27 @@ class TestHttp:
                 client.post(served["url"], json={"jsonrpc": "2.0", "method": "notifications/initialized"})
                 call = {"name": "run", "arguments": {"code": code, "session": "s"}}
                 asked = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call}
-                return client.post(served["url"], json=asked).text
+                ran = client.post(served["url"], json=asked).text
+                asked = {"jsonrpc": "2.0", "id": 3, "method": "resources/list", "params": {}}
+                listed = client.post(served["url"], json=asked).text
+                asked = {"jsonrpc": "2.0", "id": 4, "method": "resources/read", "params": {"uri": handle}}
+                return ran, listed, client.post(served["url"], json=asked).text
 
         with http() as served:
-            assert "NameError" not in speak(served, "x = 1")
-            assert "NameError" in speak(served, "x")
+            ran, listed, _read = speak(served, "x = 1; open('mine.txt', 'w').write('of the first')")
+            assert "NameError" not in ran
+            (handle,) = set(re.findall(r"belljar://[^\"]+mine\.txt", listed))
+            ran, listed, read = speak(served, "x", handle)
+            assert "NameError" in ran
+            assert "mine.txt" not in listed
+            assert "of the first" not in read
+
+    def test_nobody_else_gets_the_port_before_it_serves(self) -> None:
+        """Whoever listens there gets the token of the first client."""
+        with listen("127.0.0.1", 0) as listener, socket.socket() as other:
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with pytest.raises(OSError, match="in use"):
+                other.bind(listener.getsockname())
 
     WRONG = [
         (["--http", "http"], "wanted a port"),

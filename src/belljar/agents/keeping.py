@@ -57,37 +57,40 @@ def _handle(run_id: str, path: str) -> str:
 
 
 class Keeper:
-    """Files and outputs by handle, while there is room; the oldest go first. Any thread may use it."""
+    """Files and outputs by handle, while there is room; the oldest go first. Any thread may use it.
+
+    A scope has its own files, as it has its own sessions: another finds them by no handle.
+    """
 
     def __init__(self, *, most_bytes: int = _MOST_BYTES, most_files: int = _MOST_FILES) -> None:
         self.outputs = Shelf()
         self._most_bytes, self._most_files = most_bytes, most_files
-        self._files: OrderedDict[str, Kept] = OrderedDict()
+        self._files: OrderedDict[tuple[str, str], Kept] = OrderedDict()
         self._size = 0
         self._lock = threading.Lock()
 
-    def put(self, run_id: str, content: Mapping[str, bytes]) -> list[Kept]:
+    def put(self, run_id: str, content: Mapping[str, bytes], *, scope: str = "") -> list[Kept]:
         """Keep the files of a run."""
         kept = [Kept(_handle(run_id, path), path, mime_of(data), data) for path, data in content.items()]
         with self._lock:
             for file in kept:
-                self._forget(file.handle)
-                self._files[file.handle] = file
+                self._forget((scope, file.handle))
+                self._files[scope, file.handle] = file
                 self._size += len(file.data)
             while self._files and (self._size > self._most_bytes or len(self._files) > self._most_files):
                 self._forget(next(iter(self._files)))
         return kept
 
-    def _forget(self, handle: str) -> None:
-        if old := self._files.pop(handle, None):
+    def _forget(self, key: tuple[str, str]) -> None:
+        if old := self._files.pop(key, None):
             self._size -= len(old.data)
 
-    def get(self, handle: str) -> Kept | None:
+    def get(self, handle: str, *, scope: str = "") -> Kept | None:
         """A file; None if it is not kept, or no longer."""
         with self._lock:
-            return self._files.get(handle)
+            return self._files.get((scope, handle))
 
-    def files(self) -> list[Kept]:
+    def files(self, *, scope: str = "") -> list[Kept]:
         """All of them, the newest first."""
         with self._lock:
-            return list(reversed(self._files.values()))
+            return [file for (whose, _handle), file in reversed(self._files.items()) if whose == scope]

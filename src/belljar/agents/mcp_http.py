@@ -52,6 +52,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
+        listener.listen()  # a port that is bound and not listened on could be taken by another user, and get the token
     except OSError as error:
         listener.close()
         raise PrerequisiteError(

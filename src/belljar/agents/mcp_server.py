@@ -41,7 +41,7 @@ class Calls:
 
     async def admitted(self, context: Context, _name: str) -> Call:
         """The call that a request stands for."""
-        header = context.request.headers.get("mcp-session-id", "") if context.request is not None else ""
+        header = _scope(context)
         meta = dict(context.meta or {})
         tool_use = meta.get("claudecode/toolUseId")
         return Call(
@@ -50,6 +50,11 @@ class Calls:
             tool_use=str(tool_use if tool_use is not None else context.request_id),
             scope=header,
         )
+
+
+def _scope(context: Context) -> str:
+    """Whose sessions and files are meant: a connection's own, over HTTP."""
+    return str(context.request.headers.get("mcp-session-id", "")) if context.request is not None else ""
 
 
 def server(toolbox: Toolbox, calls: Calls | None = None, *, structured: bool = True) -> Server[Any]:
@@ -126,9 +131,9 @@ class _Handlers:
             await context.session.report_progress(seconds, limit, message)
 
     async def list_resources(
-        self, _context: Context, _params: types.PaginatedRequestParams | None
+        self, context: Context, _params: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
-        files = self._toolbox.keeper.files()[:_MOST_LISTED]
+        files = self._toolbox.keeper.files(scope=_scope(context))[:_MOST_LISTED]
         return types.ListResourcesResult(
             resources=[
                 types.Resource(uri=kept.handle, name=plain(kept.path), mime_type=kept.mime, size=len(kept.data))
@@ -137,9 +142,9 @@ class _Handlers:
         )
 
     async def read_resource(
-        self, _context: Context, params: types.ReadResourceRequestParams
+        self, context: Context, params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult:
-        kept = self._toolbox.keeper.get(str(params.uri))
+        kept = self._toolbox.keeper.get(str(params.uri), scope=_scope(context))
         if kept is None:
             raise MCPError(types.INVALID_PARAMS, f"{json.dumps(str(params.uri)[:200])} is not kept, or not any more")
         return types.ReadResourceResult(contents=[self._content(kept)])

@@ -153,23 +153,23 @@ class Toolbox:
         name = given.text("session", _MAIN if self._stateful else "")
         if not name:
             result, content = jars.run_fresh(program, call)
-            return self._maker.of_run(result, self.keeper.put(result.run_id, content))
+            return self._maker.of_run(result, self.keeper.put(result.run_id, content, scope=call.scope))
         session = jars.session(call.scope, name)
         for path, text in program.files.items():
             session.files.write(path, text)
         if program.code is not None and program.language == "python":
             step, content = jars.step(session, program, call)
-            kept = self.keeper.put(f"{step.run_id}/{step.step}", content)
+            kept = self.keeper.put(f"{step.run_id}/{step.step}", content, scope=call.scope)
             return self._maker.of_step(step, kept, session=name)
         result, content = jars.beside(session, program, call)
-        return self._maker.of_run(result, self.keeper.put(result.run_id, content), session=name)
+        return self._maker.of_run(result, self.keeper.put(result.run_id, content, scope=call.scope), session=name)
 
     def _read_file(self, given: Arguments, call: Call, jars: Jars) -> Answer:
         path, start = given.text("path"), given.whole("start")
         if (whole := self.keeper.outputs.get(path, 0, None)) is not None:
             return self._part(path, whole, start)
         if path.startswith(PREFIX):
-            kept = self.keeper.get(path)
+            kept = self.keeper.get(path, scope=call.scope)
             if kept is None:
                 raise UsageError(f"{plain(path)} is not kept any more", hint="run it again")
             data = kept.data

@@ -397,3 +397,13 @@ class TestTampered:
         done = belljar("quarantine", "open", str(tmp_path / "bundle"))
         assert done.returncode == 0, done.stderr
         assert not set("\x1b\x07\u202e") & set(done.stdout + done.stderr)
+
+    def test_a_name_that_is_no_text(self, tmp_path: Path) -> None:
+        """Half of a character, which JSON can say, is looked up in the audit log like any other name."""
+        with Sandbox() as jar:
+            jar.run("1")  # so that there is a log
+        with BundleWriter(str(tmp_path / "bundle")) as writer:
+            writer.finish({"run": "\ud800"})
+        done = belljar("quarantine", "open", str(tmp_path / "bundle"))
+        assert done.returncode == 0, done.stderr
+        assert "does not know it" in done.stdout

@@ -21,6 +21,7 @@ from belljar.sandbox import text_diff
 from belljar.sandbox.comparing import compare
 from belljar.sandbox.restoring import restore
 from belljar.sandbox.snapshot_files import SnapshotFiles
+from belljar.sandbox.snapshots import opened
 from belljar.sandbox.text_diff import unified
 
 HOSTILE = "\x1b[31mred\n\u202e=cmd"
@@ -197,6 +198,9 @@ FORGED: dict[str, Callable[[], tuple[tarfile.TarInfo, bytes]]] = {
     "a hard link": lambda: member("hard", type=tarfile.LNKTYPE, linkname="/etc/passwd"),
     "the same name twice": lambda: member("fine", "again"),
     "no name": lambda: member("", "x"),
+    "a link to a name that is none": lambda: member("l", type=tarfile.SYMTYPE, pax_headers={"linkpath": "a\0b"}),
+    "no time": lambda: member("t", pax_headers={"mtime": "nan"}),
+    "a time that never comes": lambda: member("t", pax_headers={"mtime": "1e300"}),
     "a file with holes in the archive": lambda: member(
         "holes",
         b"1\n0\n512\n".ljust(512, b"\0") + b"x" * 512,
@@ -229,6 +233,53 @@ class TestForged:
         assert not (tmp_path / "out").exists()
         with SnapshotFiles(snapshot(member("fine", "x"))) as files:
             assert list(files.files) == ["fine"]
+
+    @pytest.mark.parametrize("kind", [b"x", b"L"])
+    def test_headers_without_end(self, snapshot: Callable[..., str], kind: bytes) -> None:
+        """Each says that another one follows: as deep as a reader goes."""
+        path = Path(snapshot(member("fine", "x")))
+        head, _line, archive = path.read_bytes().partition(b"\n")
+        header, data = member("x", b"9 path=a\n", type=kind)
+        more = header.tobuf(tarfile.USTAR_FORMAT) + data.ljust(512, b"\0")
+        path.write_bytes(head + b"\n" + more * 3000 + archive)
+        with pytest.raises(UsageError):
+            SnapshotFiles(str(path))
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"created": "then"},
+            {"created": 1e300},
+            {"created": float("nan")},
+            {"files": "\x1b[31m"},
+            {"size": None},
+            {"base": {"a": 1}},
+            {"deleted": "abc"},
+            {"deleted": [["a"]]},
+        ],
+        ids=str,
+    )
+    def test_a_head_that_makes_no_sense(self, snapshot: Callable[..., str], wrong: dict[str, Any]) -> None:
+        """Is no snapshot's; so whoever lists them has nothing to show that can't be shown."""
+        path = Path(snapshot(member("fine", "x")))
+        head, _line, archive = path.read_bytes().partition(b"\n")
+        path.write_bytes(json.dumps({**json.loads(head), **wrong}).encode() + b"\n" + archive)
+        with pytest.raises(UsageError, match="no snapshot of belljar's"):
+            opened(str(path))
+
+    def test_a_head_without_end(self, tmp_path: Path) -> None:
+        """Of JSON that is nested deeper than a reader goes; and a head of which nothing is there."""
+        for number, head in enumerate((b"[" * 100_000, b'{"format": 1}')):
+            (tmp_path / f"{number}.tar").write_bytes(head + b"\n")
+            with pytest.raises(UsageError, match="no snapshot of belljar's"):
+                opened(str(tmp_path / f"{number}.tar"))
+
+    def test_what_is_no_file(self, tmp_path: Path) -> None:
+        """A pipe, on which one would wait for ever; and a directory."""
+        os.mkfifo(tmp_path / "pipe.tar")
+        for path in (tmp_path / "pipe.tar", tmp_path):
+            with pytest.raises(UsageError, match="is not a file"):
+                opened(str(path))
 
     def test_cut_off(self, snapshot: Callable[..., str]) -> None:
         """At any place."""

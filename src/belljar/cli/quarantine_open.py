@@ -53,10 +53,9 @@ def _as_recorded(bundle: Bundle, digest: str) -> tuple[bool, list[str]]:
 
     if not os.path.isdir(directory()):
         return False, []
+    run_id = str(bundle.manifest.get("run")).encode(errors="replace").decode()  # whatever a forger says
     with RunStore() as store:
-        rows = store.ask(
-            "select record from events where run = ? and event = 'quarantined'", str(bundle.manifest.get("run"))
-        )
+        rows = store.ask("select record from events where run = ? and event = 'quarantined'", run_id)
     digests = [json.loads(row["record"]).get("sha256") for row in rows]
     if digests and digest not in digests:
         return False, ["the audit log has another digest of the run's bundle"]

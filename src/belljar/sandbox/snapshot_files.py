@@ -14,7 +14,7 @@ from typing import IO, Self
 from belljar.backends.hostile_files import MAX_ENTRIES, parts
 from belljar.errors import UsageError
 from belljar.policy.records import dataclass
-from belljar.sandbox.snapshots import Snapshot, opened, path_of, read_head, source
+from belljar.sandbox.snapshots import LATEST, Snapshot, opened, path_of, read_head, source
 
 _PIECE = 1 << 20
 _BLOCK = 512
@@ -51,11 +51,11 @@ class SnapshotFiles:
         try:
             self._file.seek(start)
             head = read_head(self._file, self.path)
-            self.base: str | None = head["base"] if isinstance(head["base"], str) else None
-            self.deleted = frozenset(map(str, head["deleted"]))
+            self.base: str | None = head["base"]
+            self.deleted = frozenset(head["deleted"])
             end = os.fstat(self._file.fileno()).st_size if size is None else start + size
             self.files: Mapping[str, Kept] = dict(self._members(end))
-        except (tarfile.TarError, OSError, ValueError, KeyError, TypeError) as error:
+        except (tarfile.TarError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             self.close()
             raise UsageError(f"{self.path} is not a whole snapshot: {error}") from error
         except UsageError:
@@ -79,10 +79,12 @@ class SnapshotFiles:
                 kind = _KINDS.get(member.type)
                 plain = kind is not None and member.sparse is None and len(member.name) < _LONGEST_NAME
                 path = "/".join(parts(member.name))
-                if not plain or kind is None or not path or path in seen or "\0" in path:
+                if not plain or kind is None or not path or path in seen or "\0" in path + member.linkname:
                     raise UsageError(f"{self.path} holds what no snapshot of belljar's does: {path!r}")
                 if member.size < 0 or member.offset_data + member.size > end:
                     raise UsageError(f"{self.path} is cut off")
+                if not abs(member.mtime) < LATEST:  # nor what is no number
+                    raise UsageError(f"{self.path} holds a file of no known time: {path!r}")
                 if len(seen) == MAX_ENTRIES:
                     raise UsageError(f"{self.path} holds more than {MAX_ENTRIES} files")
                 seen.add(path)

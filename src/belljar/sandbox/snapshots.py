@@ -24,6 +24,8 @@ from belljar.policy.records import dataclass
 
 _LONGEST_HEAD = 64 << 20
 FORMAT = 1
+LATEST = 1 << 40
+"""No time that is told is later, in seconds: the year 36812."""
 
 RESTORE = r"""
 import json, os, shutil, stat, sys, tarfile
@@ -181,19 +183,35 @@ def read_head(file: IO[bytes], path: str) -> dict[str, Any]:
     """Its first line. Raises UsageError."""
     try:
         head: dict[str, Any] = json.loads(file.readline(_LONGEST_HEAD))
-        if head["format"] == FORMAT:
+        if head["format"] == FORMAT and _makes_sense(head):
             return head
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         pass
     raise UsageError(f"{path} is no snapshot of belljar's")
+
+
+def _makes_sense(head: dict[str, Any]) -> bool:
+    """Whether it says what it has to say. It may be anybody's file."""
+    return (
+        isinstance(head["created"], int | float)
+        and 0 <= head["created"] < LATEST
+        and all(isinstance(head[name], int) and head[name] >= 0 for name in ("files", "size"))
+        and isinstance(head["base"], str | None)
+        and isinstance(head["deleted"], list)
+        and all(isinstance(path, str) for path in head["deleted"])
+    )
 
 
 def source(path: str) -> IO[bytes]:
     """The file. Raises UsageError if there is none."""
     try:
-        return open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW), "rb")
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         raise UsageError(f"there is no snapshot at {path}: {error.strerror}") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise UsageError(f"there is no snapshot at {path}: it is not a file")
+    return open(descriptor, "rb")
 
 
 def path_of(name: str) -> str:

@@ -62,6 +62,6 @@ def for_log(value: Any, run_id: str, policy: Policy) -> Any:
 
 def _may_hold_something(text: str) -> bool:
     """Nothing that is looked for is shorter, or has neither a digit nor a mark in it."""
-    if "@" in text or "=" in text or "://" in text:
+    if "@" in text or "=" in text or ":" in text:
         return True
     return len(text) >= _SHORTEST and any(letter.isdigit() for letter in text)

@@ -223,8 +223,14 @@ class TestFaults:
             next(stream)
             (one,) = running()
             place = Path(os.environ["BELLJAR_STATE_DIR"], "quarantine")
-            with no_file_beyond(12 << 10), pytest.raises(SandboxUnavailableError, match="File too large"):
-                order("quarantine", str(one["run"]), reason="a test", then="kill")
+            for then, words in (
+                ("resume", "the run: it goes on"),
+                ("kill", f"still until `belljar kill {one['run']}`"),
+            ):
+                with no_file_beyond(12 << 10), pytest.raises(SandboxUnavailableError, match="File too large") as told:
+                    order("quarantine", str(one["run"]), reason="a test", then=then)
+                assert words in told.value.hint
+                assert CONTROL._runs[one["run"]][0].kept_still == (then == "kill")
             assert list(place.iterdir()) == []
             assert running()
             assert "quarantined" not in [record["event"] for record in records(directory())]

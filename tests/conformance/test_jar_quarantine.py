@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
@@ -18,6 +19,7 @@ from belljar.audit.log import directory
 from belljar.audit.reading import records
 from belljar.errors import UsageError
 from belljar.sandbox.bundle_reading import Bundle
+from belljar.sandbox.control import CONTROL
 from belljar.sandbox.remote import await_end, kill, order, running
 from belljar.sandbox.result import RunResult
 from belljar.sandbox.snapshot_files import SnapshotFiles
@@ -182,6 +184,42 @@ def test_a_snapshot_of_a_run(open_jar: OpenJar) -> None:
     with SnapshotFiles("here") as files:
         assert files.path == taken["path"]
         assert files.read(files.files["made/file"], 100) == b"content"
+
+
+def test_a_snapshot_lets_nothing_go_on(open_jar: OpenJar) -> None:
+    """What was frozen to stay so stays so, whoever looks into it; until it is said that it may go on."""
+    with counting(open_jar()) as one:
+        quarantine(one, "keep")
+        order("snapshot", one.id, name="there")
+        assert stands_still(one)
+        quarantine(one, "resume")
+        order("snapshot", one.id, name="later")
+        one.await_more()
+
+
+SLOW_TO_DIE = """
+import os, time
+ballast = bytearray(20_000_000)
+for _ in range(20):
+    if os.fork() == 0:
+        ballast[:] = bytes(len(ballast))
+        time.sleep(1000)
+"""
+"""So that it takes the kernel some time."""
+
+
+def test_what_was_killed_is_not_frozen(open_jar: OpenJar) -> None:
+    """Frozen, it could not die: so a run that was killed, and is to stand still after that, ends."""
+    with counting(open_jar(), SLOW_TO_DIE + COUNTING) as one:
+        run_id = one.id
+        handle, _details = CONTROL._runs[run_id]
+        assert handle.access is not None
+        handle.access.process.kill("enough")
+        with contextlib.suppress(OSError):  # that it is being ended, or has
+            handle.access.process.freeze()
+        assert await_end([run_id])
+    assert one.result is not None
+    assert one.result.reason == "it was ended: enough"
 
 
 BOMB = """

@@ -6,6 +6,7 @@ What holds is time, output and the limits that a process can set on itself; the 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import resource
 import select
@@ -262,12 +263,18 @@ class UnconfinedProcess:
 
     def freeze(self) -> Frozen:
         """Stop the process group. A child that left the group goes on, and so does the clock."""
-        os.killpg(self._child.pid, signal.SIGSTOP)
+        self._signal(signal.SIGSTOP)
         return Frozen("SIGSTOP to its process group: nothing confines it, and what left the group goes on", still=False)
 
     def thaw(self) -> None:
         """Let it go on."""
-        os.killpg(self._child.pid, signal.SIGCONT)
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        """Raises ProcessLookupError if it was waited for: its number may be another's by now."""
+        if self._child.returncode is not None:
+            raise ProcessLookupError(errno.ESRCH, "the run has ended")
+        os.killpg(self._child.pid, number)
 
     def end(self) -> End:
         """Wait for the end, and tell it."""

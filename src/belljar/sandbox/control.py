@@ -229,7 +229,7 @@ class Control:
         if order["op"] == "output":
             return self._output(str(order["run"]), order["place"], follows=bool(order["follows"]))
         with self._lock:
-            runs = [{**told, "state": "frozen"} if one.frozen else told for one, told in self._runs.values()]
+            runs = [{**told, "state": "frozen"} if one.kept_still else told for one, told in self._runs.values()]
             return {"runs": runs, "sessions": list(self._sessions)}
 
     def _output(self, run_id: str, place: dict[str, list[int]], *, follows: bool) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from belljar.errors import BelljarError, UsageError
+from belljar.errors import BelljarError, SandboxUnavailableError, UsageError
 from belljar.sandbox import recording, snapshots
 from belljar.sandbox.running import new_run_id
 from belljar.sandbox.snapshots import Snapshot
@@ -54,7 +54,7 @@ def _keep(target: str, name: str, handle: Handle | None, home: Home | None) -> S
             finally:
                 os.close(held.tree.descriptor)
         finally:
-            if not handle.frozen:
+            if not handle.kept_still:
                 with contextlib.suppress(OSError):  # it was ended meanwhile
                     access.process.thaw()
     recording.kept(handle.session, path, taken.files, taken.size, run=target)
@@ -67,7 +67,11 @@ def _quarantine(order: dict[str, Any], handle: Handle | None) -> dict[str, Any]:
     then = str(order["then"])
     if handle is None or then not in ("kill", "keep", "resume"):
         raise UsageError(f"{order['run']} has just ended", hint="try again: what is stored of it is taken then")
-    done = take_live(str(order["run"]), handle, reason=str(order["reason"]), by="belljar quarantine", then=then)  # type: ignore[arg-type]
+    try:
+        done = take_live(str(order["run"]), handle, reason=str(order["reason"]), by="belljar quarantine", then=then)  # type: ignore[arg-type]
+    except SandboxUnavailableError as error:
+        what = "it goes on" if then == "resume" else f"it stands still until `belljar kill {order['run']}`"
+        raise SandboxUnavailableError(error.message, hint=f"{error.hint}; the run: {what}") from error
     return {**{name: getattr(done, name) for name in done.__dataclass_fields__}, "missing": dict(done.missing)}
 
 

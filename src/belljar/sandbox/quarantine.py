@@ -56,7 +56,7 @@ def take_live(
 
     Raises:
         UsageError: it has ended, or has not begun.
-        SandboxUnavailableError: the bundle can't be written. The run stands still.
+        SandboxUnavailableError: the bundle can't be written. The run stands still, unless it was to go on.
     """
     with handle.looking:
         access = handle.access
@@ -64,23 +64,25 @@ def take_live(
             raise UsageError(f"{run_id} has just ended, or has not begun", hint="try again")
         record("quarantine", run=run_id, reason=reason, by=by, then=then)
         frozen, why = _freeze(access)
-        handle.frozen = bool(frozen.by)
-        missing = {"stillness": why} if why else {}
-        done = _bundle(
-            run_id,
-            about={"reason": reason, "by": by, "then": then},
-            frozen=frozen,
-            missing=missing,
-            policy=access.policy,
-            held=access.held,
-            printed=_printed(handle),
-        )
+        handle.kept_still = bool(frozen.by)  # until it is said otherwise: whatever goes wrong from here on
+        try:
+            done = _bundle(
+                run_id,
+                about={"reason": reason, "by": by, "then": then},
+                frozen=frozen,
+                missing={"stillness": why} if why else {},
+                policy=access.policy,
+                held=access.held,
+                printed=_printed(handle),
+            )
+        finally:
+            if then == "resume":
+                handle.kept_still = False
+                with contextlib.suppress(OSError):  # it was ended meanwhile
+                    access.process.thaw()
         handle.quarantined = done.path
         if then == "kill":
             handle.kill(ended_by or f"quarantined: {reason}")
-        elif then == "resume":
-            access.process.thaw()
-            handle.frozen = False
         return done
 
 

@@ -65,8 +65,8 @@ class Handle:
         """While there is something to look into."""
         self.looking = allocate_lock()
         """Held by whoever looks into it: it does not go away meanwhile."""
-        self.frozen = False
-        """Whether a quarantine has it stand still."""
+        self.kept_still = False
+        """Whether it was frozen to stay so: then whoever looks into it does not let it go on."""
         self.quarantined = ""
         """The bundle that was made of it, if one was."""
 

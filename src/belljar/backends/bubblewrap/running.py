@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import os
 import resource
@@ -152,6 +153,7 @@ class Run:
         self._left: float | None = None
         """While it stands still: how much of its time there was."""
         self.ended_by = ""
+        self._dying = False
         self.problems: list[str] = []
 
         self.pid = self.init_pid = self.door_pid = 0
@@ -332,11 +334,13 @@ class Run:
 
     def end_jar(self) -> None:
         """The code has ended: end what it left behind."""
+        self._dying = True
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.init_fd, signal.SIGKILL)
 
     def kill(self, reason: str) -> None:
         """End every process of the jar. The first reason stands."""
+        self._dying = True
         self.ended_by = self.ended_by or reason
         for descriptor in (self.init_fd, self.pidfd):
             if descriptor >= 0:
@@ -346,7 +350,12 @@ class Run:
             self.thaw()  # some freezers hold back even this signal
 
     def freeze(self) -> tuple[str, bool]:
-        """Have every process stand still, and the clock: by what, and whether all do by now. To be asked until so."""
+        """Have every process stand still, and the clock: by what, and whether all do by now. To be asked until so.
+
+        Raises ProcessLookupError if it is being ended: what was killed and is frozen then would not die.
+        """
+        if self._dying:
+            raise ProcessLookupError(errno.ESRCH, "the run is being ended")
         if self._left is None:
             self._left = self.deadline - time.monotonic()
             self.deadline = float("inf")

@@ -156,8 +156,8 @@ class ContainerProcess:
         """Have the engine pause the container, the gate with it."""
         with self._pausing:
             if self._left is None:
-                if self._over.is_set():
-                    raise ProcessLookupError(errno.ESRCH, "the run has ended")
+                if self._over.is_set() or self._killed:  # the gate has to be awake to end it
+                    raise ProcessLookupError(errno.ESRCH, "the run has ended, or is being ended")
                 self._pause()
                 self._left, self._deadline = self._deadline - time.monotonic(), float("inf")
                 self._frozen_at = time.monotonic()

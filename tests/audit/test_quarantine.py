@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from belljar import Pool, Sandbox, Session
+from belljar.audit import killswitch
 from belljar.audit.log import directory
 from belljar.audit.reading import records
 from belljar.errors import SandboxUnavailableError, UsageError
@@ -250,6 +251,19 @@ class TestFaults:
                 handle.kill("enough")
                 end = next(event for event in stream if isinstance(event, Finished))
             assert end.result.reason == "it was ended: enough"
+
+    def test_orders_that_make_no_sense(self) -> None:
+        """Get no answer; and after each of them the process still answers, and sees the kill switch."""
+        with Sandbox() as jar, jar.stream(UP) as stream:
+            next(stream)
+            (one,) = running()
+            ((_pid, name),) = _owners()
+            for place in ({"stdout": [0, float("inf")], "stderr": [0, 0]}, [], {"stdout": "x"}, None):
+                assert _ask(name, {"op": "output", "run": one["run"], "place": place}) is None
+                assert running() == [one]
+            killswitch.turn_on("a test")
+            end = next(event for event in stream if isinstance(event, Finished))
+            assert end.result.reason == "it was ended: the kill switch is on: a test"
 
 
 @contextmanager

@@ -169,16 +169,22 @@ class Control:
         if listener is not None:
             poll.register(listener.fileno(), select.POLLIN)
         while os.getpid() == pid and self._directory == directory:
-            if poll.poll(TICK_MS) and listener is not None:
-                self._answer(listener)
-            if self._runs and (reason := killswitch.why()):
-                self.kill("*", f"the kill switch is on: {reason}")
-            if self._ended:
-                self._drop_old()
-            if self._runs and not self._sampling:
-                self._sample_long_runs()
+            try:
+                if poll.poll(TICK_MS) and listener is not None:
+                    self._answer(listener)
+                self._look()
+            except Exception:  # noqa: BLE001 - an order or a look that fails must not be the end of the kill switch
+                time.sleep(TICK_MS / 1000)
         if listener is not None:
             listener.close()
+
+    def _look(self) -> None:
+        if self._runs and (reason := killswitch.why()):
+            self.kill("*", f"the kill switch is on: {reason}")
+        if self._ended:
+            self._drop_old()
+        if self._runs and not self._sampling:
+            self._sample_long_runs()
 
     def _answer(self, listener: Any) -> None:
         try:
@@ -197,8 +203,8 @@ class Control:
                     start_new_thread(self._take_time, (end, order))
                     return
                 end.sendall(json_text.dumps(self._obey(order)).encode())
-        except (OSError, ValueError, TypeError, KeyError):
-            pass  # whoever asked has gone, or asks for what there is not
+        except Exception:  # noqa: BLE001, S110 - whoever asked has gone, or asks for what there is not
+            pass
         end.close()
 
     def _take_time(self, end: Any, order: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from belljar.backends.contract import ChangedTree
-from belljar.sandbox.changes import Changes, leaves
+from belljar.sandbox.changes import NOT_SHOWN, Changes, leaves
 from belljar.sandbox.trusted_names import acted_upon, link_acted_upon
 
 Compare = Callable[..., Changes]
@@ -397,3 +397,26 @@ def test_what_changed_while_a_person_thought_stays(compare: Compare, host: Path,
     assert done.applied == ()
     assert [path for path, _why in done.refused] == ["edited", "fresh"]
     assert (host / "edited").read_text() == (host / "fresh").read_text() == "a person's"
+
+
+def test_a_diff_has_an_end(compare: Compare, jar: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files beyond it are named, so that nobody takes it for all there is."""
+    for name in ("a", "b", "c"):
+        (jar / name).write_text("line\n" * 100)
+    monkeypatch.setattr("belljar.sandbox.changes.MAX_DIFF", 900)
+    text = compare(layered=True).diff()
+    assert text.count("+line\n") == 200
+    assert text.endswith(f"diff --belljar a/c b/c\nadded file\n{NOT_SHOWN}")
+
+
+def test_names_have_an_end(compare: Compare, jar: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred thousand files may lie two hundred long names deep. What was not looked at was not deleted."""
+    (jar / ("d" * 200)).mkdir()
+    for number in range(50):
+        (jar / ("d" * 200) / f"{number}").write_text("")
+    monkeypatch.setattr("belljar.sandbox.changes._MOST_NAMES", 2000)
+    for layered in (True, False):
+        changes = list(compare(layered=layered))
+        assert len(changes) < 15
+        assert [change.path for change in changes if change.refusal] == ["."]
+        assert not any(change.kind == "deleted" for change in changes)

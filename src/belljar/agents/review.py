@@ -17,7 +17,6 @@ from belljar.sandbox.sandbox import Sandbox
 
 MAX_KEPT = 100
 """How many diffs are kept; the oldest go."""
-MAX_KEPT_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -117,7 +116,7 @@ def _written(name: str, text: str) -> str:
     path = os.path.join(private_directory(os.path.join(state_directory(), "changes")), name)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "wb") as file:
-        file.write(text.encode("utf-8", "surrogateescape")[:MAX_KEPT_BYTES])
+        file.write(text.encode("utf-8", "surrogateescape"))
     _forget_old(os.path.dirname(path))
     return path
 

@@ -22,6 +22,10 @@ from belljar.sandbox.text_diff import MAX_DIFF_BYTES, as_text, unified
 from belljar.sandbox.trusted_names import acted_upon, link_acted_upon
 
 NOT_SHOWN = "binary or large file, not shown\n"
+MAX_DIFF = 32 << 20
+"""Characters of a whole diff: the code may have written gigabytes, and they are ours while it is shown."""
+_MOST_NAMES = 64 << 20
+"""Characters of all names together, for the same reason."""
 _PIECE = 1 << 20
 _OPAQUE = "user.overlay.opaque"
 _REPOSITORY = ("HEAD", "objects", "refs")
@@ -101,15 +105,19 @@ class Changes:
 
     def _find(self) -> Iterator[Change]:
         kept = set(self._untouched)
+        room, whole = _MOST_NAMES, True
         directories = {"", *(path for path, kind in self._untouched.items() if kind == "directory")}
-        for entry in walk(self._changed, own=True):
+        for count, entry in enumerate(walk(self._changed, own=True), 1):
             kept.add(entry.path)
             if entry.kind == "directory":
                 directories.add(entry.path)
-            if len(kept) == MAX_ENTRIES:
-                yield Change(
-                    ".", "modified", "directory", refusal=f"more than {MAX_ENTRIES} files: not all were looked at"
-                )
+            room -= len(entry.path)
+            if whole and (count == MAX_ENTRIES or room < 0):
+                whole = False
+                many = f"more than {MAX_ENTRIES} files, or names that are too long: not all were looked at"
+                yield Change(".", "modified", "directory", refusal=many)
+            if room < 0:
+                return
             if entry.kind == "other" and self._is_whiteout(entry.path):
                 if self._host_status(entry.path) is not None:
                     yield self._judge(Change(entry.path, "deleted", self._host_kind(entry.path)))
@@ -117,7 +125,7 @@ class Changes:
                 yield self._judge(change)
             if entry.kind == "directory" and self._layered and self._is_opaque(entry.path):
                 yield from self._emptied(entry.path)
-        if not self._layered:  # one deletion tells of a whole directory
+        if not self._layered and whole:  # one deletion tells of a whole directory
             yield from (
                 self._judge(Change(entry.path, "deleted", entry.kind))
                 for entry in walk(self._source)
@@ -338,11 +346,17 @@ class Changes:
     def diff(self, paths: Container[str] | None = None) -> str:
         """A unified diff, as `git diff` would print it, of all or of these paths.
 
-        It is text from the code: escape it before a terminal sees it.
+        It is text from the code: escape it before a terminal sees it. Of more than fits, files are only named.
         """
-        return "".join(self._diff_one(change) for change in self._entries if paths is None or change.path in paths)
+        texts: list[str] = []
+        room = MAX_DIFF
+        for change in self._entries:
+            if paths is None or change.path in paths:
+                texts.append(self._diff_one(change, shown=room > 0))
+                room -= len(texts[-1])
+        return "".join(texts)
 
-    def _diff_one(self, change: Change) -> str:
+    def _diff_one(self, change: Change, *, shown: bool) -> str:
         name = change.path if change.path.isprintable() else repr(change.path)
         head = f"diff --belljar a/{name} b/{name}\n{change.kind} {change.what}"
         head += f" ({change.refusal}: not applied)\n" if change.refusal else "\n"
@@ -350,6 +364,8 @@ class Changes:
             return head + f"new mode {change.mode:04o}\n"
         if change.what in ("directory", "other"):
             return head
+        if not shown:
+            return head + NOT_SHOWN
         before = self._text(self._source, change.path) if change.kind != "added" else ""
         after = self._text(self._changed, change.path) if change.kind != "deleted" else ""
         if before is None or after is None:

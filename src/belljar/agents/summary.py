@@ -26,6 +26,8 @@ def hosts_reached(result: RunResult) -> list[Reached]:
     for event in result.egress:
         if not event.allowed or event.kind not in ("connect", "request", "closed"):
             continue
+        if event.kind == "closed" and (event.host, event.port) not in found:
+            continue  # a refusal was read from the proxy, and the host never heard of it
         one = found.setdefault((event.host, event.port), Reached(event.host, event.port))
         one.requests += event.kind == "request"
         one.bytes_out += event.bytes_out

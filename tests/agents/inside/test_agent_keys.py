@@ -1,0 +1,58 @@
+"""The key of a model stays outside of the jar, also where the endpoint itself tells it."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+
+import pytest
+from agent_runs import SECRET, Home
+
+from belljar.agents.profile import profile_names, read_profile
+
+
+class _Echo(http.server.BaseHTTPRequestHandler):
+    """A gateway that tells in its complaint which key it got, as some do."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        key = str(self.headers["x-api-key"])
+        body = f"no such key: {key}".encode()
+        self.send_response(401)
+        self.send_header("x-complaint", key)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_words: object) -> None:
+        """Not now."""
+
+
+@pytest.mark.host
+@pytest.mark.backend("bubblewrap")
+def test_a_key_that_the_endpoint_sends_back_stays_outside(home: Home) -> None:
+    """In a body or a header. And a host that refused it everything was not reached."""
+    script = """
+        curl -si -H "x-api-key: $ANTHROPIC_API_KEY" -d x $ANTHROPIC_BASE_URL/v1/messages; curl -s http://example.org/
+    """
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Echo) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            url = f"http://127.0.0.1:{server.server_port}"
+            extra = {"ANTHROPIC_API_KEY": SECRET, "ANTHROPIC_BASE_URL": url}
+            ran = home.agent(script, "--profile", "aider", "--json", **extra)
+        finally:
+            server.shutdown()
+            thread.join()
+    told = ran.json["stdout"]
+    assert f"no such key: {'*' * len(SECRET)}" in told
+    assert "x-complaint" in told.lower()
+    assert SECRET not in ran.out
+    assert [one["host"] for one in ran.json["reached"]] == ["model.belljar.internal"]
+
+
+@pytest.mark.parametrize("name", profile_names())
+def test_every_key_of_a_profile_is_searched_for_in_answers(name: str) -> None:
+    """One that is forgotten is one that an agent can ask for."""
+    assert all(spec["reflects"] is True for spec in read_profile(name).get("credentials", {}).values())

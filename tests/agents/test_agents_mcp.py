@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
 import shutil
 import socket
@@ -400,6 +401,21 @@ class TestWrap:
 
         assert told.stdout == b"{}\n"
         assert told.returncode == 3
+
+    def test_its_complaints_do_nothing_to_a_terminal(self) -> None:
+        """The client gets its words as they are, a person at a terminal sees what was in them."""
+        ours, theirs = pty.openpty()
+        words = [*BELLJAR, "mcp", "wrap", "--", "sh", "-c", r"printf '\033]52;c;aGk=\007' | tee /dev/stderr"]
+        try:
+            told = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=theirs, check=True)
+            seen = os.read(ours, 4096)
+        finally:
+            os.close(ours)
+            os.close(theirs)
+
+        assert told.stdout == b"\x1b]52;c;aGk=\x07"
+        assert rb"\x1b]52;c;aGk=\x07" in seen
+        assert b"\x1b]" not in seen
 
     def test_without_a_command_it_says_how(self) -> None:
         told = subprocess.run([*BELLJAR, "mcp", "wrap"], capture_output=True, text=True, check=False)

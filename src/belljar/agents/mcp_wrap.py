@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from belljar.errors import InternalError, PolicyError
@@ -15,13 +15,26 @@ _LASTING = ("proc.timeout_ms=7d", "proc.output_mb=1024")
 """A server lives as long as its client, and a policy's limits are meant for runs: these are the most that there is."""
 
 
-def run(policy: PolicyLike, argv: Sequence[str], *, overrides: Sequence[str], **options: Any) -> RunResult:
-    """Run the server until it ends, or its client closes standard input."""
+def run(
+    policy: PolicyLike,
+    argv: Sequence[str],
+    *,
+    overrides: Sequence[str],
+    complaints: Callable[[bytes], None],
+    **options: Any,
+) -> RunResult:
+    """Run the server until it ends, or its client closes standard input.
+
+    `complaints` gets what it writes to standard error: the client reads the rest, and a person may read that.
+    """
     with _sandbox(policy, overrides, options) as jar, jar.stream(argv=argv, stdin=0) as stream:
         for event in stream:
             if isinstance(event, Finished):
                 return event.result
-            _write(1 if event.stream == "stdout" else 2, event.data)
+            if event.stream == "stdout":
+                _write(1, event.data)
+            else:
+                complaints(event.data)
     raise InternalError("the server ended without a result")
 
 

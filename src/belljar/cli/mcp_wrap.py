@@ -18,16 +18,20 @@ def run(parsed: Parsed) -> int:
         raise UsageError("--live needs a workspace", hint="say which directory: --workspace . --live")
     from belljar.agents.mcp_wrap import run as wrap
     from belljar.cli.outcome import exit_code, report
+    from belljar.cli.sink import Sink
 
+    complaints = Sink(2, raw=False)
     result = wrap(
         policy_name(parsed),
         argv,
+        complaints=complaints.write,
         overrides=[*parsed.texts("--set"), *published(parsed)],
         backend=parsed.text("--backend"),
         workspace=parsed.text("--workspace"),
         live=parsed.flag("--live"),
         timeout=parsed.text("--timeout"),
     )
+    complaints.finish()
     if parsed.flag("--json"):
         import json
 

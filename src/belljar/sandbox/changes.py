@@ -17,7 +17,7 @@ from belljar.backends.contract import ChangedTree
 from belljar.backends.hostile_files import MAX_DEPTH, MAX_ENTRIES, leaves, open_beneath, walk
 from belljar.policy.globs import DenyGlobs
 from belljar.policy.records import dataclass
-from belljar.sandbox.git_data import MOST_BYTES, index_is_plain, packed_refs_are_plain
+from belljar.sandbox.git_data import MOST_BYTES, hooks_path, index_is_plain, packed_refs_are_plain
 from belljar.sandbox.text_diff import MAX_DIFF_BYTES, as_text, unified
 from belljar.sandbox.trusted_names import acted_upon, link_acted_upon
 
@@ -82,6 +82,7 @@ class Changes:
         self._globs = DenyGlobs(globs).within(source, jar_path)
         self._layered = changed.layered
         self._since_ns = since_ns
+        self._hooks = hooks_path(self._bytes(self._source, ".git/config") or b"", source)
         self._entries = tuple(sorted(self._find(), key=lambda change: change.path))
 
     def __iter__(self) -> Iterator[Change]:
@@ -174,6 +175,8 @@ class Changes:
         known = self._known_as(change.path)
         if why := acted_upon(known, is_directory=change.what == "directory", kind=change.kind):
             return why
+        if self._hooks and f"{change.path}/".startswith(f"{self._hooks}/") and change.what != "directory":
+            return "the host's git runs it: its hooks lie there"
         if change.kind == "deleted":
             return ""
         if change.what == "link":

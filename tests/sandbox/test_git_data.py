@@ -154,3 +154,23 @@ def test_a_hook_in_the_project_needs_a_word_of_its_own(tmp_path: Path) -> None:
     tree = ChangedTree(os.open(tmp_path / "jar", os.O_RDONLY | os.O_DIRECTORY), True)
     with Changes(tree, str(host), "/workspace", (), since_ns=2**62, applied={}) as changes:
         assert [change.path for change in changes if change.protected] == ["scripts/hooks/pre-commit"]
+
+
+def test_what_was_judged_is_what_is_written(tmp_path: Path) -> None:
+    """Code that still runs puts another index and another link there, after the first ones were looked at."""
+    host = repository(tmp_path / "host")
+    before = (host / ".git/index").read_bytes()
+    (tmp_path / "jar/.git").mkdir(parents=True)
+    index, link = tmp_path / "jar/.git/index", tmp_path / "jar/notes"
+    index.write_bytes(forged(b"src/a"))
+    link.symlink_to("README")
+    tree = ChangedTree(os.open(tmp_path / "jar", os.O_RDONLY | os.O_DIRECTORY), True)
+    with Changes(tree, str(host), "/workspace", (), since_ns=2**62, applied={}) as changes:
+        assert not any(change.refusal for change in changes)
+        index.write_bytes(forged(b".git/hooks/post-checkout"))
+        link.unlink()
+        link.symlink_to(".git/config")
+        done = changes.apply()
+    assert [path for path, _why in done.refused] == [".git/index", "notes"]
+    assert (host / ".git/index").read_bytes() == before
+    assert not (host / "notes").is_symlink()

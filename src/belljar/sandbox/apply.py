@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from belljar.backends.hostile_files import copy_content, leaves, open_beneath
+from belljar.sandbox.git_data import BELIEVED, MOST_BYTES
 
 if TYPE_CHECKING:
     from belljar.sandbox.changes import Change
@@ -17,8 +18,11 @@ if TYPE_CHECKING:
 Spared = Callable[[str, os.stat_result], str]
 """Why a file of the host's must stay, whatever the code did to the directory it is in; empty if it need not."""
 
+Refused = Callable[[str | bytes], str]
+"""Why a link of this text, or a file that begins so, must not be written; empty if it may."""
 
-def apply_change(change: Change, changed: int, target: int, spared: Spared) -> str:
+
+def apply_change(change: Change, changed: int, target: int, spared: Spared, refused: Refused) -> str:
     """Make the host's directory `target` have this change. Why not, if it could not be done."""
     try:
         if change.kind == "deleted":
@@ -27,9 +31,9 @@ def apply_change(change: Change, changed: int, target: int, spared: Spared) -> s
         if change.what == "directory":
             make_directories(target, change.path)
         elif change.what == "link":
-            _copy_link(changed, target, change.path)
+            _copy_link(changed, target, change.path, refused)
         else:
-            _copy_file(changed, target, change)
+            _copy_file(changed, target, change, refused)
     except OSError as error:
         return error.strerror or str(error)
     return ""
@@ -108,13 +112,15 @@ def _delete(target: int, path: str, spared: Spared) -> str:
     return ""
 
 
-def _copy_link(changed: int, target: int, path: str) -> None:
+def _copy_link(changed: int, target: int, path: str, refused: Refused) -> None:
     source, name = parent_of(changed, path)
     destination, _name = parent_of(target, path)
     try:
         text = os.readlink(name, dir_fd=source)
         if leaves(path, text):  # it was another one when it was judged: code still runs
             raise OSError(errno.EPERM, "it is a link that leads out of the workspace")
+        if why := refused(text):
+            raise OSError(errno.EPERM, why)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=destination)
         os.symlink(text, name, dir_fd=destination)
@@ -124,14 +130,16 @@ def _copy_link(changed: int, target: int, path: str) -> None:
         os.close(destination)
 
 
-def _copy_file(changed: int, target: int, change: Change) -> None:
+def _copy_file(changed: int, target: int, change: Change, refused: Refused) -> None:
     """Write an unnamed file, then give it its name: a reader sees the old one or the new one, never a half."""
     destination, name = parent_of(target, change.path)
     source = open_beneath(changed, change.path, os.O_RDONLY, own=True)
     try:
-        fresh = os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=destination)
+        fresh = os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=destination)
         try:
             copy_content(source, fresh)
+            if name in BELIEVED and (why := refused(_content(fresh))):
+                raise OSError(errno.EPERM, why)
             os.fchmod(fresh, change.mode & 0o777)
             name_it(fresh, destination, name)
         finally:
@@ -139,6 +147,13 @@ def _copy_file(changed: int, target: int, change: Change) -> None:
     finally:
         os.close(source)
         os.close(destination)
+
+
+def _content(descriptor: int) -> bytes:
+    """One byte more than what is looked at tells that there is more."""
+    with os.fdopen(os.dup(descriptor), "rb") as file:
+        file.seek(0)
+        return file.read(MOST_BYTES + 1)
 
 
 def name_it(fresh: int, directory: int, name: str) -> None:

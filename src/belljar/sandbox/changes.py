@@ -10,17 +10,18 @@ import os
 import stat
 from collections.abc import Callable, Container, Iterator
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Literal, Self
 
 from belljar.backends.contract import ChangedTree
 from belljar.backends.hostile_files import MAX_DEPTH, MAX_ENTRIES, leaves, open_beneath, walk
 from belljar.policy.globs import DenyGlobs
 from belljar.policy.records import dataclass
-from belljar.sandbox.git_data import MOST_BYTES, hooks_path, index_is_plain, packed_refs_are_plain
+from belljar.sandbox.git_data import BELIEVED, MOST_BYTES, hooks_path, index_is_plain, packed_refs_are_plain
 from belljar.sandbox.text_diff import MAX_DIFF_BYTES, as_text, unified
 from belljar.sandbox.trusted_names import acted_upon, link_acted_upon
 
+_MISLEADS = "the host's git would do more with it than it says"
 NOT_SHOWN = "binary or large file, not shown\n"
 MAX_DIFF = 32 << 20
 """Characters of a whole diff: the code may have written gigabytes, and they are ours while it is shown."""
@@ -181,8 +182,8 @@ class Changes:
             return ""
         if change.what == "link":
             return link_acted_upon(known, self._link(self._changed, change.path) or "")
-        if self._misleads_git(change, known):
-            return "the host's git would do more with it than it says"
+        if self._misleads_git(change, known, lambda: self._bytes(self._changed, change.path, MOST_BYTES + 1)):
+            return _MISLEADS
         if self._in_bare_repository(known, change):
             return "git would take its directory for a repository, and do what its settings say"
         return ""
@@ -215,19 +216,28 @@ class Changes:
             return "it is denied to the code"
         return self._newer(path, status)
 
-    def _misleads_git(self, change: Change, known: str) -> bool:
+    def _misleads_git(self, change: Change, known: str, data: Callable[[], bytes | None]) -> bool:
         """Whether it is a file of git's whose content says what its name does not."""
         *_, directory, name = ("", *known.split("/"))
-        if directory != ".git" or name not in ("index", "packed-refs"):
+        if directory != ".git" or name not in BELIEVED:
             return False
-        data = self._bytes(self._changed, change.path, MOST_BYTES + 1)
-        if data is None or len(data) > MOST_BYTES:
+        content = data()
+        if content is None or len(content) > MOST_BYTES:
             return True
         if name == "packed-refs":
-            return not packed_refs_are_plain(data)
+            return not packed_refs_are_plain(content)
         above = change.path.rpartition("/")[0] if known == change.path else ""
         settings = self._bytes(self._source, f"{above}/config" if above else "config") or b""
-        return not index_is_plain(data, hash_size=32 if b"sha256" in settings.lower() else 20)
+        return not index_is_plain(content, hash_size=32 if b"sha256" in settings.lower() else 20)
+
+    def _judged_again(self, change: Change, content: str | bytes, *, protected: bool) -> str:
+        """Why what is about to be written must not be: code that still runs may have made it another one since."""
+        if protected:
+            return ""
+        known = self._known_as(change.path)
+        if isinstance(content, str):
+            return link_acted_upon(known, content)
+        return _MISLEADS if self._misleads_git(change, known, lambda: content) else ""
 
     def _in_bare_repository(self, known: str, change: Change) -> bool:
         """A directory with HEAD, objects and refs is a repository to git, whatever it is called.
@@ -400,7 +410,9 @@ class Changes:
         for change in [*deletions, *others]:
             why = "" if change.protected and protected else change.refusal
             why = why or self._refusal(change)  # a person may have taken an hour to say yes, and others worked on
-            why = why or apply_change(change, self._changed, self._source, self._spared)
+            if not why:
+                again = partial(self._judged_again, change, protected=change.protected and protected)
+                why = apply_change(change, self._changed, self._source, self._spared, again)
             if why:
                 refused.append((change.path, why))
                 continue

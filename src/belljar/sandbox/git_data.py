@@ -12,6 +12,8 @@ from collections.abc import Iterator
 
 from belljar.sandbox.trusted_names import plain_name
 
+BELIEVED = ("index", "packed-refs")
+"""Files of `.git` whose content git takes at its word."""
 MOST_BYTES = 64 << 20
 """Larger files are not looked at, and do not come back by themselves."""
 _BEFORE_HASH = 40

@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from belljar.backends.bubblewrap.tree import remove_in_place
-from belljar.backends.hostile_files import open_beneath, walk
+from belljar.backends.contract import ChangedTree
+from belljar.backends.hostile_files import MAX_NAMES, open_beneath, walk
+from belljar.errors import UsageError
 from belljar.guest.tree import remove_tree
 from belljar.sandbox.artifacts import save
+from belljar.sandbox.snapshots import Held, take
 
 
 @pytest.fixture
@@ -45,6 +48,26 @@ def deep(path: Path, levels: int) -> None:
 
 class TestWalk:
     """Every entry once, no link followed, bounded."""
+
+    def test_long_names(self, root: int, guest: Path) -> None:
+        """At the end of long paths there is room for few names: the guest chooses how much memory a path takes."""
+        current = os.dup(root)
+        for _ in range(190):
+            os.mkdir("d" * 255, dir_fd=current)
+            below = os.open("d" * 255, os.O_RDONLY | os.O_DIRECTORY, dir_fd=current)
+            os.close(current)
+            current = below
+        for number in range(300):
+            os.close(os.open(str(number), os.O_CREAT | os.O_WRONLY, dir_fd=current))
+        os.close(current)
+        found = list(walk(root))
+        assert 190 < len(found) < 490
+        assert sum(len(entry.path) for entry in found) <= MAX_NAMES
+        with pytest.raises(OSError, match="characters"):
+            list(walk(root, whole=True))
+        with pytest.raises(UsageError, match="characters"):
+            take(Held(ChangedTree(root, layered=False), None, (), {}), most_bytes=1 << 20, path=f"{guest.parent}/x.tar")
+        assert {path.name for path in guest.parent.iterdir()} == {"guest", "outside"}
 
     def test_kinds(self, root: int, guest: Path) -> None:
         """Files, directories, links and the rest."""

@@ -11,11 +11,23 @@ from belljar.backends.contract import ChangedTree, Entry
 from belljar.guest import tree
 from belljar.guest.tree import open_beneath, parts
 
-__all__ = ["MAX_DEPTH", "MAX_ENTRIES", "OpenedFiles", "copy_content", "leaves", "open_beneath", "parts", "walk"]
+__all__ = [
+    "MAX_DEPTH",
+    "MAX_ENTRIES",
+    "MAX_NAMES",
+    "OpenedFiles",
+    "copy_content",
+    "leaves",
+    "open_beneath",
+    "parts",
+    "walk",
+]
 
 MAX_ENTRIES = 100_000
 MAX_DEPTH = 200
 """How many directories deep the host looks into what a guest made."""
+MAX_NAMES = 16 << 20
+"""Characters of all paths together: in the deepest directory each path may have fifty thousand."""
 
 
 class OpenedFiles:
@@ -76,13 +88,20 @@ class OpenedFiles:
         return ChangedTree(descriptor, layered)
 
 
-def walk(root: int, *, recursive: bool = True, own: bool = False) -> Iterator[Entry]:
-    """Every entry beneath the directory `root`, following no link, bounded in number and in depth.
+def walk(root: int, *, recursive: bool = True, own: bool = False, whole: bool = False) -> Iterator[Entry]:
+    """Every entry beneath the directory `root`, following no link, bounded in number, in depth and in names.
 
     `own` says that the tree is the jar's and not the host's: then directories that the code closed are opened.
+    `whole` raises OSError (E2BIG) where names are too long for the rest, which is left out otherwise.
     """
+    room = MAX_NAMES
     found = tree.walk(root, depth=MAX_DEPTH, most=MAX_ENTRIES, recursive=recursive, own=own)
     for path, _directory, _name, status in found:
+        room -= len(path)
+        if room < 0:
+            if whole:
+                raise OSError(errno.E2BIG, f"its paths have more than {MAX_NAMES} characters together")
+            return
         yield Entry(path, tree.kind(status), status.st_size, stat.S_IMODE(status.st_mode), status.st_ctime_ns)
 
 

@@ -103,7 +103,10 @@ def take(held: Held, *, most_bytes: int, path: str) -> Snapshot:
         UsageError: it is larger than `most_bytes`, or has more files than the host looks at.
         SandboxUnavailableError: it could not be written.
     """
-    entries = _entries(held.tree, held.modes)
+    try:
+        entries = _entries(held.tree, held.modes)
+    except OSError as error:
+        raise UsageError(f"the workspace can't be kept: {error.strerror}") from error
     files = sum(entry.kind == "file" for entry in entries)
     size = sum(entry.size for entry in entries if entry.kind == "file")
     if size > most_bytes:
@@ -132,7 +135,7 @@ def take(held: Held, *, most_bytes: int, path: str) -> Snapshot:
 def _entries(tree: ChangedTree, modes: Mapping[str, int]) -> list[Entry]:
     """What to keep, directories before what is in them."""
     entries: list[Entry] = []
-    for count, entry in enumerate(walk(tree.descriptor, own=True), start=1):
+    for count, entry in enumerate(walk(tree.descriptor, own=True, whole=True), start=1):
         if count == MAX_ENTRIES:
             raise UsageError(f"the workspace has more than {MAX_ENTRIES} files: too many for a snapshot")
         if entry.kind != "other":

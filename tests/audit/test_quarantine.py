@@ -113,6 +113,23 @@ class TestCommand:
         with Bundle(taken.path) as bundle:
             assert bundle.read("output/stdout", 100) == (output or b"")
 
+    def test_the_environment_has_tokens(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Wherever in the bundle it stands, what the policy sets and what it lets in; while it runs, and later."""
+        monkeypatch.setenv("OURS", "someone@example.org")
+        words = ["env.set.THEIRS=other@example.org", "env.pass=[OURS]"]
+        with Sandbox(overrides=words) as jar, jar.stream("print(1); import time; time.sleep(1000)") as stream:
+            next(stream)
+            (one,) = running()
+            paths = [order("quarantine", str(one["run"]), reason="a test", then="kill")["path"]]
+            list(stream)
+        paths.append(take_ended(str(one["run"]), reason="a test").path)
+        for path in paths:
+            with Bundle(path) as bundle:
+                assert bundle.problems() == []
+                for name in ("policy.json", "plan.json", "environment.json"):
+                    assert b"THEIRS" in bundle.read(name, 1 << 20)
+            assert b"@example.org" not in Path(path).read_bytes()
+
     def test_a_run_that_has_ended(self) -> None:
         """There is what was stored of it, and what is missing is told."""
         with Sandbox() as jar:

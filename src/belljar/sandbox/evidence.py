@@ -41,10 +41,12 @@ class Evidence:
         self._bundle.add("records.jsonl", _lines(self.records))
         self._bundle.add("egress.jsonl", _lines([one for one in self.records if one["event"] == "egress"]))
 
-    def add_stored(self) -> None:
+    def add_stored(self, policy: Policy | None) -> None:
         """What records refer to: the policy, the plan, the code and the input."""
-        self._add("policy.json", stored.load(stored.policies(), _digest(self._created.get("policy")), ".json"))
-        self._add("plan.json", stored.load(stored.plans(), self._plan, ".json"))
+        text = stored.load(stored.policies(), _digest(self._created.get("policy")), ".json")
+        self._add("policy.json", self._with_tokens(text, ("env", "set"), policy))
+        text = stored.load(stored.plans(), self._plan, ".json")
+        self._add("plan.json", self._with_tokens(text, ("env",), policy))
         steps = [one for one in self.records if one["event"] == "step"]
         for step in steps[:_MOST_STEPS]:
             self._add(f"code/{int(step['step'])}", stored.load_input(str(step["code"])))
@@ -53,6 +55,27 @@ class Evidence:
         elif not steps:
             self.missing["code"] = "it is a command: records.jsonl has it" if self._created else "it was not started"
         self._add_input(self._created.get("stdin"))
+
+    def _with_tokens(self, text: bytes | None, place: tuple[str, ...], policy: Policy | None) -> bytes | None:
+        """As it is stored, if the environment in it holds no secret: then its digest is that of the records."""
+        if text is None:
+            return None
+        told = json.loads(text)
+        env = told
+        for key in place:
+            env = env.get(key, {})
+        clean = self._environment(env, policy)
+        if clean == env:
+            return text
+        env.update(clean)
+        return json.dumps(told, indent=2).encode()
+
+    def _environment(self, env: Mapping[str, str], policy: Policy | None) -> dict[str, str]:
+        """As it may be stored. Of a policy that can't be read any more nobody knows what that is."""
+        if policy is None:
+            return dict.fromkeys(env, "<not told>")
+        told = {name: str(redacting.for_log(f"{name}={value}", self._run_id, policy)) for name, value in env.items()}
+        return {name: text[len(name) + 1 :] if text.startswith(f"{name}=") else text for name, text in told.items()}
 
     def _add_input(self, given: object) -> None:
         if isinstance(given, str):
@@ -111,15 +134,26 @@ class Evidence:
         """The code's environment, and what ran it."""
         text = stored.load(stored.plans(), self._plan, ".json")
         plan = json.loads(text) if text else {}
-        env = {
-            name: value
-            if policy is None
-            else redacting.for_log(f"{name}={value}", self._run_id, policy)[len(name) + 1 :]
-            for name, value in plan.get("env", {}).items()
-        }
+        env = self._environment(plan.get("env", {}), policy)
         told = {"env": env, "argv": plan.get("argv"), "workdir": plan.get("workdir"), "image": plan.get("image")}
         self._bundle.add("environment.json", json.dumps(told, indent=2).encode())
         self._bundle.add("versions.json", json.dumps(_versions(str(plan.get("backend", ""))), indent=2).encode())
+
+
+def stored_policy(run_id: str) -> Policy | None:
+    """That of a run that has ended; None if it is not stored, or makes no sense to this belljar."""
+    from belljar.sandbox.sandbox import resolved
+
+    created = next((one for one in _records(run_id) if one["event"] == "created"), {})
+    text = stored.load(stored.policies(), _digest(created.get("policy")), ".json")
+    try:
+        return (
+            None
+            if text is None
+            else resolved(json.loads(text), backend=None, workspace=None, live=False, overrides=(), timeout=None)
+        )
+    except BelljarError:
+        return None
 
 
 def _records(run_id: str) -> list[dict[str, Any]]:
@@ -160,4 +194,4 @@ def _versions(backend: str) -> dict[str, str]:
     return told
 
 
-__all__ = ["Evidence"]
+__all__ = ["Evidence", "stored_policy"]

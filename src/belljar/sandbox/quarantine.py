@@ -20,7 +20,7 @@ from belljar.errors import BelljarError, SandboxUnavailableError, UsageError
 from belljar.policy.models import Policy
 from belljar.policy.records import dataclass
 from belljar.sandbox.bundle import BundleWriter
-from belljar.sandbox.evidence import Evidence
+from belljar.sandbox.evidence import Evidence, stored_policy
 from belljar.sandbox.running import Watch
 from belljar.sandbox.snapshots import Held
 from belljar.sandbox.stream import Access, Handle
@@ -121,7 +121,7 @@ def take_ended(name: str, *, reason: str) -> Quarantined:
         about={"reason": reason, "by": "belljar quarantine", "then": "ended"},
         frozen=_NOT_FROZEN,
         missing={},
-        policy=None,
+        policy=stored_policy(run_id),
         held=None,
         printed=None,
     )
@@ -158,7 +158,7 @@ def _bundle(
         evidence = Evidence(run_id, bundle)
         evidence.missing.update(missing)
         evidence.add_records()
-        evidence.add_stored()
+        evidence.add_stored(policy)
         evidence.add_output(printed, policy)
         evidence.add_surroundings(policy)
         if end is not None:

@@ -113,6 +113,18 @@ class TestCommand:
         with Bundle(taken.path) as bundle:
             assert bundle.read("output/stdout", 100) == (output or b"")
 
+    def test_many_at_once(self) -> None:
+        """Each has a bundle of its own, though all want the same name."""
+        with Sandbox() as jar:
+            run_id = jar.run("print(1)").run_id
+        words = [*BELLJAR, "quarantine", run_id]
+        many = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+        paths = {one.communicate(timeout=60)[0].strip() for one in many}
+        assert [one.returncode for one in many] == [0] * 4
+        assert len(paths) == 4
+        for path in paths:
+            assert belljar("quarantine", "open", path).returncode == 0
+
     def test_the_environment_has_tokens(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Wherever in the bundle it stands, what the policy sets and what it lets in; while it runs, and later."""
         monkeypatch.setenv("OURS", "someone@example.org")
@@ -268,6 +280,18 @@ class TestFaults:
                 handle.kill("enough")
                 end = next(event for event in stream if isinstance(event, Finished))
             assert end.result.reason == "it was ended: enough"
+
+    @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # that is what is tried
+    def test_the_program_forks_meanwhile(self) -> None:
+        """What its child lets go of waits for nobody: the thread that looks into the run is not there."""
+        with Sandbox() as jar, jar.stream(UP) as stream:
+            next(stream)
+            ((handle, _details),) = CONTROL._runs.values()
+            with handle.looking:
+                if (child := os.fork()) == 0:
+                    os._exit(0 if handle.looking.acquire(blocking=False) else 1)
+                assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+                assert not handle.looking.acquire(blocking=False)
 
     def test_orders_that_make_no_sense(self) -> None:
         """Get no answer; and after each of them the process still answers, and sees the kill switch."""

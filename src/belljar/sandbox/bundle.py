@@ -7,6 +7,7 @@ What the code made (names, links, modes) is in it as data, inside of one of thos
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import io
 import json
@@ -28,7 +29,10 @@ _MOST_BYTES = (8 << 30) - 1
 
 
 class BundleWriter:
-    """Writes one: each file once, the manifest last. What is not finished is removed."""
+    """Writes one: each file once, the manifest last. What is not finished is removed.
+
+    One that is there already stays: then `path` has a number, when it is finished.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -78,10 +82,20 @@ class BundleWriter:
             os.fsync(self._file.fileno())
             self._file.seek(0)
             digest = hashlib.file_digest(self._file, "sha256").hexdigest()
-            os.link(self._unfinished, self.path)
+            self.path = _linked(self._unfinished, self.path)
         except OSError as error:
             raise _unwritten(self.path, error) from error
         return digest
+
+
+def _linked(unfinished: str, path: str) -> str:
+    """Give it its name, or the next that nobody has: others may be taking evidence of the same run."""
+    stem, ending = os.path.splitext(path)
+    for target in [path] + [f"{stem}-{number}{ending}" for number in range(2, 1000)]:
+        with contextlib.suppress(FileExistsError):
+            os.link(unfinished, target)
+            return target
+    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
 
 
 def digest_of(manifest: dict[str, Any]) -> str:

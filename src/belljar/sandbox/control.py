@@ -291,7 +291,9 @@ class Control:
                 redacting.forget(run)  # whoever read it last may have had one made
 
     def forget(self) -> None:
-        """In a forked process: what runs is the parent's."""
+        """In a forked process: what runs is the parent's, and so are the threads that look into it."""
+        for handle, _details in self._runs.values():
+            handle.looking = allocate_lock()
         self._lock, self._pid, self._sampling = allocate_lock(), 0, False
         self._runs, self._ended, self._pools, self._sessions, self._orders = {}, {}, {}, {}, set()
 

@@ -153,8 +153,7 @@ def _bundle(
     printed: Mapping[str, bytes | bytearray] | None,
     end: End | None = None,
 ) -> Quarantined:
-    path = _free_path(run_id)
-    with BundleWriter(path) as bundle:
+    with BundleWriter(_path(run_id)) as bundle:
         evidence = Evidence(run_id, bundle)
         evidence.missing.update(missing)
         evidence.add_records()
@@ -165,19 +164,19 @@ def _bundle(
             bundle.add("end.json", _json(end))
         with contextlib.ExitStack() as stack:
             if (tree := _held(held, evidence, stack)) is not None and policy is not None:
-                evidence.add_files(tree, policy, f"{path}.files")
+                evidence.add_files(tree, policy, f"{bundle.path}.files")
         told = {"run": run_id, "created": time.time(), **about, "frozen": frozen.by, "still": frozen.still}
         digest = bundle.finish({**told, "missing": evidence.missing})
     record(
         "quarantined",
         run=run_id,
-        path=path,
+        path=bundle.path,
         sha256=digest,
         frozen=frozen.by,
         still=frozen.still,
         missing=sorted(evidence.missing),
     )
-    return Quarantined(run_id, path, digest, frozen.by, frozen.still, evidence.missing)
+    return Quarantined(run_id, bundle.path, digest, frozen.by, frozen.still, evidence.missing)
 
 
 def _held(held: Callable[[], Held] | None, evidence: Evidence, stack: contextlib.ExitStack) -> Held | None:
@@ -194,14 +193,12 @@ def _held(held: Callable[[], Held] | None, evidence: Evidence, stack: contextlib
     return found
 
 
-def _free_path(run_id: str) -> str:
+def _path(run_id: str) -> str:
     try:
         top = private_directory(directory())
     except OSError as error:
         raise SandboxUnavailableError(f"{directory()} can't be made: {error.strerror}") from error
-    numbers = [""] + [f"-{number}" for number in range(2, 1000)]
-    paths = (os.path.join(top, f"{run_id}{number}.tar") for number in numbers)
-    return next((path for path in paths if not os.path.lexists(path)), os.path.join(top, f"{run_id}-1000.tar"))
+    return os.path.join(top, f"{run_id}.tar")
 
 
 def _json(end: End) -> bytes:

@@ -125,6 +125,41 @@ class TestCommand:
         for path in paths:
             assert belljar("quarantine", "open", path).returncode == 0
 
+    def test_what_was_left_unfinished(self) -> None:
+        """By a process that was killed is removed a day later; what someone may be writing stays, and all else."""
+        with Sandbox() as jar:
+            run_id = jar.run("print(1)").run_id
+        place = Path(take_ended(run_id, reason="a test").path).parent
+        old = [place / f"{run_id}.tar.12-0a0b0c0d", place / f"{run_id}.tar.files.12-0a0b0c0d"]
+        stay = [
+            place / f"{run_id}.tar.13-0a0b0c0d",
+            place / "mine.tar",
+            place / "x.tar.bak",
+            place / "l.tar.1-0a0b0c0d",
+        ]
+        for path in old + stay[:3]:
+            path.write_text("half of it")
+        stay[3].symlink_to(stay[1])
+        for path in old + stay[1:]:
+            os.utime(path, (0, 0), follow_symlinks=False)
+        take_ended(run_id, reason="a test")
+        assert {*place.iterdir()} == {place / f"{run_id}.tar", place / f"{run_id}-2.tar", *stay}
+
+    def test_snapshots_of_one_name(self) -> None:
+        """At once, by several: one has it, and the others are told."""
+        with Sandbox() as jar, jar.stream(UP) as stream:
+            next(stream)
+            (one,) = running()
+            words = [*BELLJAR, "snapshot", str(one["run"]), "--name", "here"]
+            handle, _details = CONTROL._runs[one["run"]]
+            with handle.looking:  # so that all have seen that there is none
+                many = [subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) for _ in range(3)]
+                with pytest.raises(subprocess.TimeoutExpired):
+                    many[0].wait(timeout=3)
+            for process in many:
+                process.communicate(timeout=60)
+            assert sorted(process.returncode for process in many) == [0, 2, 2]
+
     def test_the_environment_has_tokens(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Wherever in the bundle it stands, what the policy sets and what it lets in; while it runs, and later."""
         monkeypatch.setenv("OURS", "someone@example.org")

@@ -17,6 +17,7 @@ import tarfile
 from typing import IO, Any, Self
 
 from belljar.errors import SandboxUnavailableError
+from belljar.sandbox.unfinished import beside
 
 FORMAT = "belljar-quarantine-1"
 MANIFEST = "manifest.json"
@@ -36,7 +37,7 @@ class BundleWriter:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._unfinished = f"{path}.{os.getpid()}-{os.urandom(4).hex()}"
+        self._unfinished = beside(path)
         self._sums: dict[str, dict[str, Any]] = {}
 
     def __enter__(self) -> Self:

@@ -24,6 +24,7 @@ from belljar.sandbox.evidence import Evidence, stored_policy
 from belljar.sandbox.running import Watch
 from belljar.sandbox.snapshots import Held
 from belljar.sandbox.stream import Access, Handle
+from belljar.sandbox.unfinished import sweep
 
 Then = Literal["kill", "keep", "resume"]
 _NOT_FROZEN = Frozen("", still=False)
@@ -196,6 +197,7 @@ def _held(held: Callable[[], Held] | None, evidence: Evidence, stack: contextlib
 def _path(run_id: str) -> str:
     try:
         top = private_directory(directory())
+        sweep(top)
     except OSError as error:
         raise SandboxUnavailableError(f"{directory()} can't be made: {error.strerror}") from error
     return os.path.join(top, f"{run_id}.tar")

@@ -21,6 +21,7 @@ from belljar.backends.contract import ChangedTree, Entry
 from belljar.backends.hostile_files import MAX_ENTRIES, open_beneath, parts, walk
 from belljar.errors import SandboxUnavailableError, UsageError
 from belljar.policy.records import dataclass
+from belljar.sandbox.unfinished import beside, sweep
 
 _LONGEST_HEAD = 64 << 20
 FORMAT = 1
@@ -116,14 +117,19 @@ def take(held: Held, *, most_bytes: int, path: str) -> Snapshot:
         )
     head = {"format": FORMAT, "created": time.time(), "files": files, "size": size, "base": held.base}
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    unfinished = f"{path}.{os.getpid()}"
+    unfinished = beside(path)
     try:
+        sweep(os.path.dirname(path))
         with open(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600), "wb") as file:
             file.write(json.dumps({**head, "deleted": held.deleted}).encode() + b"\n")
             with tarfile.open(fileobj=file, mode="w|", format=tarfile.PAX_FORMAT, encoding="utf-8") as archive:
                 for entry in entries:
                     _add(archive, held.tree.descriptor, entry)
-        os.rename(unfinished, path)
+        os.link(unfinished, path)
+    except FileExistsError as error:
+        raise UsageError(
+            f"there is a snapshot at {path} already", hint="remove it, or use another name: none is overwritten"
+        ) from error
     except OSError as error:
         raise SandboxUnavailableError(f"the snapshot could not be written: {error.strerror}") from error
     finally:

@@ -23,6 +23,7 @@ from belljar import Pool, Sandbox, Session
 from belljar.audit import killswitch
 from belljar.audit.log import directory
 from belljar.audit.reading import records
+from belljar.cli.quarantine import _move
 from belljar.errors import SandboxUnavailableError, UsageError
 from belljar.sandbox.bundle import BundleWriter
 from belljar.sandbox.bundle_reading import Bundle
@@ -300,6 +301,14 @@ class TestFaults:
             assert running()
             assert "quarantined" not in [record["event"] for record in records(directory())]
             kill(str(one["run"]), "enough")
+
+    def test_there_is_no_room_elsewhere(self, tmp_path: Path) -> None:
+        """Where it was to be put: nothing half is left there, and the error says where the bundle is."""
+        (tmp_path / "bundle").write_bytes(bytes(64 << 10))
+        with no_file_beyond(12 << 10), pytest.raises(UsageError, match="File too large") as told:
+            _move(str(tmp_path / "bundle"), str(tmp_path / "there"))
+        assert str(tmp_path / "bundle") in told.value.hint
+        assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
 
     def test_nothing_else_waits_for_it(self) -> None:
         """While evidence is being taken, the process answers, and what it runs can be killed."""

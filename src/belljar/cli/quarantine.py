@@ -61,11 +61,15 @@ def _take(name: str, reason: str, then: str) -> dict[str, Any]:
 def _move(path: str, target: str) -> str:
     """To another place, closed to everyone else as it was."""
     try:
-        with open(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600), "wb") as file:
-            with open(path, "rb") as source:
+        descriptor = os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        try:
+            with open(descriptor, "wb") as file, open(path, "rb") as source:
                 shutil.copyfileobj(source, file, 1 << 20)
-            file.flush()
-            os.fsync(file.fileno())
+                file.flush()
+                os.fsync(file.fileno())
+        except BaseException:
+            os.unlink(target)  # half of it
+            raise
     except OSError as error:
         raise UsageError(f"{target} can't be written: {error.strerror}", hint=f"the bundle is at {path}") from error
     os.unlink(path)

@@ -77,7 +77,7 @@ def memory(pid: int) -> int:
 
 
 def counted() -> dict[str, int]:
-    """Everything that could be left, in numbers."""
+    """Everything that could be left, in numbers. What failed runs printed is kept on purpose, until `belljar prune`."""
     everyone = {os.getpid(): "", **ours()}
     lasting = [pid for pid, name in everyone.items() if name != "init"]
     return {
@@ -86,7 +86,7 @@ def counted() -> dict[str, int]:
         "descriptors": sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in lasting),
         "mounts": sum(len(Path(f"/proc/{pid}/mounts").read_text().splitlines()) for pid in lasting),
         "groups": groups(),
-        "files": sum(len(files) for _place, _names, files in os.walk(state_directory())),
+        "files": sum(len(files) for place, _names, files in os.walk(state_directory()) if "outputs" not in place),
         "memory": sum(map(memory, lasting)),
     }
 

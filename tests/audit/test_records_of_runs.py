@@ -22,6 +22,7 @@ from belljar import Pool, Sandbox, Session
 from belljar.audit import killswitch, stored
 from belljar.audit.log import audit_log, directory
 from belljar.audit.reading import records
+from belljar.audit.state import state_directory
 from belljar.audit.store import RunStore
 from belljar.audit.verify import verify
 from belljar.backends.contract import Status
@@ -81,6 +82,15 @@ class TestEvents:
         result = run_one(code, policy=policy)
         by_group = result.enforcement.clause("proc.mem_mb").status is Status.ENFORCED
         assert event in told(result.run_id) or ("bytearray" in code and not by_group), result
+
+    def test_what_is_passed_on_is_written_nowhere(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A value of the caller's environment may be any secret; its name is in the plan."""
+        monkeypatch.setenv("DATABASE_WORD", "hunter-of-ducks")
+        result = run_one("import os; assert os.environ['DATABASE_WORD']", policy={"env": {"pass": ["DATABASE_WORD"]}})
+        assert result.ok, result.stderr
+        files = [path.read_bytes() for path in Path(state_directory()).rglob("*") if path.is_file()]
+        assert any(b"DATABASE_WORD" in content for content in files)
+        assert not any(b"hunter-of-ducks" in content for content in files)
 
     def test_a_refusal(self) -> None:
         """Of a policy that can't be enforced here."""

@@ -38,7 +38,7 @@ class Begun:
         self.resolved = policy
         text = json_text.dumps(to_mapping(policy), sort_keys=True)
         self.policy = "sha256:" + stored.store(stored.policies(), text.encode("ascii"), ".json")
-        self.plan = "sha256:" + stored.store(stored.plans(), _plan_text(plan), ".json")
+        self.plan = "sha256:" + stored.store(stored.plans(), _plan_text(plan, policy.env.pass_), ".json")
 
 
 def begin(run_id: str, kind: str, same: Begun, plan: LaunchPlan, **details: Any) -> None:
@@ -229,12 +229,13 @@ def lost(run_id: str, reason: str) -> None:
     audit_log().append({"event": "lost", "run": run_id, "reason": reason})
 
 
-def _plan_text(plan: LaunchPlan) -> bytes:
+def _plan_text(plan: LaunchPlan, passed: tuple[str, ...]) -> bytes:
+    """What of a plan is stored: all but the values that come from the caller's environment. They may be anything."""
     clauses = [[clause.key, str(clause.status), clause.by, clause.lost] for clause in plan.report.clauses]
     told = {
         "backend": plan.backend,
         "argv": list(plan.argv),
-        "env": dict(plan.env),
+        "env": {name: "(passed on)" if name in passed else value for name, value in plan.env.items()},
         "workdir": plan.workdir,
         "limits": dict(plan.limits),
         "image": plan.image,

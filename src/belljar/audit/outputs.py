@@ -40,12 +40,12 @@ def keep(run_id: str, part: int, stream: str, data: bytes) -> str:
     path = path_of(run_id, part, stream)
     private_directory(os.path.dirname(path))
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor = os.open(path, flags, 0o600)
     try:
-        with open(os.open(path, flags, 0o600), "wb") as file:
+        with open(descriptor, "wb") as file:
             file.write(data)
     except OSError:
-        if os.path.exists(path):
-            os.unlink(path)  # half of it, on a disk that is full
+        os.unlink(path)  # half of it, on a disk that is full
         raise
     return sha256(data)
 

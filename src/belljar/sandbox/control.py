@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from belljar.sandbox.sampling import Samples
 
 TICK_MS = 250
+_PATIENCE_MS = 500
+"""For someone who has connected and says nothing: meanwhile nobody looks at the kill switch."""
+_PAUSE_SECONDS = 0.02
 _LONG_SECONDS = 1.0
 """Of runs that live longer, it is known what they use over time."""
 _LONGEST = 1 << 20
@@ -189,11 +192,12 @@ class Control:
     def _answer(self, listener: Any) -> None:
         try:
             descriptor, _address = listener._accept()  # noqa: SLF001 - what the part of `socket` in C calls it
-        except OSError:
+        except OSError:  # it has gone again; or there is no descriptor left, and there won't be one at once
+            time.sleep(_PAUSE_SECONDS)
             return
         end = socket.socket(fileno=descriptor)
         try:
-            end.settimeout(1)
+            end.settimeout(_PATIENCE_MS / 1000)
             peer = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_BYTES)
             uid = int.from_bytes(peer[4:8], "little")
             if uid in (0, os.geteuid()):

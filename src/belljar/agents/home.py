@@ -44,3 +44,8 @@ def claude_settings(placeholders: Mapping[str, str], project: str) -> str:
             "projects": {project: {"hasTrustDialogAccepted": True, "hasCompletedProjectOnboarding": True}},
         }
     )
+
+
+def gemini_settings() -> str:
+    """What Gemini CLI keeps in ~/.gemini/settings.json: that it has a key. With another endpoint it asks otherwise."""
+    return json.dumps({"security": {"auth": {"selectedType": "gemini-api-key"}}}, indent=1)

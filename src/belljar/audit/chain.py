@@ -35,11 +35,13 @@ class Link:
 START = Link(0, FIRST)
 
 
-def encode(after: Link, time: float, event: dict[str, Any]) -> tuple[bytes, Link]:
-    """The next record as a line, and where the chain stands then."""
-    body = json_text.dumps({"seq": after.seq + 1, "time": time, "prev": after.digest, **event}).encode()
+def encode(after: Link, time: float, event: dict[str, Any] | str) -> tuple[bytes, Link]:
+    """The next record as a line, and where the chain stands then. An event may be its members' JSON already."""
+    members = event if isinstance(event, str) else json_text.dumps(event)[1:-1]
+    seq = after.seq + 1
+    body = f'{{"seq":{seq},"time":{time!r},"prev":"{after.digest}",{members}}}'.encode()
     digest = sha256(body)
-    return body[:-1] + _MARK + digest.encode() + b'"}\n', Link(after.seq + 1, digest)
+    return b'%s%s%s"}\n' % (body[:-1], _MARK, digest.encode()), Link(seq, digest)
 
 
 def decode(line: bytes) -> dict[str, Any]:

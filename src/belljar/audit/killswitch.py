@@ -19,7 +19,7 @@ VARIABLE = "BELLJAR_KILLSWITCH"
 
 def path() -> str:
     """The file that `belljar killswitch on` makes."""
-    return os.path.join(state_directory(), "killswitch")
+    return f"{state_directory()}/killswitch"
 
 
 def why() -> str:

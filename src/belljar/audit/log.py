@@ -54,7 +54,7 @@ def read_head(data: bytes) -> Head | None:
 
 def directory() -> str:
     """Where the log is."""
-    return os.path.join(state_directory(), "audit")
+    return f"{state_directory()}/audit"
 
 
 def day_files(path: str) -> list[str]:
@@ -78,8 +78,13 @@ class AuditLog:
         """Of the file that is open; empty if none is."""
         self._file = -1
         self._file_identity = (0, 0)
+        self._at: Head | None = None
+        """Where the log stood when we wrote last."""
+        self._written = b""
+        """The same, as it lies on the disk."""
+        self._today = (0, "")
 
-    def append(self, *events: dict[str, Any]) -> Link:
+    def append(self, *events: dict[str, Any] | str) -> Link:
         """Write records, all or none, and return where the chain stands.
 
         Raises:
@@ -99,11 +104,11 @@ class AuditLog:
                     hint="nothing runs unrecorded: make room on that disk, or set BELLJAR_STATE_DIR to another place",
                 ) from error
 
-    def _append(self, events: tuple[dict[str, Any], ...]) -> Link:
+    def _append(self, events: tuple[dict[str, Any] | str, ...]) -> Link:
         now = time.time()
         head = self._settled()
         # The clock may go back: a day that has begun goes on, so that files and records are in one order.
-        day = max(head.day, time.strftime("%Y-%m-%d", time.gmtime(now)))
+        day = max(head.day, self._day_of(now))
         size = head.size if day == head.day else 0
         self._open_day(day)
         link, lines = head.link, []
@@ -122,8 +127,16 @@ class AuditLog:
         self._renew(Head(link, day, size + len(data)))
         return link
 
+    def _day_of(self, now: float) -> str:
+        number = int(now // 86_400)
+        if number != self._today[0]:
+            self._today = number, time.strftime("%Y-%m-%d", time.gmtime(now))
+        return self._today[1]
+
     def _renew(self, head: Head) -> None:
-        os.pwrite(self._head, head.encode(), 0)
+        text = head.encode()
+        os.pwrite(self._head, text, 0)
+        self._at, self._written = head, text
 
     def close(self) -> None:
         """Let go of its files. Whoever writes later opens them again."""
@@ -138,14 +151,13 @@ class AuditLog:
     # --- opening ---
 
     def _open(self) -> None:
-        """Have both files open. In a forked process they are opened anew: a lock belongs to an open file, and both
-        would have it. So they are when someone removed them, or closed our descriptors: what is written into a file
-        without a name, or into another, is written nowhere.
+        """Have the head open, as `_settled` has the day's file.
+
+        In a forked process they are opened anew: a lock belongs to an open file, and both would have it. So they are
+        when someone removed them, or closed our descriptors: what is written into a file without a name, or into
+        another, is written nowhere.
         """
         if self._pid == os.getpid() and self._is(self._head, self._head_identity):
-            if not self._day or self._is(self._file, self._file_identity):
-                return
-            self._day = ""
             return
         private_directory(self.path)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -154,17 +166,20 @@ class AuditLog:
         self._pid, self._day, self._file = os.getpid(), "", -1
 
     def _is(self, descriptor: int, identity: tuple[int, int]) -> bool:
-        """Whether the descriptor is still the file that was opened, and the file still has a name."""
+        return self._status(descriptor, identity) is not None
+
+    def _status(self, descriptor: int, identity: tuple[int, int]) -> os.stat_result | None:
+        """If the descriptor is still the file that was opened, and the file still has a name."""
         try:
             status = os.fstat(descriptor)
         except OSError:
-            return False
+            return None
         if (status.st_dev, status.st_ino) != identity:
-            return False
+            return None
         if not status.st_nlink:
             os.close(descriptor)
-            return False
-        return True
+            return None
+        return status
 
     def _open_day(self, day: str) -> None:
         if day == self._day:
@@ -180,7 +195,14 @@ class AuditLog:
 
     def _settled(self) -> Head:
         """Where the log stands; what a process did not finish, because it was killed, is finished or taken back."""
-        head = read_head(os.pread(self._head, 256, 0)) or self._found()
+        text = os.pread(self._head, 256, 0)
+        if self._day:
+            status = self._status(self._file, self._file_identity)
+            if status is None:
+                self._day = ""
+            elif text == self._written and self._at is not None and status.st_size == self._at.size:
+                return self._at  # nobody has written since
+        head = read_head(text) or self._found()
         if not head.day:
             return head
         self._open_day(head.day)

@@ -19,10 +19,23 @@ def private_directory(path: str) -> str:
     return path
 
 
+_MOST_KNOWN = 100
+_KNOWN: dict[tuple[str | None, ...], str] = {}
+"""What the environment's words came to: it is asked several times in every run."""
+
+
 def state_directory() -> str:
     """`BELLJAR_STATE_DIR`, or `belljar` in the XDG state directory. It may not exist yet."""
-    chosen = os.environ.get("BELLJAR_STATE_DIR")
+    get = os.environ.get
+    words = (get("BELLJAR_STATE_DIR"), get("XDG_STATE_HOME"), get("HOME"))
+    known = _KNOWN.get(words)
+    if known is not None:
+        return known
+    chosen, base, _home = words
     if chosen:
-        return os.path.abspath(chosen)
-    base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
-    return os.path.join(base, "belljar")
+        found = os.path.abspath(chosen)
+    else:
+        found = os.path.join(base or os.path.join(os.path.expanduser("~"), ".local", "state"), "belljar")
+    if len(_KNOWN) < _MOST_KNOWN and found == (chosen or found):  # a relative one depends on where we are
+        _KNOWN[words] = found
+    return found

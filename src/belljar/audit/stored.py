@@ -32,7 +32,7 @@ def plans() -> str:
 
 def inputs() -> str:
     """Where the code of runs is: not in the log, because it may hold anything. One file a day, as the log."""
-    return os.path.join(state_directory(), "inputs")
+    return f"{state_directory()}/inputs"
 
 
 def store(place: str, data: bytes, suffix: str = "") -> str:
@@ -72,10 +72,21 @@ def load(place: str, digest: str, suffix: str = "") -> bytes | None:
     return data if sha256(data) == digest else None
 
 
+_TODAY: list[str] = [""]
+_TODAYS_NUMBER: list[int] = [-1]
+
+
+def _today() -> str:
+    number = int(time.time() // 86_400)
+    if _TODAYS_NUMBER[0] != number:
+        _TODAY[0], _TODAYS_NUMBER[0] = time.strftime("%Y-%m-%d", time.gmtime(number * 86_400)), number
+    return _TODAY[0]
+
+
 def keep_input(data: bytes) -> str:
     """Have the data among the inputs of the day, after those that are there. Its digest. Raises AuditError."""
     digest = sha256(data)
-    path = os.path.join(inputs(), time.strftime("%Y-%m-%d", time.gmtime()))
+    path = f"{inputs()}/{_today()}"
     if path + digest in _KNOWN:
         return digest
     entry = b"%s %d\n%s\n" % (digest.encode(), len(data), data)

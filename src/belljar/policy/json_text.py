@@ -34,9 +34,7 @@ def dumps(value: Any, *, sort_keys: bool = False) -> str:
         import json
 
         return json.dumps(value, separators=(",", ":"), sort_keys=sort_keys)
-    write = _json.encode_basestring_ascii
-    encode = _json.make_encoder({}, _refuse, write, None, ":", ",", sort_keys, False, True)  # noqa: FBT003
-    return "".join(encode(value, 0))
+    return "".join((_SORTED if sort_keys else _PLAIN)(value, 0))
 
 
 def loads(text: str) -> Any:
@@ -56,3 +54,14 @@ def loads(text: str) -> Any:
 
 def _refuse(value: object) -> None:
     raise TypeError(f"{type(value).__name__} can't be written as JSON")
+
+
+def _encoder(*, sort_keys: bool) -> Any:
+    """One for all: it looks for no circles, which nothing that belljar writes has."""
+    if _json is None:
+        return None
+    write = _json.encode_basestring_ascii
+    return _json.make_encoder(None, _refuse, write, None, ":", ",", sort_keys, False, True)  # noqa: FBT003
+
+
+_PLAIN, _SORTED = _encoder(sort_keys=False), _encoder(sort_keys=True)

@@ -66,8 +66,8 @@ def begin(run_id: str, kind: str, same: Begun, plan: LaunchPlan, **details: Any)
     log = audit_log()
     if (log.path, same.policy) not in _POLICIES:
         told.insert(0, {"event": "policy", "policy": same.policy})
-    told += [{"event": "plan", "run": run_id, "plan": same.plan}, {"event": "started", "run": run_id}]
-    log.append(*told)
+    # A run's name is hexadecimal: these two need nobody to write them as JSON, in every run.
+    log.append(*told, f'"event":"plan","run":"{run_id}","plan":"{same.plan}"', f'"event":"started","run":"{run_id}"')
     _POLICIES.add((log.path, same.policy))
 
 
@@ -114,8 +114,9 @@ def finish(
     def clean(value: Any) -> Any:
         return redacting.for_log(value, run, policy)
 
-    told: list[dict[str, Any]] = [
-        {"event": "canaries", "run": run, "held": result.outcome is not Outcome.REFUSED},
+    held = "false" if result.outcome is Outcome.REFUSED else "true"
+    told: list[dict[str, Any] | str] = [
+        f'"event":"canaries","run":"{run}","held":{held}',
         *(
             {
                 "event": "denied",

@@ -3,7 +3,8 @@
     python benchmarks/footprint.py VENV        prints JSON
 
 Memory is the proportional share (PSS) of every process beneath this one, for pools of two sizes: what they share counts
-once, and the difference is what more jars take. Processor time is that of this process and all beneath it.
+once, and the difference is what more jars take. Processor time is that of the whole machine, less what it takes while
+nothing of ours goes on: a jar's processes are nobody's children when they end, and the kernel clears up after them.
 """
 
 from __future__ import annotations
@@ -11,19 +12,21 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from rates import wait_for
+
+from belljar import Pool
+
 SMALL, LARGE = 4, 24
-RUNS = 100
+RUNS = 200
+IDLE_SECONDS, SETTLE_SECONDS = 2.0, 0.5
 
 
 def main() -> int:
     """For whoever may read what processes of other users share: root."""
-    from rates import wait_for
-
-    from belljar import Pool
-
     policy = {"python": {"venv": sys.argv[1]}}
     found = {}
     for size in (SMALL, LARGE):
@@ -31,13 +34,9 @@ def main() -> int:
             wait_for(pool, size)
             found[size] = memory()
             if size == SMALL:
-                used = processor_seconds()
-                for _ in pool.map(["pass"] * RUNS):
-                    pass
-                wait_for(pool, size)
-                used = processor_seconds() - used
+                used = processor_ms_of_a_run(pool)
     kilobytes = (found[LARGE] - found[SMALL]) / (LARGE - SMALL)
-    print(json.dumps({"jar_megabytes": kilobytes / 1024, "run_processor_ms": used / RUNS * 1000}))
+    print(json.dumps({"jar_megabytes": kilobytes / 1024, "run_processor_ms": used}))
     return 0
 
 
@@ -50,12 +49,24 @@ def memory() -> int:
     return total
 
 
-def processor_seconds() -> float:
-    """Of this process, all beneath it, and those of them that have ended."""
-    ticks = 0
-    for pid in (os.getpid(), *beneath(os.getpid())):
-        ticks += sum(int(word) for word in fields(pid)[11:15])
-    return ticks / os.sysconf("SC_CLK_TCK")
+def processor_ms_of_a_run(pool: Pool) -> float:
+    """One after the other, so that they do not share a core; with the making of the next jar, and the end of all."""
+    idle, started = busy_seconds(), time.monotonic()
+    time.sleep(IDLE_SECONDS)
+    otherwise = (busy_seconds() - idle) / (time.monotonic() - started)
+    used, started = busy_seconds(), time.monotonic()
+    for _ in pool.map(["pass"] * RUNS, concurrency=1):
+        pass
+    wait_for(pool, SMALL)
+    time.sleep(SETTLE_SECONDS)
+    return (busy_seconds() - used - otherwise * (time.monotonic() - started)) / RUNS * 1000
+
+
+def busy_seconds() -> float:
+    """Of all processors, for whatever: users, the kernel, interrupts; not idle, not waiting, not stolen."""
+    words = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    user, nice, system, _idle, _waiting, hard, soft = map(int, words[:7])
+    return (user + nice + system + hard + soft) / os.sysconf("SC_CLK_TCK")
 
 
 def beneath(top: int) -> Iterator[int]:

@@ -18,6 +18,7 @@ from cases import (
     PANDAS,
     PANDAS_BARE,
     POOLED,
+    RECORDED,
     SRT_PRINT,
     WARM,
 )
@@ -100,6 +101,7 @@ LIMITS = (
     Limit("Pool.run, two callers: p99 to p50", 5, lambda found: _tail(found.two_callers)),
     times(PANDAS, PANDAS_BARE, 0.02),
     Limit(f"{EGRESS}, beyond {POOLED}", 2, lambda found: found.added(EGRESS, POOLED) * 1000, unit=" ms"),
+    Limit(RECORDED, 0.3, lambda found: found.median(RECORDED) * 1000, unit=" ms"),
     as_many(DOCKER, 40),
     as_many(SRT, 45),
     Limit("memory of one more waiting jar", 3, lambda found: found.footprint["jar_megabytes"], unit=" MB"),

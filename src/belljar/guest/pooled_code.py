@@ -19,7 +19,6 @@ import os
 import signal
 import struct
 import sys
-import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NoReturn
@@ -172,8 +171,9 @@ def _python(path: str, arguments: list[str], source: bytes, env: dict[str, str],
     status = _run_code(code, module.__dict__)
     if rehearses:
         return status
-    for step in (threading._shutdown, atexit._run_exitfuncs):  # type: ignore[attr-defined]  # noqa: SLF001
-        _carefully(step)
+    if (threading := sys.modules.get("threading")) is not None:
+        _carefully(threading._shutdown)  # noqa: SLF001
+    _carefully(atexit._run_exitfuncs)  # noqa: SLF001
     _let_go(module.__dict__)
     out = sys.stdout
     if out is not None and not out.closed and not _carefully(out.flush):

@@ -18,11 +18,13 @@ from belljar.policy.models import Policy
 
 _MORE_THAN_WAIT = 64
 """How many more jars there may be than are kept waiting; other runs wait for one."""
-_PROGRAMS = ("zygote.py", "pooled_code.py")
+_PROGRAMS = ("zygote.py", "jar_steps.py", "pooled_code.py")
 _HELPERS = 1
 """Processes of ours in a run's group: the jar's pid 1."""
 _ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 """What numerical libraries ask for when they are imported: threads would not survive a fork."""
+_BOUND = {"LD_BIND_NOW": "1"}
+"""What is bound when it is first called is written into memory that every jar would have to copy."""
 
 
 def compile_pool(policy: Policy, request: RunRequest, host: Host, *, size: int, preload: Sequence[str]) -> LaunchPlan:
@@ -62,7 +64,7 @@ def compile_pool(policy: Policy, request: RunRequest, host: Host, *, size: int, 
         "settings": settings,
         "programs": {name: _program(name) for name in _PROGRAMS},
         "command": [runtime.path, "-u", f"{layout.JAR_CODE}/zygote.py"],
-        "arguments": arguments_of(policy, stage, covered={}, env={**outer, **_ONE_THREAD}),
+        "arguments": arguments_of(policy, stage, covered={}, env={**outer, **_ONE_THREAD, **_BOUND}),
     }
     staged = {**plan.stage["plan"], "pool": pool}
     return replace(plan, argv=(), stage={**plan.stage, "plan": staged})

@@ -168,7 +168,7 @@ class TestDenials:
         found = [denial for denial in result.denials if denial.target == target]
         if not found:
             recorded(result)
-        assert len(found) == 1, result.denials
+        assert len(found) == 1, result
         return found[0]
 
     FILES = [

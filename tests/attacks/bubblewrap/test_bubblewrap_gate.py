@@ -12,6 +12,7 @@ import pytest
 from attack_control import ordinary_user
 
 from belljar import Sandbox
+from belljar.backends.bubblewrap import canary
 
 OpenJar = Callable[..., Sandbox]
 GATE_FD = 4
@@ -61,3 +62,16 @@ def test_policy_environment_is_for_the_code_alone(open_jar: OpenJar, arena: Path
     gate = ["sh", "-c", f"exec {GATE_FD}<.; /bin/true"]  # a gate that has the code's environment
     subprocess.run([*ordinary_user(), *gate], cwd=arena, env={"PATH": "/bin", variable: str(library)}, check=True)
     assert (arena / "early").exists()
+
+
+def test_what_a_jar_asks_is_answered_while_the_canaries_wait_for_it() -> None:
+    """Its pid 1 asks about files before it has put on its filter: who waits for that would wait for itself."""
+
+    class AskedError(Exception):
+        pass
+
+    def asked() -> None:
+        raise AskedError
+
+    with pytest.raises(AskedError):  # this process has no filter
+        canary._settled(os.getpid(), asked)

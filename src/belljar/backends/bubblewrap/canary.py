@@ -12,6 +12,7 @@ import errno
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache, lru_cache
 
 from belljar.backends import kernel
 from belljar.backends.bubblewrap.jar_root import DEVICES
@@ -21,7 +22,7 @@ TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
     from typing import Any
 
-_SETTLE_SECONDS = 1.0
+_SETTLE_SECONDS = 10.0
 _NAMESPACES = ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup")
 
 
@@ -36,16 +37,18 @@ class Jar:
     root_fd: int
     proc_fd: int
     expect: Mapping[str, Any]
+    meanwhile: Callable[[], object]
+    """Called while we wait for the jar: what it asks the stage about is answered, or it would wait for us."""
 
     @classmethod
-    def of(cls, pid: int, expect: Mapping[str, Any]) -> Jar:
+    def of(cls, pid: int, expect: Mapping[str, Any], meanwhile: Callable[[], object]) -> Jar:
         """The jar whose gate is process `pid`."""
         code = os.pidfd_open(pid)
         status = _status(pid)
         init = int(status["PPid"])
         root = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         proc = kernel.openat2(root, "proc", os.O_RDONLY | os.O_DIRECTORY, resolve=kernel.RESOLVE_IN_ROOT)
-        return cls(pid, code, os.pidfd_open(init), init, root, proc, expect)
+        return cls(pid, code, os.pidfd_open(init), init, root, proc, expect, meanwhile)
 
 
 def failures(jar: Jar) -> list[str]:
@@ -55,30 +58,38 @@ def failures(jar: Jar) -> list[str]:
 
 def _status(pid: int) -> dict[str, str]:
     with open(f"/proc/{pid}/status", errors="replace") as file:
-        return {key: value.strip() for key, _, value in (line.partition(":") for line in file)}
+        lines = file.read().split("\n")
+    return {key: value for key, _, value in (line.partition(":\t") for line in lines)}
 
 
-def _settled(pid: int) -> dict[str, str]:
+def _settled(pid: int, meanwhile: Callable[[], object]) -> dict[str, str]:
     """The status of a process that has put on its filter. Pid 1 does so beside the gate, and may be a moment later."""
     deadline = time.monotonic() + _SETTLE_SECONDS
     while True:
         status = _status(pid)
         if int(status.get("Seccomp_filters", "0")) >= 2 or time.monotonic() > deadline:
             return status
+        meanwhile()
         time.sleep(0.0005)
 
 
 def _namespaces(jar: Jar) -> Iterator[str]:
     """Every namespace is the jar's own."""
-    for name in _NAMESPACES:
-        if os.stat(f"/proc/{jar.pid}/ns/{name}").st_ino == os.stat(f"/proc/self/ns/{name}").st_ino:
+    for name, ours in _our_namespaces(os.getpid()):
+        if os.stat(f"/proc/{jar.pid}/ns/{name}").st_ino == ours:
             yield f"the {name} namespace is the host's"
+
+
+@cache
+def _our_namespaces(pid: int) -> list[tuple[str, int]]:
+    """Those of this process, which keeps them."""
+    return [(name, os.stat(f"/proc/{pid}/ns/{name}").st_ino) for name in _NAMESPACES]
 
 
 def _privileges(jar: Jar) -> Iterator[str]:
     """No capability, no root, no way to gain either, a seccomp filter: for the code, and for the jar's pid 1."""
     for pid, who in ((jar.pid, "the code"), (jar.init_pid, "the jar's pid 1")):
-        status = _settled(pid)
+        status = _settled(pid, jar.meanwhile)
         for kind in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
             if int(status[kind], 16) and not (kind == "CapBnd" and pid == jar.init_pid):
                 yield f"{who} has capabilities: {kind} {status[kind]}"
@@ -86,29 +97,38 @@ def _privileges(jar: Jar) -> Iterator[str]:
             yield f"{who} may gain privileges by executing a program"
         if status["Seccomp"] != "2" or int(status.get("Seccomp_filters", "0")) < 2:
             yield f"{who} has no seccomp filter"
-    uids = set(_status(jar.pid)["Uid"].split())
-    if uids != {str(jar.expect["kernel_uid"])} or "0" in uids:
-        yield f"the code's kernel uid is {uids}, not {jar.expect['kernel_uid']}"
+        uids = set(status["Uid"].split())
+        if uids != {str(jar.expect["kernel_uid"])} or "0" in uids:
+            yield f"the kernel uid of {who} is {uids}, not {jar.expect['kernel_uid']}"
 
 
 def _mounts(jar: Jar) -> Iterator[str]:
     """Nothing is mounted but what the plan says, and read-only is read-only."""
-    writable = set(jar.expect["writable"])
-    readonly = set(jar.expect["readonly"])
-    seen = set()
     with open(f"/proc/{jar.pid}/mountinfo", errors="surrogateescape") as file:
-        for line in file:
-            fields = line.split(" ")
-            point, options = _unescape(fields[4]), fields[5].split(",")
-            seen.add(point)
-            if "nosuid" not in options:
-                yield f"{point} honours setuid programs"
-            if (point in writable and point not in readonly) or _is_device(point):
-                continue
-            if not any(point == known or point.startswith(f"{known}/") for known in (*readonly, "/etc")):
-                yield f"{point} is mounted and is not in the plan"
-            elif "ro" not in options:
-                yield f"{point} is writable"
+        fields = [line.split(" ", 6) for line in file]
+    mounts = tuple((field[4], field[5]) for field in fields)
+    yield from _mounted(mounts, tuple(jar.expect["writable"]), tuple(jar.expect["readonly"]))
+
+
+@lru_cache(maxsize=16)
+def _mounted(mounts: tuple[tuple[str, str], ...], may_write: tuple[str, ...], read: tuple[str, ...]) -> list[str]:
+    """What is wrong with them, judged once: the jars of a pool have all the same."""
+    return list(_judged(mounts, set(may_write), set(read)))
+
+
+def _judged(mounts: tuple[tuple[str, str], ...], writable: set[str], readonly: set[str]) -> Iterator[str]:
+    seen = set()
+    for escaped, words in mounts:
+        point, options = _unescape(escaped), words.split(",")
+        seen.add(point)
+        if "nosuid" not in options:
+            yield f"{point} honours setuid programs"
+        if (point in writable and point not in readonly) or _is_device(point):
+            continue
+        if not any(point == known or point.startswith(f"{known}/") for known in (*readonly, "/etc")):
+            yield f"{point} is mounted and is not in the plan"
+        elif "ro" not in options:
+            yield f"{point} is writable"
     yield from (f"{missing} is not mounted" for missing in (readonly | writable) - seen)
 
 

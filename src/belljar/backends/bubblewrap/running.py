@@ -247,7 +247,8 @@ class Run:
 
     def examine(self, pid: int) -> bool:
         """Check the jar of the process that waits, and set the last limits; False if it does not hold."""
-        jar = Jar.of(pid, self._expectations())
+        meanwhile = self.observer.on_readable if self.observer else lambda: None
+        jar = Jar.of(pid, self._expectations(), meanwhile)
         self.code_fd, self.init_fd, self.proc_fd = jar.code_fd, jar.init_fd, jar.proc_fd
         self.init_pid = jar.init_pid
         if self.observer:

@@ -9,13 +9,15 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from belljar import Pool, RunResult, SandboxUnavailableError
 from belljar.backends.bubblewrap.client import LAUNCHER
 from belljar.backends.contract import Status
-from belljar.errors import UsageError
+from belljar.errors import AuditError, UsageError
+from belljar.sandbox import recording
 from belljar.sandbox.result import Outcome
 
 pytestmark = pytest.mark.backend("bubblewrap")
@@ -92,6 +94,49 @@ def test_jars_that_died_while_they_waited(pool: Pool) -> None:
             os.kill(pid, signal.SIGKILL)
     assert wait_for(lambda: not any(lives(pid) for pid in jars))
     assert [told(pool.run("print(1)")) for _ in range(4)] == ["1\n"] * 4
+
+
+def test_a_jar_that_dies_when_it_has_the_code(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the code while it is written down that it runs, and may not run it yet: so it has not; another does."""
+    begin, deaths = recording.begin, []
+
+    def deadly(*arguments: Any, **details: Any) -> None:
+        begin(*arguments, **details)
+        for pid in named("init") if not deaths else ():
+            deaths.append(pid)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        assert wait_for(lambda: not any(lives(pid) for pid in deaths))
+
+    monkeypatch.setattr(recording, "begin", deadly)
+    assert told(pool.run("print('once')")) == "once\n"
+    assert len(deaths) >= 6
+
+
+def test_what_may_not_run_does_not(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that can't be written down is none, though a jar has its code: that one ends, and nothing is in its way."""
+
+    def unwritable(*_arguments: Any, **_details: Any) -> None:
+        raise AuditError("the disk is full")
+
+    jars = named("init")
+    with monkeypatch.context() as patch:
+        patch.setattr(recording, "begin", unwritable)
+        with pytest.raises(AuditError):
+            pool.run("while True: pass")
+    assert wait_for(lambda: len(jars & named("init")) == len(jars) - 2)  # its pid 1, and the process that had the code
+    assert told(pool.run("print('on')")) == "on\n"
+
+
+CRASHING = {"nested": "(" * 5000 + ")" * 5000, "not Python": "1 +", "a NUL": "print(1)\0"}
+
+
+@pytest.mark.parametrize("code", CRASHING.values(), ids=CRASHING.keys())
+def test_what_can_not_be_compiled_is_the_codes_fault(pool: Pool, code: str) -> None:
+    """It is compiled before it runs, and told as `python FILE` does."""
+    result = pool.run(code)
+    assert (result.outcome, result.exit_code) == (Outcome.FAILED, 1)
+    assert "Error" in result.stderr
 
 
 SIZES = (100, 60 << 10, 61 << 10, 1 << 20)

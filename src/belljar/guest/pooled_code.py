@@ -4,6 +4,7 @@ Forked from the jar's pid 1 (`zygote`), with no capability and every filter on. 
 belljar's own; nothing of the run is in it before.
 
     host ── one packet: arguments, files and code, with its outputs (and input, and a memory file if it is large) ──▶
+    host ── "G" ──▶ only now it runs: the host writes down that it does, while the code is put in its place and compiled
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ PLACE = "/run/jar"
 """Where the code lies."""
 LEAVING = int(signal.SIGRTMIN)
 """What Python that has run to its end sends to pid 1, just before it exits."""
+GO = b"G"
 MOST_INLINE = 60 << 10
 """What travels in the packet itself."""
 
@@ -57,20 +59,27 @@ def be_code(gate: _socket.socket, place: int, env: dict[str, str], *, counted: b
         gc.freeze()  # what is here now is not the run's, and need not be looked at when it ends
         gate.send(b"ready")
         body, descriptors = _receive(gate)
-        path, arguments, source = _unpack(body, gate, place)
+        program = _prepared(*_unpack(body, gate, place), env)
+        _connect(descriptors)
+        if gate.recv(1) != GO:  # nobody wants it any more
+            os._exit(125)
         gate.close()
-        _enter(descriptors)
-        code = _python(path, arguments, source, env)
+        _enter()
+        code = _python(*program)
         if counted:  # else what it used is known only when it has ended
             _libc.sigqueue(1, LEAVING, ctypes.c_void_p(code))
     finally:
         os._exit(code)
 
 
-def _enter(descriptors: list[int], *, rehearses: bool = False) -> None:
-    """Have the outputs, and the input, in their places, and nothing else open. From here on it may be looked at."""
+def _connect(descriptors: list[int]) -> None:
+    """Have the outputs, and the input, in their places."""
     for wanted, descriptor in zip((1, 2, 0), descriptors, strict=False):
         os.dup2(descriptor, wanted)
+
+
+def _enter(*, rehearses: bool = False) -> None:
+    """Have nothing else open. From here on it may be looked at."""
     os.closerange(1 << 16 if rehearses else 3, 1 << 20)
     _libc.prctl(_PR_SET_DUMPABLE, 0 if rehearses else 1, 0, 0, 0)
 
@@ -121,9 +130,10 @@ def _write(path: str, content: bytes, directory: int | None = None) -> None:
 def _rehearse(gate: _socket.socket, place: int) -> None:
     """Go through what a run does once, for nothing: what is touched here for the first time is copied now, not then."""
     kept = sys.argv[:], sys.orig_argv[:], sys.path[:], sys.excepthook, sys.modules["__main__"]
-    path, arguments, source = _unpack(_REHEARSAL, gate, place)
-    _enter([1, 2], rehearses=True)
-    _python(path, arguments, source, {"PYTHONPATH": "/tmp"}, rehearses=True)
+    program = _prepared(*_unpack(_REHEARSAL, gate, place), {"PYTHONPATH": "/tmp"})
+    _connect([1, 2])
+    _enter(rehearses=True)
+    _python(*program, rehearses=True)
     os.unlink("rehearsal.py", dir_fd=place)
     sys.argv[:], sys.orig_argv[:], sys.path[:] = kept[:3]
     sys.excepthook, sys.modules["__main__"] = kept[3:]
@@ -152,8 +162,8 @@ def _reseed() -> None:
         tempfile.__dict__["_name_sequence"] = None  # made anew when next asked for
 
 
-def _python(path: str, arguments: list[str], source: bytes, env: dict[str, str], *, rehearses: bool = False) -> int:
-    """What `python FILE ARGUMENTS…` would do, in a Python that is up already: to its exit code."""
+def _prepared(path: str, arguments: list[str], source: bytes, env: dict[str, str]) -> tuple[Any, dict[str, Any]]:
+    """All that `python FILE ARGUMENTS…` does before it runs the file: its code, or what is wrong with it; its names."""
     sys.argv[:] = [path, *arguments]
     sys.orig_argv[:] = [sys.executable, path, *arguments]
     beside = [entry for entry in env.get("PYTHONPATH", "").split(":") if entry]
@@ -164,17 +174,23 @@ def _python(path: str, arguments: list[str], source: bytes, env: dict[str, str],
     module.__dict__.update(__file__=path, __builtins__=__builtins__, __cached__=None)
     sys.modules["__main__"] = module
     try:
-        code = compile(source, path, "exec", dont_inherit=True)
-    except (SyntaxError, ValueError) as error:  # a NUL in it is a ValueError
-        _show(error)
+        return compile(source, path, "exec", dont_inherit=True), module.__dict__
+    except Exception as error:  # noqa: BLE001 - it is no Python, has a NUL in it, or is nested too deeply
+        return error, module.__dict__
+
+
+def _python(code: Any, space: dict[str, Any], *, rehearses: bool = False) -> int:
+    """What `python FILE ARGUMENTS…` would do, in a Python that is up already: to its exit code."""
+    if isinstance(code, Exception):
+        _show(code)
         return 1
-    status = _run_code(code, module.__dict__)
+    status = _run_code(code, space)
     if rehearses:
         return status
     if (threading := sys.modules.get("threading")) is not None:
         _carefully(threading._shutdown)  # noqa: SLF001
     _carefully(atexit._run_exitfuncs)  # noqa: SLF001
-    _let_go(module.__dict__)
+    _let_go(space)
     out = sys.stdout
     if out is not None and not out.closed and not _carefully(out.flush):
         status = 120

@@ -77,16 +77,22 @@ class Clones:
             yield Finished(refused_result(self._policy, self._plan, run_id, self._report, self._refused))
             return
         files = {**self._planted, **work.files} if self._planted or work.files else {}
-        details = recording.code_details(work.code, (), "python", work.arguments)
-        if work.stdin is not None or work.files:
-            work = work._replace(stdin=at_once(work.stdin))
-            details |= recording.input_details(work.stdin, len(work.files))
-        recording.begin(run_id, "pool", self._begun, self._plan, **details)
+        jar = self._given(work, files)
+        try:
+            details = recording.code_details(work.code, (), "python", work.arguments)
+            if work.stdin is not None or work.files:
+                work = work._replace(stdin=at_once(work.stdin))
+                details |= recording.input_details(work.stdin, len(work.files))
+            recording.begin(run_id, "pool", self._begun, self._plan, **details)
+        except BaseException:
+            if jar is not None:
+                self._let_go(jar)
+            raise
         CONTROL.enter(run_id, handle, backend=self._plan.backend, policy=self._plan.policy_digest, language="python")
         spans = tracing.start("belljar.run", run_id)
         spans.phase("launch")
         try:
-            for event in self._run(handle, work, run_id, files, started, spans):
+            for event in self._run(handle, work, run_id, files, started, spans, jar):
                 if isinstance(event, Finished):
                     spans.result(event.result)
                 yield event
@@ -102,9 +108,11 @@ class Clones:
         files: Mapping[str, bytes],
         started: float,
         spans: tracing.AnySpans,
+        jar: PooledProcess | None,
     ) -> Iterator[Output | Finished]:
         while True:
-            process = self._started(handle, run_id, work, files)
+            process = self._started(handle, run_id, work, files, jar)
+            jar = None
             if isinstance(process, End):
                 yield Finished(self._result(handle, Watch(_NOTHING, 0), process, run_id, started))
                 return
@@ -142,21 +150,39 @@ class Clones:
                     self._running.discard(process)
                     self._let_go(process)
 
-    def _started(self, handle: Handle, run_id: str, work: Work, files: Mapping[str, bytes]) -> PooledProcess | End:
+    def _given(self, work: Work, files: Mapping[str, bytes]) -> PooledProcess | None:
+        """A jar that gets ready for it while it is written down that it is to run; if one waits, and it is quick."""
+        if work.stdin is not None or (jar := self._jars.take_ready()) is None:
+            return None
+        try:
+            jar.give(work.code, _usable(work.name), work.arguments, files, None)
+        except JarGoneError:
+            self._let_go(jar)
+            return None
+        except BaseException:
+            self._let_go(jar)
+            raise
+        return jar
+
+    def _started(
+        self, handle: Handle, run_id: str, work: Work, files: Mapping[str, bytes], given: PooledProcess | None
+    ) -> PooledProcess | End:
         """The run, in a jar; or its end, if it came to none. A jar that died while it waited is no reason to fail."""
-        with opened_input(work.stdin) as given:
+        with opened_input(work.stdin) as stdin:
             while True:
-                jar = self._jars.take(handle.started)
+                jar = given or self._jars.take(handle.started)
                 if isinstance(jar, End):
                     return jar
                 try:
+                    if given is None:
+                        jar.give(work.code, _usable(work.name), work.arguments, files, stdin)
                     if (network := _network(jar)) and (end := network.begin(run_id, handle)):
                         self._let_go(jar)
                         return end
-                    timeout = self._policy.proc.timeout_seconds
-                    jar.start(work.code, _usable(work.name), work.arguments, files, given, timeout)
+                    jar.start(self._policy.proc.timeout_seconds)
                 except JarGoneError:
                     self._let_go(jar)
+                    given = None
                 except BaseException:
                     self._let_go(jar)
                     raise

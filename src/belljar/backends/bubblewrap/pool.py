@@ -31,12 +31,20 @@ class BubblewrapPool(BubblewrapJar):
             wire.send(control, {"do": "lend"}, (theirs.fileno(),))
         self._shelf = Shelf(ours, weakref.proxy(self), prepare, helpers)
 
-    def take(self, waits: Wanted) -> PooledProcess | End:
-        """A jar for one run, or how the run ended for which there is none. Any thread may call."""
+    def take_ready(self) -> PooledProcess | None:
+        """A jar for one run, if one waits. Any thread may call."""
+        self._check_ours()
+        return self._shelf.take_ready()
+
+    def _check_ours(self) -> None:
         if self._control.fileno() < 0:
             raise UsageError("this Pool is closed")
         if os.getpid() != self._owner:  # both would give code to the same jars
             raise UsageError("this Pool is another process's, which forked this one", hint="open a Pool here")
+
+    def take(self, waits: Wanted) -> PooledProcess | End:
+        """A jar for one run, or how the run ended for which there is none. Any thread may call."""
+        self._check_ours()
         try:
             found = self._shelf.take()
         except BelljarError as error:

@@ -1,7 +1,8 @@
 """A jar that the host has been lent, and the run in it. The host speaks with the jar itself.
 
-What it is given goes in one packet to the process that waits in it; how that ended, the jar's pid 1 says. The stage is
-told that it began, and is asked only if there is something to know: the jar was ended, or something was refused in it.
+What it is given goes in one packet to the process that waits in it, which gets ready; a second one has it run. How that
+ended, the jar's pid 1 says. The stage is told that it began, and is asked only if there is something to know: the jar
+was ended, or something was refused in it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from belljar.backends.bubblewrap.backend import BubblewrapJar, BubblewrapProcess
 from belljar.backends.bubblewrap.jar_root import write_all
 from belljar.backends.bubblewrap.pool_run import FIRST_SAMPLE_SECONDS
 from belljar.backends.contract import End
-from belljar.guest.pooled_code import MOST_INLINE
+from belljar.guest.pooled_code import GO, MOST_INLINE
 from belljar.limits.counters import Counter, read_counters
 
 _END = struct.Struct("=ciQQ")
@@ -60,16 +61,10 @@ class PooledProcess(BubblewrapProcess):
         self._problem = ""
         self._unread = False
 
-    def start(  # noqa: PLR0917 - what a run is made of
-        self,
-        code: bytes,
-        name: str,
-        arguments: Sequence[str],
-        files: Mapping[str, bytes],
-        stdin: int | None,
-        timeout_seconds: float,
+    def give(
+        self, code: bytes, name: str, arguments: Sequence[str], files: Mapping[str, bytes], stdin: int | None
     ) -> None:
-        """Give it what to run. Raises JarGoneError, and then nothing has run."""
+        """Give it what to run, which it does not do yet. Raises JarGoneError."""
         self.stdout, output_inside = os.pipe2(os.O_CLOEXEC)
         self.stderr, errors_inside = os.pipe2(os.O_CLOEXEC)
         try:
@@ -78,6 +73,13 @@ class PooledProcess(BubblewrapProcess):
         finally:
             os.close(output_inside)
             os.close(errors_inside)
+
+    def start(self, timeout_seconds: float) -> None:
+        """Have it run what it was given. Raises JarGoneError, and then nothing has run."""
+        try:
+            self.gate.send(GO)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise JarGoneError from error
         self._started = time.monotonic()
         with contextlib.suppress(OSError):  # then the stage is gone, and that is heard of
             self._events.send(_begun(timeout_seconds))
@@ -115,8 +117,9 @@ class PooledProcess(BubblewrapProcess):
             return
         try:
             said = self.gate.recv(_MOST_SAID)
-        except ConnectionResetError:  # the kernel's word for it that what we sent was not read
-            said, self._unread = b"", True
+        except ConnectionResetError:  # the kernel's word for what we sent and nobody read; then comes what was said
+            self._unread = True
+            said = self.gate.recv(_MOST_SAID)
         if len(said) == _END.size and said[:1] == b"E":
             _word, status, microseconds, most_bytes = _END.unpack(said)
             self._told = status, microseconds / 1e6, most_bytes

@@ -89,14 +89,24 @@ class Shelf:
         """How many runs wait for a jar."""
         return len(self._waiting)
 
+    def take_ready(self) -> PooledProcess | None:
+        """A jar, if one is there."""
+        with self._lock:
+            return self._first()
+
+    def _first(self) -> PooledProcess | None:
+        while self._jars:
+            jar = self._jars.popleft()
+            if self._is_alive(jar):
+                return jar
+            self._drop(jar)
+        return None
+
     def take(self) -> PooledProcess | Waiter:
         """A jar, or what to wait for. Raises what has befallen the pool, when there will be no more."""
         with self._lock:
-            while self._jars:
-                jar = self._jars.popleft()
-                if self._is_alive(jar):
-                    return jar
-                self._drop(jar)
+            if (jar := self._first()) is not None:
+                return jar
             if self._why is not None:
                 raise self._why
             waiter = Waiter(self)

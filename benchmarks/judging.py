@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from cases import (
     BASELINE,
@@ -39,7 +40,7 @@ class Found:
     """Fresh sandboxes a second on all processors."""
     two_callers: list[float] = field(default_factory=list)
     """Seconds of each call of a pool that two ask at a time."""
-    footprint: dict[str, float] = field(default_factory=dict)
+    footprint: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     how: dict[str, str] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)

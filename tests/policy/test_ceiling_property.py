@@ -217,7 +217,7 @@ def _limits(policy: Policy, ceiling: dict[str, Any]) -> Iterator[str]:
     proc, fs = ceiling.get("proc", {}), ceiling.get("fs", {})
     reached = {
         "mem_mb": policy.proc.mem_bytes / MB,
-        "timeout_ms": policy.proc.timeout_seconds * 1000,
+        "timeout_ms": round(policy.proc.timeout_seconds * 1000, 6),
         "pids": policy.proc.pids,
         "open_files": policy.proc.open_files,
         "cpu_quota": policy.proc.cpu_quota,

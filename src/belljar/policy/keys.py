@@ -97,7 +97,8 @@ _TABLE = (
         "fs.snapshot",
         Kind.BOOLEAN,
         "Whether mounted directories are copied when the jar is opened: what the host changes later is not seen, and "
-        "denied names hold whatever it does. Without, they are shown as they are, live.",
+        "denied names hold whatever it does. Without, they are shown as they are; where names are denied, with "
+        "those that they have then (Linux 6.16 or newer) or with the host's new ones, too.",
         example=False,
         bound=Bound.ON,
     ),

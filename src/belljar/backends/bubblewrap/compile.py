@@ -105,6 +105,7 @@ def stage_plan(policy: Policy, request: RunRequest, host: Host) -> StagePlan:
         size_bytes=policy.fs.size_bytes,
         inodes=policy.fs.inodes,
         snapshot=policy.fs.snapshot,
+        freezes=host.freezes,
         etc_files=_etc(policy, request),
         etc_host=host.etc,
         directories=host.directories,

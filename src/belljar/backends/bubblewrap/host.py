@@ -15,6 +15,8 @@ from belljar.policy.records import dataclass, field
 
 INSTALL = "apt install bubblewrap (Debian, Ubuntu), dnf install bubblewrap (Fedora), pacman -S bubblewrap (Arch)"
 
+_FREEZING = (6, 16)
+"""The first Linux that lets an ordinary user have the data of a layer in another one (data-only, userxattr)."""
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _ETC = (
     "ld.so.cache",
@@ -51,6 +53,8 @@ class Host:
     """Paths that no jar may show."""
     veth: bool = True
     """Whether a jar's gateway may be a namespace of its own; whether the kernel can, the stage finds out."""
+    freezes: bool = False
+    """Whether overlayfs shows an ordinary user's directory with a given set of names; the stage tries it."""
 
     def runtime(self, language: str) -> Runtime | None:
         """The interpreter for a language, if there is one here."""
@@ -87,8 +91,14 @@ def gather(policy: Policy, *, state: str) -> Host:
         cgroup=cgroup_support(),
         runtimes=tuple(_runtimes(policy)),
         veth=os.environ.get("BELLJAR_VETH") != "none",
+        freezes=os.environ.get("BELLJAR_FROZEN_NAMES") != "none" and kernel_version() >= _FREEZING,
         secrets=("/etc/shadow", f"{home}/.ssh", f"{home}/.aws", state, "/run/docker.sock", "/var/run", "/sys/kernel"),
     )
+
+
+def kernel_version() -> tuple[int, ...]:
+    """Major and minor."""
+    return tuple(int(number) for number in os.uname().release.partition("-")[0].split(".")[:2])
 
 
 def _java() -> list[str]:

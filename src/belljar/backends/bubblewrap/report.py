@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from belljar.backends.bubblewrap.host import Host
+from belljar.backends.bubblewrap.stageplan import NOT_FROZEN
 from belljar.backends.contract import Clause, EnforcementReport, Status
 from belljar.backends.network.clauses import network_clauses
 from belljar.backends.redaction_clauses import redaction_clauses
@@ -22,7 +23,7 @@ def report(policy: Policy, host: Host) -> EnforcementReport:
     return EnforcementReport(
         (
             _enforced("fs.mounts", "mount namespace (bubblewrap)"),
-            _deny_globs(policy),
+            _deny_globs(policy, host),
             *_size(policy),
             _enforced("fs.snapshot", "a copy in the jar's own tmpfs" if policy.fs.snapshot else "not asked for"),
             *network_clauses(policy),
@@ -51,7 +52,7 @@ def _enforced(key: str, by: str) -> Clause:
     return Clause(key, Status.ENFORCED, by)
 
 
-def _deny_globs(policy: Policy) -> Clause:
+def _deny_globs(policy: Policy, host: Host) -> Clause:
     key = "fs.deny_globs"
     live = [mount for mount in policy.fs.mounts if mount.source and mount.rw and not mount.cow]
     if live and policy.fs.deny_globs:
@@ -63,11 +64,9 @@ def _deny_globs(policy: Policy) -> Clause:
         return _enforced(key, "nothing of the host is mounted but its system directories")
     if policy.fs.snapshot:
         return _enforced(key, "what is denied is not copied")
-    lost = (
-        "a directory that the host makes while the code runs is covered within moments, not at once: "
-        "what the code looks at in between stays visible to this Sandbox (fs.snapshot: true closes that)"
-    )
-    return Clause(key, Status.DEGRADED, "overlayfs whiteouts, and a watch for what the host makes later", lost)
+    if host.freezes:
+        return _enforced(key, "overlayfs, with the names that were there when it was opened, and no others")
+    return Clause(key, Status.DEGRADED, "overlayfs whiteouts, and a watch for what the host makes later", NOT_FROZEN)
 
 
 def _size(policy: Policy) -> tuple[Clause, ...]:

@@ -11,6 +11,16 @@ TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
     from typing import Any
 
+_RACE = (
+    "a directory that the host makes while the code runs is covered within moments, not at once: "
+    "what the code looks at in between stays visible to this Sandbox"
+)
+NOT_FROZEN = f"{_RACE} (Linux 6.16 or newer closes that, and fs.snapshot: true)"
+"""Where a view shows more than the names that were there when it was made."""
+TOO_MANY_NAMES = (
+    f"it has so many names, or overlayfs here so few abilities, that {_RACE} (fs.snapshot: true closes that)"
+)
+
 
 class ViewKind(StrEnum):
     """How a mount of the policy is made."""
@@ -58,6 +68,8 @@ class StagePlan:
     inodes: int
     snapshot: bool = False
     """Copy the sources instead of showing them."""
+    freezes: bool = False
+    """Where something is denied, show no name that was not there at first. The stage tries whether overlayfs can."""
     etc_files: Mapping[str, str] = field(default_factory=dict)
     """Files of the jar's /etc, written by belljar."""
     etc_host: tuple[str, ...] = ()
@@ -100,6 +112,7 @@ class StagePlan:
             size_bytes=data["size_bytes"],
             inodes=data["inodes"],
             snapshot=data["snapshot"],
+            freezes=data["freezes"],
             etc_files=data["etc_files"],
             etc_host=tuple(data["etc_host"]),
             directories=tuple(data["directories"]),

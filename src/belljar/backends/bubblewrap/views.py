@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from belljar.backends import kernel
 from belljar.backends.bubblewrap import layout
 from belljar.backends.bubblewrap.jar_root import CLOSED, create, write_all
-from belljar.backends.bubblewrap.stageplan import StagePlan, View, ViewKind
+from belljar.backends.bubblewrap.stageplan import TOO_MANY_NAMES, StagePlan, View, ViewKind
 from belljar.errors import SandboxUnavailableError
 
 TYPE_CHECKING = False  # see policy/records.py
@@ -30,6 +30,7 @@ _MAX_LIVE_MASKS = 500
 
 def import_denying() -> None:
     """What views of the host's directories need, for a stage that can import nothing later."""
+    import belljar.backends.bubblewrap.frozen
     import belljar.backends.bubblewrap.lookout
     import belljar.backends.bubblewrap.whiteout  # noqa: F401
 
@@ -129,10 +130,10 @@ def _make_directory_view(index: int, view: View, target: str, plan: StagePlan, s
     if plan.snapshot:
         _copy(index, view, plan, found, staged)
         return
-    layers = _lower_layers(index, view, plan, found, staged)
+    lower = _lower_layers(index, view, plan, found, staged)
     if view.kind is ViewKind.READONLY:
-        _mount_readonly(layers, root, target)
-    elif not _copy_on_write_works() or not _mount_cow(index, layers, target):
+        _mount_readonly(lower, root, target)
+    elif not _copy_on_write_works() or not _mount_cow(index, lower or f"lowerdir={root}", root, target):
         _copy(index, view, plan, found, staged)
 
 
@@ -142,14 +143,19 @@ def _plain_directory(index: int) -> str:
     return path
 
 
-def _lower_layers(index: int, view: View, plan: StagePlan, found: Denied, staged: Staged) -> list[str]:
+def _lower_layers(index: int, view: View, plan: StagePlan, found: Denied, staged: Staged) -> str:
+    """What overlayfs is to show, as its option; empty if nothing in the directory is denied, now or later."""
     from belljar.backends.bubblewrap.whiteout import Whiteouts, names_to_deny
 
     assert view.source is not None
     root, host_path = layout.source(view.source), plan.sources[view.source].path
     globs = _globs(view, plan, host_path)
     if not found.paths and not globs.has_wildcards() and not names_to_deny(globs):
-        return [root]
+        return ""
+    if plan.freezes:
+        if lower := _frozen(index, view, host_path, globs, found):
+            return lower
+        staged.shortfalls.append(("fs.deny_globs", f"{host_path}: {TOO_MANY_NAMES}"))
     layer = f"{layout.MASKS}/{index}"
     os.mkdir(layer)
     os.chmod(layer, stat.S_IMODE(os.stat(root).st_mode) & 0o777 | 0o500)
@@ -159,26 +165,47 @@ def _lower_layers(index: int, view: View, plan: StagePlan, found: Denied, staged
         lost = f"{host_path} has too many directories: a denied name that appears later deep in it would show"
         staged.shortfalls.append(("fs.deny_globs", lost))
     staged.whiteouts.append((whiteouts, root))
-    return [layer, root]
+    return f"lowerdir={layer}:{root}"
 
 
-def _mount_readonly(layers: list[str], root: str, target: str) -> None:
-    if len(layers) == 1:
+def _frozen(index: int, view: View, host_path: str, globs: DenyGlobs, found: Denied) -> str:
+    """With the names that are there now, and no others; empty if the kernel can't, or there are too many of them."""
+    from belljar.backends.bubblewrap import frozen
+
+    assert view.source is not None
+    root, layer = layout.source(view.source), f"{layout.MASKS}/{index}-names"
+
+    def denies(below: str) -> bool:
+        name = below.rpartition("/")[2]
+        return globs.may_end_at(name) and globs.denies(f"{host_path}/{below}", f"{view.jar_path}/{below}") is not None
+
+    if not frozen.freezing_works():
+        return ""
+    os.mkdir(layer)
+    try:
+        frozen.freeze(layer, root, found, denies)
+    except frozen.TooManyNamesError:
+        return ""
+    return frozen.lower_options(layer, root)
+
+
+def _mount_readonly(lower: str, root: str, target: str) -> None:
+    if not lower:
         kernel.mount(root, target, None, kernel.MS_BIND | kernel.MS_REC)
         return
-    kernel.mount("overlay", target, "overlay", QUIET | kernel.MS_RDONLY, f"lowerdir={':'.join(layers)},userxattr")
+    kernel.mount("overlay", target, "overlay", QUIET | kernel.MS_RDONLY, f"{lower},userxattr")
 
 
-def _overlay_options(layers: list[str], name: str) -> str:
+def _overlay_options(lower: str, name: str) -> str:
     upper, work = f"{layout.UPPER}/{name}", f"{layout.WORK}/{name}"
     os.mkdir(upper, 0o755)
     os.mkdir(work, 0o755)
-    return f"lowerdir={':'.join(layers)},upperdir={upper},workdir={work},userxattr"
+    return f"{lower},upperdir={upper},workdir={work},userxattr"
 
 
-def _mount_cow(index: int, layers: list[str], target: str) -> bool:
-    options = _overlay_options(layers, str(index))
-    os.chmod(f"{layout.UPPER}/{index}", stat.S_IMODE(os.stat(layers[-1]).st_mode) & 0o777 | 0o700)
+def _mount_cow(index: int, lower: str, root: str, target: str) -> bool:
+    options = _overlay_options(lower, str(index))
+    os.chmod(f"{layout.UPPER}/{index}", stat.S_IMODE(os.stat(root).st_mode) & 0o777 | 0o700)
     try:
         kernel.mount("overlay", target, "overlay", QUIET, options)
     except OSError:
@@ -196,7 +223,7 @@ def _copy_on_write_works() -> bool:
     os.mkdir(target)
     mounted = False
     try:
-        kernel.mount("overlay", target, "overlay", QUIET, _overlay_options([lower], "probe"))
+        kernel.mount("overlay", target, "overlay", QUIET, _overlay_options(f"lowerdir={lower}", "probe"))
         mounted = True
         os.rmdir(f"{target}/directory")
         os.mkdir(f"{target}/directory")

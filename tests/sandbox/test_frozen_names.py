@@ -119,6 +119,6 @@ def test_too_many_names(project: Path) -> None:
         result = sh(jar, "cat plain .env")
         assert result.stdout == "plain"
         assert "fs.deny_globs" in [clause.key for clause in result.enforcement.shortfalls()]
-    policy = {"fs": {"deny_globs": GLOBS}, "on_degraded": "refuse"}
+    policy = {"fs": {"deny_globs": GLOBS}, "on_degraded": ["proc.mem_mb", "proc.cpu_quota"]}
     with Sandbox(policy, workspace=project) as jar:
         assert "fs.deny_globs" in sh(jar, "true").reason

@@ -264,6 +264,94 @@ class TestOnToolRequest:
         assert not records("tool")[0]["allowed"]
 
 
+def answering(answer: object) -> Callable[..., Awaitable[object]]:
+    """A `can_use_tool` that always says this; what is an exception is raised."""
+
+    async def can_use_tool(*_asked: object) -> object:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return can_use_tool
+
+
+class TestCanUseTool:
+    def test_it_is_asked_for_whatever_would_run_and_its_no_counts(
+        self, model: Model, tmp_path: Path, records: Records
+    ) -> None:
+        """For belljar's own tools and for those that were named; not for what is denied anyway."""
+        (tmp_path / "note.txt").write_text("plain sight")
+        asked: list[tuple[str, Any, str]] = []
+
+        async def can_use_tool(name: str, given: Any, context: sdk.ToolPermissionContext) -> sdk.PermissionResult:
+            asked.append((name, given, str(context.tool_use_id)))
+            if name == RUN and "hello" in given["code"]:
+                return sdk.PermissionResultAllow()
+            return sdk.PermissionResultDeny(message="not by me")
+
+        read = use("Read", file_path=str(tmp_path / "note.txt"))
+        model.scripts["can"] = [[HELLO], [use(RUN, code="print(1)")], [read], [use("Bash", command="id")], [say("ok")]]
+
+        ask("can", can_use_tool=can_use_tool, allowed_tools=["Read"], cwd=str(tmp_path))
+
+        assert [name for name, _given, _id in asked] == [RUN, RUN, "Read"]
+        assert all(tool_use.startswith("toolu_") for _name, _given, tool_use in asked)
+        assert model.text_of("can", 0) == "hello, world"
+        assert "not by me" in model.text_of("can", 1)
+        assert "plain sight" not in model.text_of("can", 2)
+        assert [record["allowed"] for record in records("tool")] == [True, False, False, False]
+        assert len(records("started")) == 1
+
+    def test_its_no_may_stop_the_query(self, model: Model) -> None:
+        model.scripts["stop"] = [[HELLO], [say("went on")]]
+
+        said_no = sdk.PermissionResultDeny(message="enough", interrupt=True)
+        messages = ask("stop", can_use_tool=answering(said_no))
+
+        assert "went on" not in str(messages)
+
+    def test_what_it_does_to_the_input_changes_nothing(self, model: Model, records: Records) -> None:
+        """What is recorded, and what runs, is what the model wrote."""
+
+        async def can_use_tool(_name: str, given: Any, _context: object) -> sdk.PermissionResult:
+            given["code"] = "print('other')"
+            return sdk.PermissionResultAllow()
+
+        model.scripts["mutate"] = [[HELLO], [say("ok")]]
+
+        ask("mutate", can_use_tool=can_use_tool)
+
+        assert model.text_of("mutate") == "hello, world"
+        (asked,) = records("tool")
+        assert asked["input_bytes"] == len(json.dumps(HELLO["input"]))
+
+    WRONG = [
+        ("can_use_tool failed (RuntimeError)", RuntimeError("broken")),
+        ("which is no decision", True),
+        ("which is no decision", None),
+        ("which is no decision", {"behavior": "allow"}),
+        ("changed the input", sdk.PermissionResultAllow(updated_input={"code": "print('other')"})),
+        ("asked for permissions", sdk.PermissionResultAllow(updated_permissions=[sdk.PermissionUpdate("addRules")])),
+    ]
+
+    @pytest.mark.parametrize(("words", "answer"), WRONG, ids=[str(answer) for _words, answer in WRONG])
+    def test_whatever_is_no_plain_yes_denies(self, words: str, answer: object, records: Records) -> None:
+        """At the gate itself: the command is the same for all of them."""
+        from belljar.agents.claude_callback import Callback
+        from belljar.agents.claude_gate import Gate
+        from belljar.policy.resolve import resolve
+
+        gate = Gate(resolve(), (), None, Callback(answering(answer)))
+        asked = {"tool_name": RUN, "tool_input": {"code": "1"}, "session_id": "s"}
+
+        told = anyio.run(gate.before, asked, "toolu_1", None)["hookSpecificOutput"]
+
+        assert told["permissionDecision"] == "deny"
+        assert words in told["permissionDecisionReason"]
+        assert not gate.was_let_through("toolu_1")
+        assert not records("tool")[0]["allowed"]
+
+
 class TestTheGate:
     def test_a_call_that_did_not_pass_the_hook_is_refused(self, records: Records) -> None:
         """Even if the command skipped the hook, and asked nobody: the tool itself knows."""

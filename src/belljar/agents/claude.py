@@ -29,6 +29,8 @@ try:
 except ImportError as error:  # pragma: no cover - depends on what is installed
     raise PrerequisiteError("this needs the Claude Agent SDK", hint="pip install 'belljar[claude]'") from error
 
+from belljar.agents.claude_callback import Callback
+
 _OURS = {
     "tools": "name the tools in allowed_tools",
     "setting_sources": "settings on disk could allow what you did not",
@@ -44,6 +46,8 @@ _MODES = ("default", "plan", "dontAsk")
 _EXTRA = frozenset({"debug", "debug-to-stderr", "no-session-persistence", "strict-mcp-config"})
 _BUFFER_BYTES = 32 << 20
 """A message of the command's, with images in it, is longer than the SDK's own limit."""
+_ANSWER_SECONDS = 24 * 3600
+"""How long the gate may take: who is asked by a callback may be a person. The command's own limit is a minute."""
 
 
 def sandboxed_options(
@@ -71,7 +75,8 @@ def sandboxed_options(
         toolbox: Jars to use for several queries, instead of some of their own; it has the policy then.
         stateful: Keep variables and files between the calls of a query, also where the model names no session.
         workspace: A directory of the host's, shown copy-on-write.
-        options: Anything else that `ClaudeAgentOptions` takes.
+        options: Anything else that `ClaudeAgentOptions` takes. `can_use_tool` is asked for each request that would
+            run, after `on_tool_request`; only its plain yes is one.
 
     Raises:
         PolicyError: the policy can't be read, or asks for more than the managed one allows.
@@ -102,7 +107,8 @@ def _prepared(
         raise UsageError("a toolbox has its own policy", hint="pass policy, stateful and workspace to Toolbox")
     _check_options(options, allowed_tools)
     box = toolbox or Toolbox(policy, stateful=stateful, workspace=workspace)
-    gate = Gate(box.policy, allowed_tools, on_tool_request)
+    given = options.get("can_use_tool")
+    gate = Gate(box.policy, allowed_tools, on_tool_request, Callback(given) if given is not None else None)
     served = server(box, gate, structured=False)
     if toolbox is None:
         served.lifespan = _Lifetime(box)
@@ -117,7 +123,7 @@ def _prepared(
             "mcp_servers": servers,
             "strict_mcp_config": True,
             "setting_sources": [],
-            "can_use_tool": _callback(gate, options.get("can_use_tool")),
+            "can_use_tool": _last_word(gate),
             "hooks": _hooks(gate, options.get("hooks")),
         }
     )
@@ -177,24 +183,20 @@ def _hooks(gate: Gate, given: Mapping[Any, Any] | None) -> dict[Any, Any]:
         sdk.HookMatcher(matcher=matcher.matcher, hooks=matcher.hooks, timeout=matcher.timeout, on_failure="block")
         for matcher in hooks.get("PreToolUse", [])
     ]
-    hooks["PreToolUse"] = [sdk.HookMatcher(hooks=[gate.before], on_failure="block"), *own]  # type: ignore[list-item]
+    first = sdk.HookMatcher(hooks=[gate.before], timeout=_ANSWER_SECONDS, on_failure="block")  # type: ignore[list-item]
+    hooks["PreToolUse"] = [first, *own]
     after = sdk.HookMatcher(hooks=[gate.after], on_failure="block")  # type: ignore[list-item]
     hooks["PostToolBatch"] = [after, *hooks.get("PostToolBatch", [])]
     return hooks
 
 
-def _callback(gate: Gate, given: Any) -> Any:
-    """What is asked when the hook did not decide: it lets through only what the hook did."""
+def _last_word(gate: Gate) -> Any:
+    """What the command asks where the hook's yes was not enough for it: it lets through only what the hook did."""
 
-    async def can_use_tool(name: str, arguments: dict[str, Any], context: Any) -> Any:
-        if not gate.names(name) or not gate.was_let_through(context.tool_use_id):
-            return sdk.PermissionResultDeny(message="Denied by belljar: this request did not pass its gate")
-        if given is None:
+    async def can_use_tool(name: str, _arguments: dict[str, Any], context: Any) -> Any:
+        if gate.names(name) and gate.was_let_through(context.tool_use_id):
             return sdk.PermissionResultAllow()
-        try:
-            return await given(name, arguments, context)
-        except Exception as error:  # noqa: BLE001 - the caller's own code: its fault denies
-            return sdk.PermissionResultDeny(message=f"Denied: can_use_tool failed ({type(error).__name__})")
+        return sdk.PermissionResultDeny(message="Denied by belljar: this request did not pass its gate")
 
     return can_use_tool
 

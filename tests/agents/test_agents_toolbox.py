@@ -123,6 +123,62 @@ class TestBounds:
         assert answer.structured["stdout"] == "to <EMAIL_1>\n"
         assert tools("read_file", path=answer.structured["files"][0]["handle"]).text == "from <EMAIL_1>"
 
+    MAIL = "joe.doe@example.com"
+    LOOK = f"print({MAIL!r}); open('{MAIL}', 'w').write('to {MAIL}')"
+
+    @pytest.mark.parametrize("places", [["log"], ["log", "result"]], ids=str)
+    def test_nothing_is_left_out_where_results_are_redacted_too(self, places: list[str]) -> None:
+        """The stricter policy hides no less: a file, its name, its handle, and what a session holds."""
+        with Toolbox({"logging": {"redact_in": places}}, pool_size=0) as box:
+            tools = Tools(box)
+            ran = tools("run", code=self.LOOK)
+            (kept,) = box.keeper.files()
+            tools("run", code=self.LOOK, session="s")
+            missing = tools("run", code=f"raise ValueError({self.MAIL!r})", session="s")
+            told = [ran, missing, tools("read_file", path=kept.handle), tools("list_files", session="s")]
+            told.append(tools("read_file", path=self.MAIL, session="s"))
+
+        for answer in told[:-1]:
+            assert "joe.doe" not in f"{answer.text} {answer.structured}"
+            assert "<EMAIL_1>" in answer.text
+        assert told[-1].text == "to <EMAIL_1>"
+        assert kept.text == "to <EMAIL_1>"
+        assert "joe.doe" not in kept.name
+
+    def test_what_a_call_is_redacted_by_is_its_own_policy(self) -> None:
+        """Tightened for one call, or given to one query; what was made so is shown so, whoever reads it."""
+        opened = {"logging": {"redact_pii": False}}
+        with Toolbox(opened, pool_size=0) as box:
+            tools = Tools(box)
+            tight = tightened(box.policy, {"logging": {"redact_pii": True}}, by="test")
+            hidden = tools("run", code=self.LOOK, policy=tight)
+            shown = tools("run", code=self.LOOK)
+            assert hidden.structured is not None
+            read = tools("read_file", path=hidden.structured["files"][0]["handle"])
+
+        assert "joe.doe" not in hidden.text
+        assert self.MAIL in shown.text
+        assert read.text == "to <EMAIL_1>"
+
+    def test_a_policy_that_redacts_in_other_places_redacts_once(self) -> None:
+        """What the jar redacted is not redacted again, and what it did not is."""
+        from belljar.agents.claude import overridden
+        from belljar.sandbox.sandbox import resolved
+
+        with Toolbox({"logging": {"redact_in": ["log", "result"]}}, pool_size=0) as box:
+            tools = Tools(box)
+            wanted = overridden(box.policy, {"logging": {"redact_in": ["log"]}})
+            other = resolved(wanted, backend=None, workspace=None, live=False, overrides=(), timeout=None)
+            found = [tools("run", code=f"print({self.MAIL!r})", policy=policy).text for policy in (None, other)]
+
+        assert found == ["<EMAIL_1>", "<EMAIL_1>"]
+
+    def test_a_token_tells_nothing_of_another_scope(self, tools: Tools) -> None:
+        """Its number would say whether somebody else has seen the same."""
+        tools("run", code="print('ann@corp.test bob@corp.test')", scope="one")
+
+        assert tools("run", code="print('bob@corp.test')", scope="two").text == "<EMAIL_1>"
+
     def test_unless_that_is_not_wanted(self) -> None:
         with Toolbox(pool_size=0, redact=False) as box:
             assert Tools(box)("run", code="print('bob@corp.test')").text == "bob@corp.test"
@@ -189,8 +245,9 @@ class TestSessions:
         tools("run", code="x = 20\nopen('f', 'w').write('kept')", session="a")
 
         assert tools("run", code="x + 1", session="a").text == "21"
-        assert tools("exec", command=["cat", "f"], session="a").text == "kept"
-        assert tools("run", code="cat f", language="bash", session="a").text == "kept"
+        # A command that follows within a tick of the clock may be told to have made the file, too.
+        assert tools("exec", command=["cat", "f"], session="a").text.startswith("kept")
+        assert tools("run", code="cat f", language="bash", session="a").text.startswith("kept")
         assert tools("reset", session="a").structured == {"session": "a", "existed": True}
         again = tools("run", code="x", session="a")
         assert "NameError" in again.text
@@ -217,6 +274,16 @@ class TestSessions:
         tools("run", code="secret = 1", session="s", scope="one")
 
         assert "NameError" in tools("run", code="secret", session="s", scope="two").text
+
+    def test_another_scope_has_other_outputs(self, tools: Tools) -> None:
+        """A handle is worth nothing elsewhere, nor one with the scope written into it."""
+        answer = tools("run", code="print('mine ' * 9999)", scope="one")
+        assert answer.structured is not None
+        handle = answer.structured["handles"]["stdout"]
+
+        assert tools("read_file", path=handle, scope="one").text.startswith("mine")
+        for path, scope in ((handle, "two"), (handle, ""), (f"one{handle}", ""), (f"3:one{handle}", "")):
+            assert tools("read_file", path=path, scope=scope).is_error
 
     def test_a_missing_session_is_told_how_to_be_had(self, tools: Tools) -> None:
         assert "write_file with session='main'" in tools("list_files").text

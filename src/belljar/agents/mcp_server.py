@@ -21,6 +21,7 @@ try:
     import mcp_types as types
     from mcp.server import Server, ServerRequestContext
     from mcp.shared.exceptions import MCPError
+    from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 except ImportError as error:  # pragma: no cover - depends on what is installed
     raise PrerequisiteError("this needs the MCP SDK", hint="pip install 'belljar[mcp]'") from error
 
@@ -53,8 +54,17 @@ class Calls:
 
 
 def _scope(context: Context) -> str:
-    """Whose sessions and files are meant: a connection's own, over HTTP."""
-    return str(context.request.headers.get("mcp-session-id", "")) if context.request is not None else ""
+    """Whose sessions and files are meant: a connection's own, over HTTP; elsewhere there is one client.
+
+    Raises:
+        MCPError: the request belongs to no connection. Only of one that does is the id checked before it comes here.
+    """
+    if context.request is None:
+        return ""
+    found = str(context.request.headers.get("mcp-session-id", ""))
+    if not found or context.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS:
+        raise MCPError(types.INVALID_REQUEST, "this server keeps sessions, so a client has to initialize one")
+    return found
 
 
 def server(toolbox: Toolbox, calls: Calls | None = None, *, structured: bool = True) -> Server[Any]:
@@ -136,7 +146,7 @@ class _Handlers:
         files = self._toolbox.keeper.files(scope=_scope(context))[:_MOST_LISTED]
         return types.ListResourcesResult(
             resources=[
-                types.Resource(uri=kept.handle, name=plain(kept.path), mime_type=kept.mime, size=len(kept.data))
+                types.Resource(uri=kept.handle, name=plain(kept.name), mime_type=kept.mime, size=len(kept.data))
                 for kept in files
             ]
         )
@@ -147,14 +157,14 @@ class _Handlers:
         kept = self._toolbox.keeper.get(str(params.uri), scope=_scope(context))
         if kept is None:
             raise MCPError(types.INVALID_PARAMS, f"{json.dumps(str(params.uri)[:200])} is not kept, or not any more")
-        return types.ReadResourceResult(contents=[self._content(kept)])
+        return types.ReadResourceResult(contents=[_content(kept)])
 
-    def _content(self, kept: Kept) -> types.TextResourceContents | types.BlobResourceContents:
-        if kept.mime == "text/plain":
-            text = self._toolbox.text_of(kept)
-            return types.TextResourceContents(uri=kept.handle, mime_type=kept.mime, text=text)
-        blob = base64.b64encode(kept.data).decode()
-        return types.BlobResourceContents(uri=kept.handle, mime_type=kept.mime, blob=blob)
+
+def _content(kept: Kept) -> types.TextResourceContents | types.BlobResourceContents:
+    if kept.mime == "text/plain":
+        return types.TextResourceContents(uri=kept.handle, mime_type=kept.mime, text=kept.text)
+    blob = base64.b64encode(kept.data).decode()
+    return types.BlobResourceContents(uri=kept.handle, mime_type=kept.mime, blob=blob)
 
 
 def _result(answer: Answer, *, gives_json: bool) -> types.CallToolResult:
@@ -166,7 +176,7 @@ def _result(answer: Answer, *, gives_json: bool) -> types.CallToolResult:
     if gives_json:
         content += [
             types.ResourceLink(
-                type="resource_link", uri=kept.handle, name=plain(kept.path), mime_type=kept.mime, size=len(kept.data)
+                type="resource_link", uri=kept.handle, name=plain(kept.name), mime_type=kept.mime, size=len(kept.data)
             )
             for kept in answer.links
         ]

@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Self
 
 from belljar.agents.answers import Answer, Maker, plain
 from belljar.agents.arguments import Arguments
 from belljar.agents.calls import Call
+from belljar.agents.cleaning import Cleaner, Cleaners
 from belljar.agents.jars import Jars, Program
 from belljar.agents.keeping import PREFIX, Keeper, Kept, mime_of
 from belljar.agents.tools import BY_NAME, MOST_LISTED, MOST_READ, TOOLS
 from belljar.errors import AuditError, BelljarError, UsageError
-from belljar.policy.models import Policy
-from belljar.sandbox import redacting
 from belljar.sandbox.sandbox import PolicyLike, resolved
 from belljar.sandbox.session import Session
 
@@ -61,7 +61,7 @@ class Toolbox:
         self._jars = Jars(self.policy, pool_size=pool_size)
         self._tighter: OrderedDict[str, Jars] = OrderedDict()
         self._lock = threading.Lock()
-        self._maker = Maker(self.keeper.outputs, _cleaner(self.policy) if redact else str)
+        self._cleaners = Cleaners(redact=redact)
         self._handlers: dict[str, Callable[[Arguments, Call, Jars], Answer]] = {
             "run": self._run,
             "exec": self._exec,
@@ -153,39 +153,45 @@ class Toolbox:
         name = given.text("session", _MAIN if self._stateful else "")
         if not name:
             result, content = jars.run_fresh(program, call)
-            return self._maker.of_run(result, self.keeper.put(result.run_id, content, scope=call.scope))
+            return self._maker(call).of_run(result, self._put(result.run_id, content, call))
         session = jars.session(call.scope, name)
         for path, text in program.files.items():
             session.files.write(path, text)
         if program.code is not None and program.language == "python":
             step, content = jars.step(session, program, call)
-            kept = self.keeper.put(f"{step.run_id}/{step.step}", content, scope=call.scope)
-            return self._maker.of_step(step, kept, session=name)
+            kept = self._put(f"{step.run_id}/{step.step}", content, call)
+            return self._maker(call).of_step(step, kept, session=name)
         result, content = jars.beside(session, program, call)
-        return self._maker.of_run(result, self.keeper.put(result.run_id, content, scope=call.scope), session=name)
+        return self._maker(call).of_run(result, self._put(result.run_id, content, call), session=name)
+
+    def _clean(self, call: Call) -> Cleaner:
+        return self._cleaners.of(call.policy or self.policy, call.scope)
+
+    def _maker(self, call: Call) -> Maker:
+        return Maker(partial(self.keeper.put_output, scope=call.scope), self._clean(call))
+
+    def _put(self, run_id: str, content: Mapping[str, bytes], call: Call) -> list[Kept]:
+        return self.keeper.put(run_id, content, scope=call.scope, clean=self._clean(call).text)
 
     def _read_file(self, given: Arguments, call: Call, jars: Jars) -> Answer:
         path, start = given.text("path"), given.whole("start")
-        if (whole := self.keeper.outputs.get(path, 0, None)) is not None:
+        if (whole := self.keeper.output(path, scope=call.scope)) is not None:
             return self._part(path, whole, start)
+        clean = self._clean(call).text
         if path.startswith(PREFIX):
             kept = self.keeper.get(path, scope=call.scope)
             if kept is None:
                 raise UsageError(f"{plain(path)} is not kept any more", hint="run it again")
-            data = kept.data
+            data, clean = kept.data, _both(clean, kept.clean)
         else:
             data = self._existing(given, call, jars).files.read(path, limit=_LARGEST_READ)
         mime = mime_of(data)
         if mime == "text/plain":
-            return self._part(path, self._maker.clean(data.decode()), start)
+            return self._part(path, clean(data.decode()), start)
         told = {"path": plain(path), "mime": mime, "bytes": len(data)}
         if mime.startswith("image/") and len(data) <= 1 << 20:
             return Answer(f"{plain(path)}: {mime}, {len(data):,} bytes", told, images=((mime, data),))
         return Answer(f"[{plain(path)} is no text: {mime}, {len(data):,} bytes; look at it with code]", told)
-
-    def text_of(self, kept: Kept) -> str:
-        """A file that is text, as it may be shown."""
-        return self._maker.clean(kept.data.decode())
 
     def _part(self, path: str, text: str, start: int) -> Answer:
         part = text[start : start + MOST_READ]
@@ -217,8 +223,9 @@ class Toolbox:
         entries = self._existing(given, call, jars).files.list(
             given.text("path", "."), recursive=given.flag("recursive")
         )
+        clean = self._clean(call).text
         shown = [
-            {"path": self._maker.clean(plain(entry.path)), "kind": entry.kind, "size": entry.size}
+            {"path": clean(plain(entry.path)), "kind": entry.kind, "size": entry.size}
             for entry in entries[:MOST_LISTED]
         ]
         left_out = len(entries) - len(shown)
@@ -234,14 +241,11 @@ class Toolbox:
         return Answer(words, {"session": name, "existed": existed})
 
 
-def _cleaner(policy: Policy) -> Callable[[str], str]:
-    """What redacts, once: where the policy has results redacted, they come so from the jar."""
-    if redacting.wanted(policy, "result"):
-        return str
-    from belljar.audit.redaction import Redactor
-
-    redactor = Redactor.for_policy(policy)
-    return str if redactor is None else redactor.text
+def _both(first: Callable[[str], str], second: Callable[[str], str]) -> Callable[[str], str]:
+    """What was made under one policy and is read under another: nothing is shown that either hides."""
+    if first == second or second is str:
+        return first
+    return second if first is str else lambda text: first(second(text))
 
 
 def _fault(error: BelljarError, outcome: str) -> Answer:

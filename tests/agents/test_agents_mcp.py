@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pty
-import re
 import shutil
 import socket
 import subprocess
@@ -14,7 +13,7 @@ import tomllib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import anyio
 import claude_agent_sdk
@@ -215,6 +214,36 @@ INITIALIZE = {
 }
 
 
+class Raw:
+    """A client of its own that speaks HTTP, with the handshake behind it."""
+
+    def __init__(self, served: dict[str, str]) -> None:
+        self._url, self._number = served["url"], 1
+        accepted = "application/json, text/event-stream"
+        headers = {"accept": accepted, "authorization": f"Bearer {served['token']}"}
+        self.client = httpx.Client(headers=headers, trust_env=False, timeout=60)
+
+    def __enter__(self) -> Self:
+        begun = self.client.post(self._url, json=INITIALIZE)
+        self.client.headers["mcp-session-id"] = begun.headers["mcp-session-id"]
+        self.client.post(self._url, json={"jsonrpc": "2.0", "method": "notifications/initialized"})
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.client.close()
+
+    def ask(self, method: str, **params: Any) -> dict[str, Any]:
+        """What comes back: a result, or an error."""
+        self._number += 1
+        asked = {"jsonrpc": "2.0", "id": self._number, "method": method, "params": params}
+        text = self.client.post(self._url, json=asked).text
+        (told,) = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+        return dict(told.get("result") or told)
+
+    def call(self, tool: str, **given: Any) -> dict[str, Any]:
+        return self.ask("tools/call", name=tool, arguments=given)
+
+
 class TestHttp:
     def test_the_official_client(self) -> None:
         import httpx2
@@ -259,32 +288,88 @@ class TestHttp:
                 assert found.status_code == status, headers
             assert httpx.get(served["url"], headers=plain, trust_env=False).status_code == 401
 
-    def test_sessions_of_one_connection_are_not_anothers(self) -> None:
-        def speak(served: dict[str, str], code: str, handle: str = "belljar://artifact/none") -> tuple[str, str, str]:
-            headers = {
-                "accept": "application/json, text/event-stream",
-                "authorization": f"Bearer {served['token']}",
-            }
-            with httpx.Client(headers=headers, trust_env=False, timeout=60) as client:
-                begun = client.post(served["url"], json=INITIALIZE)
-                client.headers["mcp-session-id"] = begun.headers["mcp-session-id"]
-                client.post(served["url"], json={"jsonrpc": "2.0", "method": "notifications/initialized"})
-                call = {"name": "run", "arguments": {"code": code, "session": "s"}}
-                asked = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call}
-                ran = client.post(served["url"], json=asked).text
-                asked = {"jsonrpc": "2.0", "id": 3, "method": "resources/list", "params": {}}
-                listed = client.post(served["url"], json=asked).text
-                asked = {"jsonrpc": "2.0", "id": 4, "method": "resources/read", "params": {"uri": handle}}
-                return ran, listed, client.post(served["url"], json=asked).text
+    def test_nothing_of_one_connection_is_anothers(self) -> None:
+        """Sessions, files, resources and outputs that were too long to show; with the token alone, by their names."""
+        with http() as served, Raw(served) as first, Raw(served) as second:
+            made = first.call("run", code="x = 1; open('mine.txt', 'w').write('of the first')", session="s")
+            (file,) = made["structuredContent"]["files"]
+            long = first.call("run", code="print('of the first ' * 9999)")["structuredContent"]["handles"]["stdout"]
+            assert "of the first" in str(first.call("read_file", path=long))
+
+            assert "NameError" in str(second.call("run", code="x", session="s"))
+            for path in (file["handle"], long, "mine.txt"):
+                answer = second.call("read_file", path=path, session="s")
+                assert answer["isError"], path
+                assert "of the first" not in str(answer)
+            assert "mine.txt" in str(first.ask("resources/list"))
+            assert "mine.txt" not in str(second.ask("resources/list"))
+            assert "of the first" in str(first.ask("resources/read", uri=file["handle"]))
+            assert "of the first" not in str(second.ask("resources/read", uri=file["handle"]))
+
+    def test_the_official_clients_do_not_share_anything(self) -> None:
+        """As they come: they try first the protocol in which each request stands alone."""
+        import httpx2
+        from mcp import Client
+        from mcp.client.streamable_http import streamable_http_client
+
+        async def one(served: dict[str, str], *calls: tuple[str, dict[str, Any]]) -> list[Any]:
+            headers = {"authorization": f"Bearer {served['token']}"}
+            async with httpx2.AsyncClient(headers=headers, timeout=60) as http_client:
+                way = streamable_http_client(served["url"], http_client=http_client)
+                async with Client(way) as client:
+                    told = [await client.call_tool(name, given) for name, given in calls]
+                    return [*told, (await client.list_resources()).resources]
+
+        async def main(served: dict[str, str]) -> None:
+            write = ("write_file", {"path": "private.txt", "content": "of the first"})
+            run = ("run", {"code": "open('made.txt', 'w').write('x')"})
+            _written, _ran, listed = await one(served, write, run)
+            assert len(listed) == 1
+            read, listed = await one(served, ("read_file", {"path": "private.txt"}))
+            assert read.is_error
+            assert "of the first" not in text_of(read)
+            assert listed == []
 
         with http() as served:
-            ran, listed, _read = speak(served, "x = 1; open('mine.txt', 'w').write('of the first')")
-            assert "NameError" not in ran
-            (handle,) = set(re.findall(r"belljar://[^\"]+mine\.txt", listed))
-            ran, listed, read = speak(served, "x", handle)
-            assert "NameError" in ran
-            assert "mine.txt" not in listed
-            assert "of the first" not in read
+            anyio.run(main, served)
+
+    @pytest.mark.parametrize("version", ["2026-07-28", "2999-01-01", "x"])
+    def test_a_request_that_stands_alone_is_refused(self, version: str, records: Records) -> None:
+        """It would have no sessions, everybody's, or those of whoever it names; so would one with two versions."""
+        envelope = {
+            "io.modelcontextprotocol/protocolVersion": version,
+            "io.modelcontextprotocol/clientInfo": {"name": "x", "version": "1"},
+            "io.modelcontextprotocol/clientCapabilities": {},
+        }
+        call = {"name": "write_file", "arguments": {"path": "a", "content": "b"}, "_meta": envelope}
+        body = {"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": call}
+        names = {"mcp-method": "tools/call", "mcp-name": "write_file"}
+        with http() as served, Raw(served) as other:
+            plain = {**other.client.headers, "mcp-protocol-version": version, **names}
+            plain.pop("mcp-session-id")
+            mine = {**plain, "mcp-session-id": other.client.headers["mcp-session-id"]}
+            chosen = {**plain, "mcp-session-id": "chosen"}
+            two = [*chosen.items(), ("mcp-protocol-version", "2025-06-18")]
+            two.reverse()
+            for headers in (plain, mine, chosen, two):
+                found = httpx.post(served["url"], json=body, headers=headers, trust_env=False)
+                assert found.status_code == 400, headers
+                assert "initialize one" in found.json()["error"]["message"]
+        assert not records("tool")
+
+    def test_a_handler_itself_answers_no_request_without_a_connection(self) -> None:
+        """Even if the transport let it through: whose sessions these are is not the request's to say."""
+        from types import SimpleNamespace
+
+        from mcp.shared.exceptions import MCPError
+
+        from belljar.agents.mcp_server import Calls
+
+        for version, headers in (("2026-07-28", {"mcp-session-id": "chosen"}), ("2025-06-18", {})):
+            request = SimpleNamespace(headers=headers)
+            context: Any = SimpleNamespace(request=request, protocol_version=version, meta=None, request_id=1)
+            with pytest.raises(MCPError, match="initialize one"):
+                anyio.run(Calls().admitted, context, "run")
 
     def test_nobody_else_gets_the_port_before_it_serves(self) -> None:
         """Whoever listens there gets the token of the first client."""

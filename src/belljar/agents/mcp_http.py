@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hmac
+import json
 import socket
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
 import uvicorn
 from mcp.server.transport_security import TransportSecuritySettings
+from mcp_types import UNSUPPORTED_PROTOCOL_VERSION
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from belljar.agents.mcp_server import server
 from belljar.agents.toolbox import Toolbox
@@ -43,6 +46,44 @@ class BearerOnly:
         elif scope["type"] != "lifespan":
             return
         await self._app(scope, receive, send)
+
+
+class ConnectionsOnly:
+    """Refuses the versions of the protocol in which each request stands alone.
+
+    Clients share the token, so it is the connection, by an id that the server made up, which says whose a session or a
+    file is. A request that belongs to none would be everybody's, or whose it says. Clients fall back to older versions.
+    """
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        headers = scope.get("headers", ())
+        given = [value.decode("latin-1") for name, value in headers if name == b"mcp-protocol-version"]
+        if refused := [version for version in given if version not in HANDSHAKE_PROTOCOL_VERSIONS]:
+            await _send_json(send, 400, _unsupported(refused[0][:100]))
+        else:
+            await self._app(scope, receive, send)
+
+
+def _unsupported(version: str) -> dict[str, Any]:
+    """What the protocol has for this: clients read from it which versions they may try."""
+    supported = {"supported": list(HANDSHAKE_PROTOCOL_VERSIONS), "requested": version}
+    message = "Unsupported protocol version: this server keeps sessions, so a client has to initialize one"
+    return {
+        "jsonrpc": "2.0",
+        "id": None,
+        "error": {"code": UNSUPPORTED_PROTOCOL_VERSION, "message": message, "data": supported},
+    }
+
+
+async def _send_json(send: Send, status: int, told: dict[str, Any]) -> None:
+    body = json.dumps(told).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -86,7 +127,11 @@ def serve(toolbox: Toolbox, listener: socket.socket, token: str, *, names: Seque
         max_sessions=_MOST_SESSIONS,
     )
     config = uvicorn.Config(
-        BearerOnly(app, token), log_level="warning", access_log=False, ws="none", timeout_graceful_shutdown=2
+        BearerOnly(ConnectionsOnly(app), token),
+        log_level="warning",
+        access_log=False,
+        ws="none",
+        timeout_graceful_shutdown=2,
     )
     uvicorn.Server(config).run(sockets=[listener])
 

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import claude_agent_sdk as sdk
 import pytest
 from scripted_model import PNG, Model, Records, say, use
 
-from belljar.agents.claude import Deny, SandboxedClient, Tighten, ToolRequest, query, sandboxed_options
+from belljar.agents.claude import (
+    Deny,
+    SandboxedClient,
+    Tighten,
+    ToolRequest,
+    _Lifetime,
+    query,
+    sandboxed_options,
+)
 from belljar.agents.toolbox import Toolbox
 from belljar.errors import PolicyError, UsageError
 
@@ -490,6 +500,36 @@ class TestEnds:
             ask("two", toolbox=box)
 
         assert model.text_of("two") == "1"
+
+    def test_a_query_that_begins_while_the_last_one_ends_keeps_its_jars(self) -> None:
+        """On the same options: what is being closed is not what the next one gets."""
+        closing, go_on = threading.Event(), threading.Event()
+        closed: list[bool] = []
+
+        class Slow(Toolbox):
+            def close(self) -> None:
+                closing.set()
+                go_on.wait(20)
+                super().close()
+                closed.append(True)
+
+        lifetime = _Lifetime(Slow(pool_size=0))
+
+        async def first() -> None:
+            async with lifetime(None):
+                pass
+
+        async def main() -> None:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(first)
+                await anyio.to_thread.run_sync(closing.wait)
+                threading.Timer(0.2, go_on.set).start()
+                async with lifetime(None):
+                    assert closed == [True]
+
+        anyio.run(main)
+
+        assert closed == [True, True]
 
     def test_without_the_sdk_the_error_says_what_to_install(self) -> None:
         import subprocess

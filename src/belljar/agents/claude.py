@@ -9,6 +9,7 @@ async for message in query("What is 2 ** 100? Use Python.", sandbox_policy={"pro
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import fields
@@ -135,19 +136,29 @@ class _Lifetime:
 
     def __init__(self, box: Toolbox) -> None:
         self._box, self._users = box, 0
+        self._lock = threading.Lock()
+        """Held while they are ended: the next query, of whichever thread, has to wait, or it would lose its own."""
 
     @asynccontextmanager
     async def __call__(self, _server: Any) -> AsyncIterator[dict[str, Any]]:
-        self._users += 1
+        await anyio.to_thread.run_sync(self._enter)
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._warm)
                 yield {}
         finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(self._leave)
+
+    def _enter(self) -> None:
+        with self._lock:
+            self._users += 1
+
+    def _leave(self) -> None:
+        with self._lock:
             self._users -= 1
             if not self._users:
-                with anyio.CancelScope(shield=True):
-                    await anyio.to_thread.run_sync(self._box.close)
+                self._box.close()
 
     async def _warm(self) -> None:
         with contextlib.suppress(BelljarError):  # told by the call that then needs it

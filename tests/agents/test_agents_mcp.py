@@ -6,9 +6,11 @@ import json
 import os
 import pty
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -214,6 +216,13 @@ INITIALIZE = {
 }
 
 
+def _wait_for(records: Records, event: str) -> None:
+    deadline = time.monotonic() + 20
+    while not records(event):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 class Raw:
     """A client of its own that speaks HTTP, with the handshake behind it."""
 
@@ -371,6 +380,55 @@ class TestHttp:
             with pytest.raises(MCPError, match="initialize one"):
                 anyio.run(Calls().admitted, context, "run")
 
+    @pytest.mark.parametrize("how", ["the client says so", "the server is told to stop"])
+    def test_what_a_connection_had_ends_with_it(self, how: str, records: Records) -> None:
+        """Its jars, and with the server everybody's; in the log, too."""
+        with http() as served, Raw(served) as first, Raw(served) as second:
+            first.call("run", code="x = 1", session="s")
+            second.call("run", code="x = 1", session="s")
+            if how == "the client says so":
+                assert first.client.delete(served["url"]).status_code == 200
+                _wait_for(records, "finished")
+                assert second.call("run", code="x", session="s")["structuredContent"]["value"] == "1"
+        assert len(records("finished")) == len(records("created")) == 2
+
+    STOPS = [(signal.SIGTERM, 0), (signal.SIGHUP, 0), (signal.SIGINT, 130)]
+
+    @pytest.mark.parametrize(("number", "code"), STOPS, ids=str)
+    @pytest.mark.parametrize("way", ["http", "stdio"])
+    def test_a_server_that_is_told_to_stop_ends_its_jars(
+        self, way: str, number: signal.Signals, code: int, records: Records
+    ) -> None:
+        """In the middle of a call; what ended is in the log."""
+        given = {"name": "run", "arguments": {"code": "import time; time.sleep(600)", "session": "s"}}
+        asked = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": given}
+        words = ["--http", "0"] if way == "http" else []
+        with subprocess.Popen(
+            [*BELLJAR, "mcp", *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "BELLJAR_MCP_TOKEN": TOKEN},
+            text=True,
+        ) as process:
+            assert process.stdin is not None
+            assert process.stderr is not None
+            if way == "stdio":
+                begun = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+                process.stdin.write("".join(json.dumps(line) + "\n" for line in (INITIALIZE, begun, asked)))
+                process.stdin.flush()
+                _wait_for(records, "started")
+            else:
+                url = process.stderr.readline().split()[-1]
+                with Raw({"url": url, "token": TOKEN}) as client:
+                    with pytest.raises(httpx.TimeoutException):
+                        client.client.post(url, json=asked, timeout=0.3)
+                    _wait_for(records, "started")
+            process.send_signal(number)
+            assert process.wait(30) == code
+            assert "Traceback" not in process.stderr.read()
+        assert len(records("finished")) == len(records("created")) == 1
+
     def test_nobody_else_gets_the_port_before_it_serves(self) -> None:
         """Whoever listens there gets the token of the first client."""
         with listen("127.0.0.1", 0) as listener, socket.socket() as other:
@@ -403,6 +461,7 @@ class TestHttp:
         )
 
         assert "shorter than 16 characters" in told.stderr
+        assert "serving at" not in told.stderr
 
 
 class TestConfig:

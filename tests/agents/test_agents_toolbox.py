@@ -285,6 +285,56 @@ class TestSessions:
         for path, scope in ((handle, "two"), (handle, ""), (f"one{handle}", ""), (f"3:one{handle}", "")):
             assert tools("read_file", path=path, scope=scope).is_error
 
+    def test_one_that_was_ended_for_being_idle_is_taken_up_again_and_that_is_told(self, state_directory: str) -> None:
+        """Its files are back, its variables are not, and nothing of it stays when it is done with."""
+        with Toolbox(overrides=["session.idle_s=1s"], pool_size=0) as box:
+            tools = Tools(box)
+            kept = Path(state_directory, "sessions")
+            for first in ("list_files", "run"):
+                tools("run", code="x = 1; open('f', 'w').write('kept')", session="s")
+                while not list(kept.glob("*.tar")):
+                    time.sleep(0.02)
+                answer = tools(first, session="s", **({"code": "x"} if first == "run" else {}))
+
+                assert answer.text.startswith("[the session 's' was ended meanwhile: it was not used for long")
+                assert "its files are back, its variables are gone]" in answer.text
+                assert answer.structured is not None
+                assert answer.structured["note"] in answer.text
+                assert tools("read_file", path="f", session="s").text == "kept"
+            assert "NameError" in answer.text
+            while not list(kept.glob("*.tar")):
+                time.sleep(0.02)
+            tools("reset", session="s")
+            assert not list(kept.glob("*.tar"))
+
+    def test_where_there_is_no_room_a_model_is_told_what_it_can_do(self) -> None:
+        """It has no other tool than `reset`, and no policy to change."""
+        with Toolbox(overrides=["session.max_sessions=1"], pool_size=0) as box:
+            tools = Tools(box)
+            call = Call(client="test")
+            code = {"code": "import time; print(1, flush=True); time.sleep(60)", "session": "a"}
+            thread = threading.Thread(target=box.call, args=("run", code, call))
+            thread.start()
+            while not call.output_bytes:
+                time.sleep(0.01)
+            answer = tools("run", code="1", session="b")
+            call.cancel()
+            thread.join()
+
+        assert "with `reset`" in answer.text
+        assert "max_sessions" not in answer.text
+
+    def test_a_scope_that_ended_leaves_nothing_and_gets_nothing(self, tools: Tools) -> None:
+        """Also a call that was under way makes no jar for it."""
+        tools("run", code="x = 1; open('f', 'w').write('x')", session="s", scope="one")
+        tools("run", code="x = 1", session="s", scope="two")
+
+        tools.box.end_scope("one")
+
+        assert tools.box.keeper.files(scope="one") == []
+        assert "has ended" in tools("run", code="1", session="s", scope="one").text
+        assert tools("run", code="x", session="s", scope="two").text == "1"
+
     def test_a_missing_session_is_told_how_to_be_had(self, tools: Tools) -> None:
         assert "write_file with session='main'" in tools("list_files").text
 
@@ -322,6 +372,24 @@ class TestCancelling:
         (ended,) = records("answered")
         assert ended["is_error"]
         assert ended["outcome"] in ("killed", "failed")
+
+    @pytest.mark.parametrize("session", ["", "s"])
+    def test_a_toolbox_that_is_closed_ends_what_runs_and_records_it(self, records: Records, session: str) -> None:
+        """Before it returns: the process may be gone a moment later."""
+        box = Toolbox(pool_size=0)
+        call = Call(client="test")
+        code = {"code": "import time; print(1, flush=True); time.sleep(60)"}
+        given = {**code, **({"session": session} if session else {})}
+        thread = threading.Thread(target=box.call, args=("run", given, call))
+        thread.start()
+        while not call.output_bytes:
+            time.sleep(0.01)
+
+        box.close()
+
+        assert len(records("answered")) == 1
+        assert len(records("finished")) == len(records("created")) == 1
+        thread.join()
 
     def test_before_it_began_nothing_runs(self, tools: Tools, records: Records) -> None:
         call = Call(client="test")

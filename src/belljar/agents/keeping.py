@@ -116,6 +116,12 @@ class Keeper:
         if old := self._files.pop(key, None):
             self._size -= len(old.data)
 
+    def forget(self, scope: str) -> None:
+        """Let go of the files of a scope; of its outputs when others need the room."""
+        with self._lock:
+            for key in [key for key in self._files if key[0] == scope]:
+                self._forget(key)
+
     def get(self, handle: str, *, scope: str = "") -> Kept | None:
         """A file; None if it is not kept, or no longer."""
         with self._lock:

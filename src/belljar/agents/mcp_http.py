@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import signal
 import socket
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
@@ -102,8 +103,17 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
+def check_token(token: str) -> None:
+    """Raises UsageError for one that could be guessed, or can't be in a header."""
+    if len(token) < _SHORTEST_TOKEN or not token.isascii() or not token.isprintable():
+        raise UsageError(
+            f"the token is shorter than {_SHORTEST_TOKEN} characters, or not plain ASCII",
+            hint="leave it out, and one is made",
+        )
+
+
 def serve(toolbox: Toolbox, listener: socket.socket, token: str, *, names: Sequence[str] = ()) -> None:
-    """Serve until interrupted.
+    """Serve until interrupted. SIGINT and SIGTERM are raised again once clients are answered; SIGHUP is not.
 
     Args:
         toolbox: What answers.
@@ -111,11 +121,7 @@ def serve(toolbox: Toolbox, listener: socket.socket, token: str, *, names: Seque
         token: What a client has to have.
         names: Hosts by which clients may call this one, besides its own address, each with its port if it has one.
     """
-    if len(token) < _SHORTEST_TOKEN or not token.isascii() or not token.isprintable():
-        raise UsageError(
-            f"the token is shorter than {_SHORTEST_TOKEN} characters, or not plain ASCII",
-            hint="leave it out, and one is made",
-        )
+    check_token(token)
     hosts = [*_own_names(listener), *names]
     security = TransportSecuritySettings(
         allowed_hosts=hosts, allowed_origins=[f"{scheme}://{host}" for host in hosts for scheme in ("http", "https")]
@@ -133,7 +139,10 @@ def serve(toolbox: Toolbox, listener: socket.socket, token: str, *, names: Seque
         ws="none",
         timeout_graceful_shutdown=2,
     )
-    uvicorn.Server(config).run(sockets=[listener])
+    served = uvicorn.Server(config)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, served.handle_exit)
+    served.run(sockets=[listener])
 
 
 def _own_names(listener: socket.socket) -> list[str]:

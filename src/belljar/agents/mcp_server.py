@@ -30,6 +30,8 @@ _AT_ONCE = 16
 _MOST_LISTED = 200
 _TICK_SECONDS = 1.0
 _SHOW_JSON = ("claude-code",)
+_SCOPE = "belljar"
+"""Where a connection remembers that what it has will be ended."""
 _INSTRUCTIONS = (
     "Runs code in a sandbox. Use `run` for a program and `exec` for a command; name a `session` to keep variables and "
     "files between calls. What the sandbox refused is told with advice: follow it instead of trying the same again."
@@ -118,6 +120,8 @@ class _Handlers:
             call = await self._calls.admitted(context, params.name)
         except BelljarError as error:
             return _result(Answer(f"[{error.message}]", is_error=True), gives_json=False)
+        if call.scope:
+            self._end_with_its_connection(context, call.scope)
         given = params.arguments or {}
         try:
             async with anyio.create_task_group() as tasks:
@@ -130,6 +134,18 @@ class _Handlers:
         finally:
             call.cancel("abandoned")
         return _result(answer, gives_json=self._gives_json(context))
+
+    def _end_with_its_connection(self, context: Context, scope: str) -> None:
+        """What a connection had ends with it: when the client says so, is silent for long, or the server stops."""
+        connection = context.session._connection  # noqa: SLF001 - the SDK shows handlers no other way to its exit_stack
+        if _SCOPE in connection.state:
+            return
+        connection.state[_SCOPE] = scope
+
+        async def end() -> None:
+            await anyio.to_thread.run_sync(self._toolbox.end_scope, scope)
+
+        connection.exit_stack.push_async_callback(end)
 
     async def _progress(self, context: Context, call: Call) -> None:
         """Tell how long it has run, and how much it has printed, while it does."""

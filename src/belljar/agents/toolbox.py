@@ -13,7 +13,7 @@ from belljar.agents.answers import Answer, Maker, plain
 from belljar.agents.arguments import Arguments
 from belljar.agents.calls import Call
 from belljar.agents.cleaning import Cleaner, Cleaners
-from belljar.agents.jars import Jars, Program
+from belljar.agents.jars import Found, Jars, Program
 from belljar.agents.keeping import PREFIX, Keeper, Kept, mime_of
 from belljar.agents.tools import BY_NAME, MOST_LISTED, MOST_READ, TOOLS
 from belljar.errors import AuditError, BelljarError, UsageError
@@ -25,6 +25,8 @@ _MAIN = "main"
 _MOST_TIGHTER = 4
 """Policies of single calls whose jars are kept for the next."""
 _LARGEST_READ = 32 << 20
+_PATIENCE_SECONDS = 5.0
+"""How long calls that were under way may take to end, once their jars have."""
 
 
 class Toolbox:
@@ -61,6 +63,8 @@ class Toolbox:
         self._jars = Jars(self.policy, pool_size=pool_size)
         self._tighter: OrderedDict[str, Jars] = OrderedDict()
         self._lock = threading.Lock()
+        self._under_way: set[Call] = set()
+        self._idle = threading.Condition(self._lock)
         self._cleaners = Cleaners(redact=redact)
         self._handlers: dict[str, Callable[[Arguments, Call, Jars], Answer]] = {
             "run": self._run,
@@ -86,6 +90,16 @@ class Toolbox:
 
         What goes wrong is an answer, too: whoever calls is a model, and reads words.
         """
+        with self._lock:
+            self._under_way.add(call)
+        try:
+            return self._call(name, given, call)
+        finally:
+            with self._lock:
+                self._under_way.discard(call)
+                self._idle.notify_all()
+
+    def _call(self, name: str, given: object, call: Call) -> Answer:
         try:
             answer = self._answered(name, given, call)
         except UsageError as error:
@@ -125,8 +139,29 @@ class Toolbox:
             old.close()
         return found
 
+    def end_scope(self, scope: str) -> None:
+        """End the jars of a client that has gone, and let go of what was kept for it."""
+        with self._lock:
+            every = [self._jars, *self._tighter.values()]
+            calls = [call for call in self._under_way if call.scope == scope]
+        for call in calls:
+            call.cancel("abandoned")
+        for jars in every:
+            jars.end_scope(scope)
+        self.keeper.forget(scope)
+
     def close(self) -> None:
-        """End every jar."""
+        """End every jar. Calls that are under way end, and are recorded so, before this returns."""
+        with self._lock:
+            calls = list(self._under_way)
+        for call in calls:
+            call.cancel("abandoned")
+        self._close_jars()
+        with self._lock:
+            self._idle.wait_for(lambda: not self._under_way, _PATIENCE_SECONDS)
+        self._close_jars()  # what a call made that was just about to
+
+    def _close_jars(self) -> None:
         with self._lock:
             tighter, self._tighter = list(self._tighter.values()), OrderedDict()
         for jars in (self._jars, *tighter):
@@ -154,9 +189,12 @@ class Toolbox:
         if not name:
             result, content = jars.run_fresh(program, call)
             return self._maker(call).of_run(result, self._put(result.run_id, content, call))
-        session = jars.session(call.scope, name)
+        session, note = jars.session(call.scope, name)
         for path, text in program.files.items():
             session.files.write(path, text)
+        return _noted(note, self._ran_in(session, name, program, call, jars))
+
+    def _ran_in(self, session: Session, name: str, program: Program, call: Call, jars: Jars) -> Answer:
         if program.code is not None and program.language == "python":
             step, content = jars.step(session, program, call)
             kept = self._put(f"{step.run_id}/{step.step}", content, call)
@@ -177,21 +215,18 @@ class Toolbox:
         path, start = given.text("path"), given.whole("start")
         if (whole := self.keeper.output(path, scope=call.scope)) is not None:
             return self._part(path, whole, start)
-        clean = self._clean(call).text
+        clean, note = self._clean(call).text, ""
         if path.startswith(PREFIX):
             kept = self.keeper.get(path, scope=call.scope)
             if kept is None:
                 raise UsageError(f"{plain(path)} is not kept any more", hint="run it again")
             data, clean = kept.data, _both(clean, kept.clean)
         else:
-            data = self._existing(given, call, jars).files.read(path, limit=_LARGEST_READ)
-        mime = mime_of(data)
-        if mime == "text/plain":
-            return self._part(path, clean(data.decode()), start)
-        told = {"path": plain(path), "mime": mime, "bytes": len(data)}
-        if mime.startswith("image/") and len(data) <= 1 << 20:
-            return Answer(f"{plain(path)}: {mime}, {len(data):,} bytes", told, images=((mime, data),))
-        return Answer(f"[{plain(path)} is no text: {mime}, {len(data):,} bytes; look at it with code]", told)
+            session, note = self._existing(given, call, jars)
+            data = session.files.read(path, limit=_LARGEST_READ)
+        if mime_of(data) == "text/plain":
+            return _noted(note, self._part(path, clean(data.decode()), start))
+        return _noted(note, _no_text(path, data))
 
     def _part(self, path: str, text: str, start: int) -> Answer:
         part = text[start : start + MOST_READ]
@@ -200,7 +235,7 @@ class Toolbox:
         more = f"\n[{after:,} more characters: start={start + len(part)}]" if after > 0 else ""
         return Answer(part + more, told)
 
-    def _existing(self, given: Arguments, call: Call, jars: Jars) -> Session:
+    def _existing(self, given: Arguments, call: Call, jars: Jars) -> Found:
         name = given.text("session", _MAIN)
         if not jars.has_session(call.scope, name):
             raise UsageError(
@@ -211,18 +246,17 @@ class Toolbox:
 
     def _write_file(self, given: Arguments, call: Call, jars: Jars) -> Answer:
         name, path, content = given.text("session", _MAIN), given.text("path"), given.text("content")
-        jars.session(call.scope, name).files.write(path, content)
+        session, note = jars.session(call.scope, name)
+        session.files.write(path, content)
         size = len(content.encode())
         seen = "" if self._stateful and name == _MAIN else f"; run and exec see it with session={name!r}"
-        return Answer(
-            f"wrote {size:,} bytes to {plain(path)}{seen}", {"path": plain(path), "bytes": size, "session": name}
-        )
+        told = {"path": plain(path), "bytes": size, "session": name}
+        return _noted(note, Answer(f"wrote {size:,} bytes to {plain(path)}{seen}", told))
 
     def _list_files(self, given: Arguments, call: Call, jars: Jars) -> Answer:
         name = given.text("session", _MAIN)
-        entries = self._existing(given, call, jars).files.list(
-            given.text("path", "."), recursive=given.flag("recursive")
-        )
+        session, note = self._existing(given, call, jars)
+        entries = session.files.list(given.text("path", "."), recursive=given.flag("recursive"))
         clean = self._clean(call).text
         shown = [
             {"path": clean(plain(entry.path)), "kind": entry.kind, "size": entry.size}
@@ -232,13 +266,28 @@ class Toolbox:
         lines = [f"{entry['path']}{'/' if entry['kind'] == 'directory' else ''}\t{entry['size']}" for entry in shown]
         lines += [f"[and {left_out} more]"] if left_out else []
         told = {"files": shown, "left_out": left_out, "session": name}
-        return Answer("\n".join(lines) or "(empty)", told)
+        return _noted(note, Answer("\n".join(lines) or "(empty)", told))
 
     def _reset(self, given: Arguments, call: Call, jars: Jars) -> Answer:
         name = given.text("session", _MAIN)
         existed = jars.end_session(call.scope, name)
         words = f"the session {name!r} has ended" if existed else f"there was no session {name!r}"
         return Answer(words, {"session": name, "existed": existed})
+
+
+def _no_text(path: str, data: bytes) -> Answer:
+    mime = mime_of(data)
+    told = {"path": plain(path), "mime": mime, "bytes": len(data)}
+    if mime.startswith("image/") and len(data) <= 1 << 20:
+        return Answer(f"{plain(path)}: {mime}, {len(data):,} bytes", told, images=((mime, data),))
+    return Answer(f"[{plain(path)} is no text: {mime}, {len(data):,} bytes; look at it with code]", told)
+
+
+def _noted(note: str, answer: Answer) -> Answer:
+    """With what has to be said about the session first."""
+    if not note:
+        return answer
+    return answer._replace(text=f"{note}\n{answer.text}", structured={**(answer.structured or {}), "note": note})
 
 
 def _both(first: Callable[[str], str], second: Callable[[str], str]) -> Callable[[str], str]:

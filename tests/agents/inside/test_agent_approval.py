@@ -243,6 +243,8 @@ MISTAKES = [
     (("agent", "--apply", "some", "--", "true"), "wanted one of ask, all, none"),
     (("agent", "--apply-protected", "--", "true"), "--apply-protected needs --apply all"),
     (("agent", "--profile", "cloude", "--", "true"), "there is no profile 'cloude'"),
+    (("agent", "--project", "/does/not/exist", "--", "true"), "/does/not/exist: there is no such directory"),
+    (("agent", "--project", "sums.py", "--", "true"), "sums.py: it is no directory"),
     (("agent", "--", "no-such-agent"), "no-such-agent is not installed on this host"),
     (("claude", "-p", "x"), "no key for claude"),
 ]

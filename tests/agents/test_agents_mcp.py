@@ -479,6 +479,21 @@ class TestConfig:
         server = servers["belljar"]
         assert server["args"] == ["mcp", "--policy", "strict"]
         assert os.path.basename(server["command"]) == "belljar"
+        assert os.path.isabs(server["command"])
+        assert os.access(server["command"], os.X_OK)
+
+    WRONG = [["--policy", "nosuchpolicy"], ["--workspace", "/does/not/exist"], ["--set", "proc.pids=many"]]
+
+    @pytest.mark.parametrize("words", WRONG, ids=str)
+    def test_what_would_not_start_is_not_printed(self, words: list[str]) -> None:
+        """A client that starts it shows nobody why it ended."""
+        told = subprocess.run(
+            [*BELLJAR, "mcp", "config", "--client", "cursor", *words], capture_output=True, text=True, check=False
+        )
+
+        assert told.returncode != 0
+        assert told.stdout == ""
+        assert "Traceback" not in told.stderr
 
     def test_an_unknown_client_is_told_which_there_are(self) -> None:
         told = subprocess.run(
@@ -560,6 +575,13 @@ class TestWrap:
         assert told.stdout == b"\x1b]52;c;aGk=\x07"
         assert rb"\x1b]52;c;aGk=\x07" in seen
         assert b"\x1b]" not in seen
+
+    def test_a_program_that_is_not_there_is_told_without_options_that_are_not_there_either(self) -> None:
+        told = subprocess.run([*BELLJAR, "mcp", "wrap", "--", "nosuch"], capture_output=True, text=True, check=False)
+
+        assert told.returncode == 127
+        assert "nosuch: not found" in told.stderr
+        assert "--explain-denials" not in told.stderr
 
     def test_without_a_command_it_says_how(self) -> None:
         told = subprocess.run([*BELLJAR, "mcp", "wrap"], capture_output=True, text=True, check=False)

@@ -31,7 +31,7 @@ def run(parsed: Parsed) -> int:
         return _run_http(parsed, where)
     from belljar.agents.mcp_stdio import serve
 
-    with _toolbox(parsed) as toolbox:
+    with toolbox_of(parsed) as toolbox:
         serve(toolbox)
     return 0
 
@@ -43,14 +43,15 @@ def _run_http(parsed: Parsed, where: str) -> int:
     from belljar.cli.stopping import Stopped, Stopping
 
     try:
-        with Stopping().heard(), _toolbox(parsed) as toolbox:
+        with Stopping().heard(), toolbox_of(parsed) as toolbox:
             _serve_http(parsed, toolbox, where)
     except Stopped as stop:
         return stop.exit_code if stop.exit_code == 128 + signal.SIGINT else 0
     return 0
 
 
-def _toolbox(parsed: Parsed) -> Toolbox:
+def toolbox_of(parsed: Parsed) -> Toolbox:
+    """What the options ask for; no jar is made yet. Raises PolicyError and UsageError."""
     from belljar.agents.toolbox import Toolbox
 
     return Toolbox(

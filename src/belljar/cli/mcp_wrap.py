@@ -37,7 +37,7 @@ def run(parsed: Parsed) -> int:
 
         sys.stderr.write(json.dumps(result.to_dict()) + "\n")
     else:
-        sys.stderr.write(report(result, quiet=False, explained=False))
+        sys.stderr.write(report(result, quiet=False, explained=True))  # there is nothing more to ask for
     return 0 if result.ok else exit_code(result)
 
 

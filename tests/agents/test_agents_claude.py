@@ -133,6 +133,19 @@ class TestWhatCantRun:
         assert "plain sight" in model.text_of("read")
         assert records("tool")[0]["allowed"]
 
+    def test_the_log_says_whether_there_is_no_such_tool_or_its_input_was_refused(
+        self, model: Model, records: Records
+    ) -> None:
+        """The command refuses both before the gate is asked."""
+        model.scripts["input"] = [[use("Read")], [use("Bash", command="id")], [say("ok")]]
+
+        ask("input", allowed_tools=["Read"])
+
+        assert [(record["tool"], record["reason"]) for record in records("tool")] == [
+            ("Read", "the command refused its input"),
+            ("Bash", "the command has no such tool"),
+        ]
+
     def test_settings_on_disk_allow_nothing(self, model: Model, tmp_path: Path) -> None:
         project = tmp_path / "project"
         mark = tmp_path / "mark"
@@ -196,6 +209,19 @@ class TestWhatCantRun:
         {"mcp_servers": "servers.json"},
         {"plugins": [{"type": "local", "path": "/x"}]},
         {"allowed_tools": "Bash"},
+        {"allowed_tools": None},
+        {"allowed_tools": [None]},
+        {"allowed_tools": ["Bash(id)"]},
+        {"allowed_tools": ["*"]},
+        {"allowed_tools": ["Rea*"]},
+        {"allowed_tools": ["default"]},
+        {"allowed_tools": ["mcp__*"]},
+        {"allowed_tools": ["mcp__*__*"]},
+        {"allowed_tools": ["mcp__github"]},
+        {"allowed_tools": ["Read,Bash"]},
+        {"allowed_tools": [""]},
+        {"extra_args": None},
+        {"mcp_servers": None},
         {"no_such_option": 1},
     ]
 
@@ -203,6 +229,15 @@ class TestWhatCantRun:
     def test_options_that_would_open_it_are_refused(self, options: dict[str, Any]) -> None:
         with pytest.raises(UsageError):
             sandboxed_options(**options)
+
+    NAMED = [["WebSearch"], ["mcp__github__search"], ["mcp__git-hub.v2__*"], ["mcp__a_b__c_d"], ("Read", "Glob"), []]
+
+    @pytest.mark.parametrize("names", NAMED, ids=str)
+    def test_tools_are_named_whole_or_by_their_server(self, names: Any) -> None:
+        """And what the SDK has as its own default is none of anybody's business."""
+        made = sandboxed_options(allowed_tools=names, permission_mode=None, hooks=None)
+
+        assert made.tools == [name for name in names if not name.startswith("mcp__")]
 
 
 def raises(_request: ToolRequest) -> None:
@@ -451,6 +486,22 @@ class TestPolicyOfAQuery:
         anyio.run(main)
 
         assert [model.text_of("talk", index).startswith("written") for index in (0, 1, 2)] == [False, True, False]
+
+    @pytest.mark.parametrize("policy", [None, "strict", {"proc": {"pids": 30}}], ids=str)
+    def test_a_client_shows_its_workspace_under_any_policy(self, model: Model, tmp_path: Path, policy: Any) -> None:
+        """What takes the policy's place does not take the files away."""
+        (tmp_path / "here.txt").write_text("x")
+        model.scripts["files"] = [[use(RUN, code="import os; print(os.listdir())")], [say("ok")]]
+
+        async def main() -> None:
+            async with SandboxedClient(workspace=str(tmp_path)) as client:
+                await client.query("script:files go", sandbox_policy=policy)
+                async for _message in client.receive_response():
+                    pass
+
+        anyio.run(main)
+
+        assert "here.txt" in model.text_of("files")
 
     def test_a_client_takes_no_query_before_the_last_is_answered(self, model: Model) -> None:
         model.scripts["slow"] = [[say("1")]]

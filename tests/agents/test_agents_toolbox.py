@@ -66,6 +66,15 @@ class TestFreshJars:
         assert command.text == "in\nstderr:\nsh done\n[exit code 3]"
         assert command.is_error
 
+    @pytest.mark.parametrize("kind", ["tools", "pooled"])
+    @pytest.mark.parametrize("word", ["-h", "-c", "-a", "--"])
+    def test_a_command_may_begin_with_a_dash(self, request: pytest.FixtureRequest, kind: str, word: str) -> None:
+        """It is the name of a program, and no option of the shell that starts it."""
+        answer = request.getfixturevalue(kind)("exec", command=[word, "true"])
+
+        assert f"exec: {word}: not found" in answer.text
+        assert answer.structured["exit_code"] == 127
+
     @pytest.mark.parametrize(("language", "code"), [("javascript", "console.log(6 * 7)"), ("bash", "echo $((6 * 7))")])
     def test_in_other_languages(self, tools: Tools, language: str, code: str) -> None:
         assert tools("run", code=code, language=language).text == "42"
@@ -191,6 +200,7 @@ class TestBounds:
         ({"code": "1", "language": "cobol"}, "use one of python"),
         ({"code": "1", "timeout": 0}, "timeout"),
         ({"code": "1", "timeout": True}, "timeout"),
+        ({"code": "1", "timeout": 10**5000}, "timeout: wanted"),
         ({"code": "1", "timeout": "5"}, "timeout"),
         ({"code": "1", "session": "../../etc"}, "session"),
         ({"code": "1", "files": ["a"]}, "files"),
@@ -269,6 +279,24 @@ class TestSessions:
         answer = tools("read_file", path=path)
         assert answer.is_error
         assert "root:" not in answer.text
+
+    FAULTS = [
+        ("read_file", {"path": "d"}, "[Is a directory: d]"),
+        ("read_file", {"path": ""}, "[Is a directory: .]"),
+        ("read_file", {"path": "none/at/all"}, "[No such file or directory: none/at/all]"),
+        ("read_file", {"path": "link"}, "[no links are followed: link]"),
+        ("list_files", {"path": "none"}, "[No such file or directory: none]"),
+        ("write_file", {"path": "link/x", "content": ""}, "[no links are followed: link/x]"),
+        ("run", {"code": "1", "files": {"a": "", "link/x": ""}}, "[no links are followed: link/x]"),
+    ]
+
+    def test_a_fault_with_a_file_names_it(self, tools: Tools) -> None:
+        """As the model called it."""
+        tools("run", code="import os; os.mkdir('d'); os.symlink('/etc', 'link')", session="s")
+
+        for tool, given, words in self.FAULTS:
+            answer = tools(tool, session="s", **given)
+            assert (answer.text, answer.is_error) == (words, True), tool
 
     def test_another_scope_has_other_sessions(self, tools: Tools) -> None:
         tools("run", code="secret = 1", session="s", scope="one")

@@ -9,6 +9,7 @@ async for message in query("What is 2 ** 100? Use Python.", sandbox_policy={"pro
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -43,7 +44,9 @@ _OURS = {
     "sandbox": "the jar is the sandbox",
 }
 """Options that belljar sets, or that would open what it closed; each with what to do instead."""
-_MODES = ("default", "plan", "dontAsk")
+_MODES = (None, "default", "plan", "dontAsk")
+_TOOL_NAME = re.compile(r"(?!mcp__|default$)[A-Za-z][A-Za-z0-9_]*|mcp__[A-Za-z0-9_.-]+?__(\*|[A-Za-z0-9_.-]+)")
+"""A tool by its whole name, or all of one server: the command knows more, such as `*` and `Bash(ls:*)`."""
 _EXTRA = frozenset({"debug", "debug-to-stderr", "no-session-persistence", "strict-mcp-config"})
 _BUFFER_BYTES = 32 << 20
 """A message of the command's, with images in it, is longer than the SDK's own limit."""
@@ -119,7 +122,7 @@ def _prepared(
             "max_buffer_size": _BUFFER_BYTES,
             "verbatim_prompts": True,
             **options,
-            "tools": [name.partition("(")[0] for name in allowed_tools if not name.startswith("mcp__")],
+            "tools": [name for name in allowed_tools if not name.startswith("mcp__")],
             "allowed_tools": [],
             "mcp_servers": servers,
             "strict_mcp_config": True,
@@ -166,25 +169,40 @@ class _Lifetime:
 
 
 def _check_options(options: Mapping[str, Any], allowed: Sequence[str]) -> None:
-    if isinstance(allowed, str):
-        raise UsageError("allowed_tools is a list of names", hint=f"allowed_tools=[{allowed!r}]")
+    _check_allowed(allowed)
     known = {field.name for field in fields(sdk.ClaudeAgentOptions)}
     for name in options:
         if name in _OURS:
             raise UsageError(f"{name} can't be set here", hint=_OURS[name])
         if name not in known:
             raise UsageError(f"ClaudeAgentOptions has no {name!r}")
-    if options.get("permission_mode", "default") not in _MODES:
+    if options.get("permission_mode") not in _MODES:
         raise UsageError(
             f"permission_mode can't be {options['permission_mode']!r} here", hint="name the tools in allowed_tools"
         )
-    if unknown := set(options.get("extra_args", {})) - _EXTRA:
+    extra = options.get("extra_args", {})
+    if not isinstance(extra, Mapping):
+        raise UsageError("extra_args is a mapping", hint="leave it out")
+    if unknown := set(extra) - _EXTRA:
         raise UsageError(f"extra_args can't have {min(unknown)!r} here", hint="it could open what this closes")
     servers = options.get("mcp_servers", {})
     if not isinstance(servers, dict):
         raise UsageError("mcp_servers is a mapping here, no file", hint="pass {'name': {…}}")
     if SERVER in servers:
         raise UsageError(f"the server {SERVER!r} is belljar's", hint="give yours another name")
+
+
+def _check_allowed(allowed: object) -> None:
+    """What would stand for several tools, or for a part of one, is judged nowhere: it must not look as if it were."""
+    if isinstance(allowed, str) or not isinstance(allowed, Sequence):
+        raise UsageError("allowed_tools is a list of names", hint=f"allowed_tools=[{allowed!r}]" if allowed else "[]")
+    for name in allowed:
+        if not isinstance(name, str) or not _TOOL_NAME.fullmatch(name):
+            raise UsageError(
+                f"allowed_tools can't have {name!r}: wanted the whole name of a tool",
+                hint="such as 'WebSearch', 'mcp__github__search', or all of a server: 'mcp__github__*'; "
+                "on_tool_request looks at what a tool is asked for",
+            )
 
 
 def _hooks(gate: Gate, given: Mapping[Any, Any] | None) -> dict[Any, Any]:
@@ -293,12 +311,20 @@ class SandboxedClient:
         """Ask. The policy holds until the answer is there, and not for the next query."""
         if self._answering:
             raise UsageError("the answer to the last query is not read yet", hint="read receive_response() to its end")
-        from belljar.sandbox.sandbox import resolved
-
-        wanted = overridden(self._box.policy, sandbox_policy)
-        self._gate.policy = resolved(wanted, backend=None, workspace=None, live=False, overrides=(), timeout=None)
+        self._gate.policy = self._policy_with(sandbox_policy)
         self._answering = True
         await self._client.query(prompt)
+
+    def _policy_with(self, override: Mapping[str, Any] | str | Policy | None) -> Policy:
+        """What is laid over the policy finds the workspace there; what takes its place needs it."""
+        if override is None:
+            return self._box.policy
+        if not isinstance(override, Mapping):
+            return self._box.under(override)
+        from belljar.sandbox.sandbox import resolved
+
+        wanted = overridden(self._box.policy, override)
+        return resolved(wanted, backend=None, workspace=None, live=False, overrides=(), timeout=None)
 
     async def receive_response(self) -> AsyncGenerator[Any, None]:
         """The messages up to the answer's end."""

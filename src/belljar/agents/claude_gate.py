@@ -97,7 +97,8 @@ class Gate(Calls):
     async def after(self, given: Any, _id: str | None, _context: Any) -> dict[str, Any]:
         """The hook after each batch of tools: what never came to the first one is recorded.
 
-        The command refuses by itself what it does not have, such as the built-in tools that are gone.
+        The command refuses by itself what it does not have, such as the built-in tools that are gone, and what has
+        input that the tool does not take.
         """
         session = str(given.get("session_id") or "")
         for asked in given["tool_calls"]:
@@ -107,7 +108,8 @@ class Gate(Calls):
                     continue
                 _remember(self._seen, tool_use, None)
             call = Call(client=CLIENT, session=session, tool_use=tool_use)
-            call.record(self.policy, _own_name(name), asked.get("tool_input"), denied="the command has no such tool")
+            denied = "the command refused its input" if self.names(name) else "the command has no such tool"
+            call.record(self.policy, _own_name(name), asked.get("tool_input"), denied=denied)
         return {}
 
     def was_let_through(self, tool_use_id: str | None) -> bool:

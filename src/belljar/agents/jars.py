@@ -27,7 +27,7 @@ _KEPT_BYTES = 16 << 20
 """Of the files that one run made."""
 _GRACE_SECONDS = 2.0
 """How long a step that was interrupted may go on, before its interpreter is ended."""
-_AS_COMMAND = 'exec "$@"'
+_AS_COMMAND = 'exec -- "$@"'
 _MOST_ENDED = 1000
 """Scopes that are remembered to have ended: a call that was under way then must not make a jar for them."""
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Self
 
@@ -17,6 +19,7 @@ from belljar.agents.jars import Found, Jars, Program
 from belljar.agents.keeping import PREFIX, Keeper, Kept, mime_of
 from belljar.agents.tools import BY_NAME, MOST_LISTED, MOST_READ, TOOLS
 from belljar.errors import AuditError, BelljarError, UsageError
+from belljar.policy.models import Policy
 from belljar.sandbox.sandbox import PolicyLike, resolved
 from belljar.sandbox.session import Session
 
@@ -58,6 +61,7 @@ class Toolbox:
         self.policy = resolved(
             policy, backend=backend, workspace=workspace, live=live, overrides=overrides, timeout=timeout
         )
+        self._workspace, self._live = workspace, live
         self.keeper = Keeper()
         self._stateful = stateful
         self._jars = Jars(self.policy, pool_size=pool_size)
@@ -84,6 +88,10 @@ class Toolbox:
     def warm(self) -> None:
         """Have jars wait for the first call. Raises PrerequisiteError where no backend works."""
         self._jars.warm()
+
+    def under(self, policy: PolicyLike) -> Policy:
+        """Another policy for a single call, with the workspace of this toolbox. Raises PolicyError."""
+        return resolved(policy, backend=None, workspace=self._workspace, live=self._live, overrides=(), timeout=None)
 
     def call(self, name: str, given: object, call: Call) -> Answer:
         """Answer a call, and wait for that. It is in the audit log before anything happens.
@@ -191,7 +199,8 @@ class Toolbox:
             return self._maker(call).of_run(result, self._put(result.run_id, content, call))
         session, note = jars.session(call.scope, name)
         for path, text in program.files.items():
-            session.files.write(path, text)
+            with _naming(path):
+                session.files.write(path, text)
         return _noted(note, self._ran_in(session, name, program, call, jars))
 
     def _ran_in(self, session: Session, name: str, program: Program, call: Call, jars: Jars) -> Answer:
@@ -223,7 +232,8 @@ class Toolbox:
             data, clean = kept.data, _both(clean, kept.clean)
         else:
             session, note = self._existing(given, call, jars)
-            data = session.files.read(path, limit=_LARGEST_READ)
+            with _naming(path):
+                data = session.files.read(path, limit=_LARGEST_READ)
         if mime_of(data) == "text/plain":
             return _noted(note, self._part(path, clean(data.decode()), start))
         return _noted(note, _no_text(path, data))
@@ -247,7 +257,8 @@ class Toolbox:
     def _write_file(self, given: Arguments, call: Call, jars: Jars) -> Answer:
         name, path, content = given.text("session", _MAIN), given.text("path"), given.text("content")
         session, note = jars.session(call.scope, name)
-        session.files.write(path, content)
+        with _naming(path):
+            session.files.write(path, content)
         size = len(content.encode())
         seen = "" if self._stateful and name == _MAIN else f"; run and exec see it with session={name!r}"
         told = {"path": plain(path), "bytes": size, "session": name}
@@ -256,7 +267,9 @@ class Toolbox:
     def _list_files(self, given: Arguments, call: Call, jars: Jars) -> Answer:
         name = given.text("session", _MAIN)
         session, note = self._existing(given, call, jars)
-        entries = session.files.list(given.text("path", "."), recursive=given.flag("recursive"))
+        path = given.text("path", ".")
+        with _naming(path):
+            entries = session.files.list(path, recursive=given.flag("recursive"))
         clean = self._clean(call).text
         shown = [
             {"path": clean(plain(entry.path)), "kind": entry.kind, "size": entry.size}
@@ -273,6 +286,16 @@ class Toolbox:
         existed = jars.end_session(call.scope, name)
         words = f"the session {name!r} has ended" if existed else f"there was no session {name!r}"
         return Answer(words, {"session": name, "existed": existed})
+
+
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """What goes wrong with a file of the jar's, with the name that the model knows it by."""
+    try:
+        yield
+    except OSError as error:
+        words = "no links are followed" if error.errno == errno.ELOOP else error.strerror
+        raise OSError(error.errno, words, path or ".") from None
 
 
 def _no_text(path: str, data: bytes) -> Answer:

@@ -583,6 +583,17 @@ class TestWrap:
         assert "nosuch: not found" in told.stderr
         assert "--explain-denials" not in told.stderr
 
+    def test_a_client_that_is_done_with_it_ends_it_and_that_is_recorded(self, records: Records) -> None:
+        """By SIGTERM, where the end of its input was not enough."""
+        words = ["mcp", "wrap", "--", "sh", "-c", "echo up; exec sleep 600"]
+        with subprocess.Popen([*BELLJAR, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"up\n"
+            process.terminate()
+            assert process.wait(30) == 143
+
+        assert [record["outcome"] for record in records("finished")] == ["killed"]
+
     def test_without_a_command_it_says_how(self) -> None:
         told = subprocess.run([*BELLJAR, "mcp", "wrap"], capture_output=True, text=True, check=False)
 

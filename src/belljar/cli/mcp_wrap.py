@@ -19,18 +19,24 @@ def run(parsed: Parsed) -> int:
     from belljar.agents.mcp_wrap import run as wrap
     from belljar.cli.outcome import exit_code, report
     from belljar.cli.sink import Sink
+    from belljar.cli.stopping import Stopped, Stopping
 
-    complaints = Sink(2, raw=False)
-    result = wrap(
-        policy_name(parsed),
-        argv,
-        complaints=complaints.write,
-        overrides=[*parsed.texts("--set"), *published(parsed)],
-        backend=parsed.text("--backend"),
-        workspace=parsed.text("--workspace"),
-        live=parsed.flag("--live"),
-        timeout=parsed.text("--timeout"),
-    )
+    complaints, stopping = Sink(2, raw=False), Stopping()
+    try:
+        with stopping.heard():
+            result = wrap(
+                policy_name(parsed),
+                argv,
+                complaints=complaints.write,
+                following=stopping.following,
+                overrides=[*parsed.texts("--set"), *published(parsed)],
+                backend=parsed.text("--backend"),
+                workspace=parsed.text("--workspace"),
+                live=parsed.flag("--live"),
+                timeout=parsed.text("--timeout"),
+            )
+    except Stopped as stop:  # a client that is done with a server sends SIGTERM: its end is in the log
+        return stop.exit_code
     complaints.finish()
     if parsed.flag("--json"):
         import json

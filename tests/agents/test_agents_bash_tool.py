@@ -42,7 +42,15 @@ def test_a_models_own_input_is_answered(bash: BashTool, records: Records) -> Non
     assert (asked["tool"], asked["session"], asked["tool_use"]) == ("Bash", "conversation", "toolu_7")
 
 
-WRONG: list[tuple[dict[str, Any], str]] = [
+WRONG: list[tuple[Any, str]] = [
+    (None, "takes an object"),
+    ("ls", "takes an object"),
+    (["ls"], "takes an object"),
+    ({"command": "ls", 5: 6}, "does not take '5'"),
+    ({"command": "ls", "timeout": 10**400}, "milliseconds"),
+    ({"command": "ls", "timeout": 10**5000}, "milliseconds"),
+    ({"command": "ls", "timeout": float("nan")}, "milliseconds"),
+    ({"command": "ls", "timeout": float("inf")}, "milliseconds"),
     ({}, "command"),
     ({"command": ["ls"]}, "command"),
     ({"command": "ls", "timeout": "5"}, "milliseconds"),
@@ -52,13 +60,16 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "words"), WRONG, ids=str)
-def test_what_makes_no_sense_does_not_run(bash: BashTool, given: dict[str, Any], words: str, records: Records) -> None:
+@pytest.mark.parametrize(("given", "words"), WRONG, ids=[f"{number}" for number in range(len(WRONG))])
+def test_what_makes_no_sense_does_not_run(bash: BashTool, given: Any, words: str, records: Records) -> None:
+    """Whatever a model writes is answered, and both are recorded."""
     answer = bash.answer(given)
 
     assert answer.is_error
     assert words in answer.text
     assert not records("started")
+    assert [record["allowed"] for record in records("tool")] == [False]
+    assert len(records("answered")) == 1
 
 
 @pytest.mark.parametrize("spelling", ["dangerously_disable_sandbox", "dangerouslyDisableSandbox"])
@@ -73,6 +84,19 @@ def test_nothing_leaves_the_jar_unless_the_policy_says_so(
     (asked,) = records("tool")
     assert not asked["allowed"]
     assert asked["unsandboxed"] == "I want to"
+
+
+def test_the_reason_is_recorded_redacted_and_bounded(bash: BashTool, records: Records) -> None:
+    """It is a model's text, as any other."""
+    secret = "AKIA" + "Z7Q2M5K3P6X4T2W7"  # in two parts: nothing that scans this file shall find it
+    reason = f"joe.doe@example.com said so, with {secret} " + "and so on " * 300_000
+
+    bash("id", dangerously_disable_sandbox=True, reason=reason)
+
+    (asked,) = records("tool")
+    assert len(asked["unsandboxed"]) < 2000
+    assert "<EMAIL_1> said so" in asked["unsandboxed"]
+    assert secret not in asked["unsandboxed"]
 
 
 @pytest.mark.parametrize("reason", ["", "  "])

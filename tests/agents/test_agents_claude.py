@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import claude_agent_sdk as sdk
 import pytest
 from scripted_model import PNG, Model, Records, say, use
 
-from belljar.agents.claude import Deny, SandboxedClient, Tighten, ToolRequest, query, sandboxed_options
+from belljar.agents.claude import (
+    Deny,
+    SandboxedClient,
+    Tighten,
+    ToolRequest,
+    _Lifetime,
+    query,
+    sandboxed_options,
+)
 from belljar.agents.toolbox import Toolbox
 from belljar.errors import PolicyError, UsageError
 
@@ -123,6 +133,19 @@ class TestWhatCantRun:
         assert "plain sight" in model.text_of("read")
         assert records("tool")[0]["allowed"]
 
+    def test_the_log_says_whether_there_is_no_such_tool_or_its_input_was_refused(
+        self, model: Model, records: Records
+    ) -> None:
+        """The command refuses both before the gate is asked."""
+        model.scripts["input"] = [[use("Read")], [use("Bash", command="id")], [say("ok")]]
+
+        ask("input", allowed_tools=["Read"])
+
+        assert [(record["tool"], record["reason"]) for record in records("tool")] == [
+            ("Read", "the command refused its input"),
+            ("Bash", "the command has no such tool"),
+        ]
+
     def test_settings_on_disk_allow_nothing(self, model: Model, tmp_path: Path) -> None:
         project = tmp_path / "project"
         mark = tmp_path / "mark"
@@ -186,6 +209,19 @@ class TestWhatCantRun:
         {"mcp_servers": "servers.json"},
         {"plugins": [{"type": "local", "path": "/x"}]},
         {"allowed_tools": "Bash"},
+        {"allowed_tools": None},
+        {"allowed_tools": [None]},
+        {"allowed_tools": ["Bash(id)"]},
+        {"allowed_tools": ["*"]},
+        {"allowed_tools": ["Rea*"]},
+        {"allowed_tools": ["default"]},
+        {"allowed_tools": ["mcp__*"]},
+        {"allowed_tools": ["mcp__*__*"]},
+        {"allowed_tools": ["mcp__github"]},
+        {"allowed_tools": ["Read,Bash"]},
+        {"allowed_tools": [""]},
+        {"extra_args": None},
+        {"mcp_servers": None},
         {"no_such_option": 1},
     ]
 
@@ -193,6 +229,15 @@ class TestWhatCantRun:
     def test_options_that_would_open_it_are_refused(self, options: dict[str, Any]) -> None:
         with pytest.raises(UsageError):
             sandboxed_options(**options)
+
+    NAMED = [["WebSearch"], ["mcp__github__search"], ["mcp__git-hub.v2__*"], ["mcp__a_b__c_d"], ("Read", "Glob"), []]
+
+    @pytest.mark.parametrize("names", NAMED, ids=str)
+    def test_tools_are_named_whole_or_by_their_server(self, names: Any) -> None:
+        """And what the SDK has as its own default is none of anybody's business."""
+        made = sandboxed_options(allowed_tools=names, permission_mode=None, hooks=None)
+
+        assert made.tools == [name for name in names if not name.startswith("mcp__")]
 
 
 def raises(_request: ToolRequest) -> None:
@@ -258,6 +303,94 @@ class TestOnToolRequest:
         answer = anyio.run(gate.before, asked, "toolu_1", None)
 
         told = answer["hookSpecificOutput"]
+        assert told["permissionDecision"] == "deny"
+        assert words in told["permissionDecisionReason"]
+        assert not gate.was_let_through("toolu_1")
+        assert not records("tool")[0]["allowed"]
+
+
+def answering(answer: object) -> Callable[..., Awaitable[object]]:
+    """A `can_use_tool` that always says this; what is an exception is raised."""
+
+    async def can_use_tool(*_asked: object) -> object:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return can_use_tool
+
+
+class TestCanUseTool:
+    def test_it_is_asked_for_whatever_would_run_and_its_no_counts(
+        self, model: Model, tmp_path: Path, records: Records
+    ) -> None:
+        """For belljar's own tools and for those that were named; not for what is denied anyway."""
+        (tmp_path / "note.txt").write_text("plain sight")
+        asked: list[tuple[str, Any, str]] = []
+
+        async def can_use_tool(name: str, given: Any, context: sdk.ToolPermissionContext) -> sdk.PermissionResult:
+            asked.append((name, given, str(context.tool_use_id)))
+            if name == RUN and "hello" in given["code"]:
+                return sdk.PermissionResultAllow()
+            return sdk.PermissionResultDeny(message="not by me")
+
+        read = use("Read", file_path=str(tmp_path / "note.txt"))
+        model.scripts["can"] = [[HELLO], [use(RUN, code="print(1)")], [read], [use("Bash", command="id")], [say("ok")]]
+
+        ask("can", can_use_tool=can_use_tool, allowed_tools=["Read"], cwd=str(tmp_path))
+
+        assert [name for name, _given, _id in asked] == [RUN, RUN, "Read"]
+        assert all(tool_use.startswith("toolu_") for _name, _given, tool_use in asked)
+        assert model.text_of("can", 0) == "hello, world"
+        assert "not by me" in model.text_of("can", 1)
+        assert "plain sight" not in model.text_of("can", 2)
+        assert [record["allowed"] for record in records("tool")] == [True, False, False, False]
+        assert len(records("started")) == 1
+
+    def test_its_no_may_stop_the_query(self, model: Model) -> None:
+        model.scripts["stop"] = [[HELLO], [say("went on")]]
+
+        said_no = sdk.PermissionResultDeny(message="enough", interrupt=True)
+        messages = ask("stop", can_use_tool=answering(said_no))
+
+        assert "went on" not in str(messages)
+
+    def test_what_it_does_to_the_input_changes_nothing(self, model: Model, records: Records) -> None:
+        """What is recorded, and what runs, is what the model wrote."""
+
+        async def can_use_tool(_name: str, given: Any, _context: object) -> sdk.PermissionResult:
+            given["code"] = "print('other')"
+            return sdk.PermissionResultAllow()
+
+        model.scripts["mutate"] = [[HELLO], [say("ok")]]
+
+        ask("mutate", can_use_tool=can_use_tool)
+
+        assert model.text_of("mutate") == "hello, world"
+        (asked,) = records("tool")
+        assert asked["input_bytes"] == len(json.dumps(HELLO["input"]))
+
+    WRONG = [
+        ("can_use_tool failed (RuntimeError)", RuntimeError("broken")),
+        ("which is no decision", True),
+        ("which is no decision", None),
+        ("which is no decision", {"behavior": "allow"}),
+        ("changed the input", sdk.PermissionResultAllow(updated_input={"code": "print('other')"})),
+        ("asked for permissions", sdk.PermissionResultAllow(updated_permissions=[sdk.PermissionUpdate("addRules")])),
+    ]
+
+    @pytest.mark.parametrize(("words", "answer"), WRONG, ids=[str(answer) for _words, answer in WRONG])
+    def test_whatever_is_no_plain_yes_denies(self, words: str, answer: object, records: Records) -> None:
+        """At the gate itself: the command is the same for all of them."""
+        from belljar.agents.claude_callback import Callback
+        from belljar.agents.claude_gate import Gate
+        from belljar.policy.resolve import resolve
+
+        gate = Gate(resolve(), (), None, Callback(answering(answer)))
+        asked = {"tool_name": RUN, "tool_input": {"code": "1"}, "session_id": "s"}
+
+        told = anyio.run(gate.before, asked, "toolu_1", None)["hookSpecificOutput"]
+
         assert told["permissionDecision"] == "deny"
         assert words in told["permissionDecisionReason"]
         assert not gate.was_let_through("toolu_1")
@@ -354,6 +487,22 @@ class TestPolicyOfAQuery:
 
         assert [model.text_of("talk", index).startswith("written") for index in (0, 1, 2)] == [False, True, False]
 
+    @pytest.mark.parametrize("policy", [None, "strict", {"proc": {"pids": 30}}], ids=str)
+    def test_a_client_shows_its_workspace_under_any_policy(self, model: Model, tmp_path: Path, policy: Any) -> None:
+        """What takes the policy's place does not take the files away."""
+        (tmp_path / "here.txt").write_text("x")
+        model.scripts["files"] = [[use(RUN, code="import os; print(os.listdir())")], [say("ok")]]
+
+        async def main() -> None:
+            async with SandboxedClient(workspace=str(tmp_path)) as client:
+                await client.query("script:files go", sandbox_policy=policy)
+                async for _message in client.receive_response():
+                    pass
+
+        anyio.run(main)
+
+        assert "here.txt" in model.text_of("files")
+
     def test_a_client_takes_no_query_before_the_last_is_answered(self, model: Model) -> None:
         model.scripts["slow"] = [[say("1")]]
 
@@ -402,6 +551,36 @@ class TestEnds:
             ask("two", toolbox=box)
 
         assert model.text_of("two") == "1"
+
+    def test_a_query_that_begins_while_the_last_one_ends_keeps_its_jars(self) -> None:
+        """On the same options: what is being closed is not what the next one gets."""
+        closing, go_on = threading.Event(), threading.Event()
+        closed: list[bool] = []
+
+        class Slow(Toolbox):
+            def close(self) -> None:
+                closing.set()
+                go_on.wait(20)
+                super().close()
+                closed.append(True)
+
+        lifetime = _Lifetime(Slow(pool_size=0))
+
+        async def first() -> None:
+            async with lifetime(None):
+                pass
+
+        async def main() -> None:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(first)
+                await anyio.to_thread.run_sync(closing.wait)
+                threading.Timer(0.2, go_on.set).start()
+                async with lifetime(None):
+                    assert closed == [True]
+
+        anyio.run(main)
+
+        assert closed == [True, True]
 
     def test_without_the_sdk_the_error_says_what_to_install(self) -> None:
         import subprocess

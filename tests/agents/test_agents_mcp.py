@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import os
 import pty
-import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import anyio
 import claude_agent_sdk
@@ -215,6 +216,43 @@ INITIALIZE = {
 }
 
 
+def _wait_for(records: Records, event: str) -> None:
+    deadline = time.monotonic() + 20
+    while not records(event):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+class Raw:
+    """A client of its own that speaks HTTP, with the handshake behind it."""
+
+    def __init__(self, served: dict[str, str]) -> None:
+        self._url, self._number = served["url"], 1
+        accepted = "application/json, text/event-stream"
+        headers = {"accept": accepted, "authorization": f"Bearer {served['token']}"}
+        self.client = httpx.Client(headers=headers, trust_env=False, timeout=60)
+
+    def __enter__(self) -> Self:
+        begun = self.client.post(self._url, json=INITIALIZE)
+        self.client.headers["mcp-session-id"] = begun.headers["mcp-session-id"]
+        self.client.post(self._url, json={"jsonrpc": "2.0", "method": "notifications/initialized"})
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.client.close()
+
+    def ask(self, method: str, **params: Any) -> dict[str, Any]:
+        """What comes back: a result, or an error."""
+        self._number += 1
+        asked = {"jsonrpc": "2.0", "id": self._number, "method": method, "params": params}
+        text = self.client.post(self._url, json=asked).text
+        (told,) = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+        return dict(told.get("result") or told)
+
+    def call(self, tool: str, **given: Any) -> dict[str, Any]:
+        return self.ask("tools/call", name=tool, arguments=given)
+
+
 class TestHttp:
     def test_the_official_client(self) -> None:
         import httpx2
@@ -259,32 +297,137 @@ class TestHttp:
                 assert found.status_code == status, headers
             assert httpx.get(served["url"], headers=plain, trust_env=False).status_code == 401
 
-    def test_sessions_of_one_connection_are_not_anothers(self) -> None:
-        def speak(served: dict[str, str], code: str, handle: str = "belljar://artifact/none") -> tuple[str, str, str]:
-            headers = {
-                "accept": "application/json, text/event-stream",
-                "authorization": f"Bearer {served['token']}",
-            }
-            with httpx.Client(headers=headers, trust_env=False, timeout=60) as client:
-                begun = client.post(served["url"], json=INITIALIZE)
-                client.headers["mcp-session-id"] = begun.headers["mcp-session-id"]
-                client.post(served["url"], json={"jsonrpc": "2.0", "method": "notifications/initialized"})
-                call = {"name": "run", "arguments": {"code": code, "session": "s"}}
-                asked = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call}
-                ran = client.post(served["url"], json=asked).text
-                asked = {"jsonrpc": "2.0", "id": 3, "method": "resources/list", "params": {}}
-                listed = client.post(served["url"], json=asked).text
-                asked = {"jsonrpc": "2.0", "id": 4, "method": "resources/read", "params": {"uri": handle}}
-                return ran, listed, client.post(served["url"], json=asked).text
+    def test_nothing_of_one_connection_is_anothers(self) -> None:
+        """Sessions, files, resources and outputs that were too long to show; with the token alone, by their names."""
+        with http() as served, Raw(served) as first, Raw(served) as second:
+            made = first.call("run", code="x = 1; open('mine.txt', 'w').write('of the first')", session="s")
+            (file,) = made["structuredContent"]["files"]
+            long = first.call("run", code="print('of the first ' * 9999)")["structuredContent"]["handles"]["stdout"]
+            assert "of the first" in str(first.call("read_file", path=long))
+
+            assert "NameError" in str(second.call("run", code="x", session="s"))
+            for path in (file["handle"], long, "mine.txt"):
+                answer = second.call("read_file", path=path, session="s")
+                assert answer["isError"], path
+                assert "of the first" not in str(answer)
+            assert "mine.txt" in str(first.ask("resources/list"))
+            assert "mine.txt" not in str(second.ask("resources/list"))
+            assert "of the first" in str(first.ask("resources/read", uri=file["handle"]))
+            assert "of the first" not in str(second.ask("resources/read", uri=file["handle"]))
+
+    def test_the_official_clients_do_not_share_anything(self) -> None:
+        """As they come: they try first the protocol in which each request stands alone."""
+        import httpx2
+        from mcp import Client
+        from mcp.client.streamable_http import streamable_http_client
+
+        async def one(served: dict[str, str], *calls: tuple[str, dict[str, Any]]) -> list[Any]:
+            headers = {"authorization": f"Bearer {served['token']}"}
+            async with httpx2.AsyncClient(headers=headers, timeout=60) as http_client:
+                way = streamable_http_client(served["url"], http_client=http_client)
+                async with Client(way) as client:
+                    told = [await client.call_tool(name, given) for name, given in calls]
+                    return [*told, (await client.list_resources()).resources]
+
+        async def main(served: dict[str, str]) -> None:
+            write = ("write_file", {"path": "private.txt", "content": "of the first"})
+            run = ("run", {"code": "open('made.txt', 'w').write('x')"})
+            _written, _ran, listed = await one(served, write, run)
+            assert len(listed) == 1
+            read, listed = await one(served, ("read_file", {"path": "private.txt"}))
+            assert read.is_error
+            assert "of the first" not in text_of(read)
+            assert listed == []
 
         with http() as served:
-            ran, listed, _read = speak(served, "x = 1; open('mine.txt', 'w').write('of the first')")
-            assert "NameError" not in ran
-            (handle,) = set(re.findall(r"belljar://[^\"]+mine\.txt", listed))
-            ran, listed, read = speak(served, "x", handle)
-            assert "NameError" in ran
-            assert "mine.txt" not in listed
-            assert "of the first" not in read
+            anyio.run(main, served)
+
+    @pytest.mark.parametrize("version", ["2026-07-28", "2999-01-01", "x"])
+    def test_a_request_that_stands_alone_is_refused(self, version: str, records: Records) -> None:
+        """It would have no sessions, everybody's, or those of whoever it names; so would one with two versions."""
+        envelope = {
+            "io.modelcontextprotocol/protocolVersion": version,
+            "io.modelcontextprotocol/clientInfo": {"name": "x", "version": "1"},
+            "io.modelcontextprotocol/clientCapabilities": {},
+        }
+        call = {"name": "write_file", "arguments": {"path": "a", "content": "b"}, "_meta": envelope}
+        body = {"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": call}
+        names = {"mcp-method": "tools/call", "mcp-name": "write_file"}
+        with http() as served, Raw(served) as other:
+            plain = {**other.client.headers, "mcp-protocol-version": version, **names}
+            plain.pop("mcp-session-id")
+            mine = {**plain, "mcp-session-id": other.client.headers["mcp-session-id"]}
+            chosen = {**plain, "mcp-session-id": "chosen"}
+            two = [*chosen.items(), ("mcp-protocol-version", "2025-06-18")]
+            two.reverse()
+            for headers in (plain, mine, chosen, two):
+                found = httpx.post(served["url"], json=body, headers=headers, trust_env=False)
+                assert found.status_code == 400, headers
+                assert "initialize one" in found.json()["error"]["message"]
+        assert not records("tool")
+
+    def test_a_handler_itself_answers_no_request_without_a_connection(self) -> None:
+        """Even if the transport let it through: whose sessions these are is not the request's to say."""
+        from types import SimpleNamespace
+
+        from mcp.shared.exceptions import MCPError
+
+        from belljar.agents.mcp_server import Calls
+
+        for version, headers in (("2026-07-28", {"mcp-session-id": "chosen"}), ("2025-06-18", {})):
+            request = SimpleNamespace(headers=headers)
+            context: Any = SimpleNamespace(request=request, protocol_version=version, meta=None, request_id=1)
+            with pytest.raises(MCPError, match="initialize one"):
+                anyio.run(Calls().admitted, context, "run")
+
+    @pytest.mark.parametrize("how", ["the client says so", "the server is told to stop"])
+    def test_what_a_connection_had_ends_with_it(self, how: str, records: Records) -> None:
+        """Its jars, and with the server everybody's; in the log, too."""
+        with http() as served, Raw(served) as first, Raw(served) as second:
+            first.call("run", code="x = 1", session="s")
+            second.call("run", code="x = 1", session="s")
+            if how == "the client says so":
+                assert first.client.delete(served["url"]).status_code == 200
+                _wait_for(records, "finished")
+                assert second.call("run", code="x", session="s")["structuredContent"]["value"] == "1"
+        assert len(records("finished")) == len(records("created")) == 2
+
+    STOPS = [(signal.SIGTERM, 0), (signal.SIGHUP, 0), (signal.SIGINT, 130)]
+
+    @pytest.mark.parametrize(("number", "code"), STOPS, ids=str)
+    @pytest.mark.parametrize("way", ["http", "stdio"])
+    def test_a_server_that_is_told_to_stop_ends_its_jars(
+        self, way: str, number: signal.Signals, code: int, records: Records
+    ) -> None:
+        """In the middle of a call; what ended is in the log."""
+        given = {"name": "run", "arguments": {"code": "import time; time.sleep(600)", "session": "s"}}
+        asked = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": given}
+        words = ["--http", "0"] if way == "http" else []
+        with subprocess.Popen(
+            [*BELLJAR, "mcp", *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "BELLJAR_MCP_TOKEN": TOKEN},
+            text=True,
+        ) as process:
+            assert process.stdin is not None
+            assert process.stderr is not None
+            if way == "stdio":
+                begun = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+                process.stdin.write("".join(json.dumps(line) + "\n" for line in (INITIALIZE, begun, asked)))
+                process.stdin.flush()
+                _wait_for(records, "started")
+            else:
+                url = process.stderr.readline().split()[-1]
+                with Raw({"url": url, "token": TOKEN}) as client:
+                    with pytest.raises(httpx.TimeoutException):
+                        client.client.post(url, json=asked, timeout=0.3)
+                    _wait_for(records, "started")
+            process.send_signal(number)
+            assert process.wait(30) == code
+            assert "Traceback" not in process.stderr.read()
+        assert len(records("finished")) == len(records("created")) == 1
 
     def test_nobody_else_gets_the_port_before_it_serves(self) -> None:
         """Whoever listens there gets the token of the first client."""
@@ -318,6 +461,7 @@ class TestHttp:
         )
 
         assert "shorter than 16 characters" in told.stderr
+        assert "serving at" not in told.stderr
 
 
 class TestConfig:
@@ -335,6 +479,21 @@ class TestConfig:
         server = servers["belljar"]
         assert server["args"] == ["mcp", "--policy", "strict"]
         assert os.path.basename(server["command"]) == "belljar"
+        assert os.path.isabs(server["command"])
+        assert os.access(server["command"], os.X_OK)
+
+    WRONG = [["--policy", "nosuchpolicy"], ["--workspace", "/does/not/exist"], ["--set", "proc.pids=many"]]
+
+    @pytest.mark.parametrize("words", WRONG, ids=str)
+    def test_what_would_not_start_is_not_printed(self, words: list[str]) -> None:
+        """A client that starts it shows nobody why it ended."""
+        told = subprocess.run(
+            [*BELLJAR, "mcp", "config", "--client", "cursor", *words], capture_output=True, text=True, check=False
+        )
+
+        assert told.returncode != 0
+        assert told.stdout == ""
+        assert "Traceback" not in told.stderr
 
     def test_an_unknown_client_is_told_which_there_are(self) -> None:
         told = subprocess.run(
@@ -416,6 +575,24 @@ class TestWrap:
         assert told.stdout == b"\x1b]52;c;aGk=\x07"
         assert rb"\x1b]52;c;aGk=\x07" in seen
         assert b"\x1b]" not in seen
+
+    def test_a_program_that_is_not_there_is_told_without_options_that_are_not_there_either(self) -> None:
+        told = subprocess.run([*BELLJAR, "mcp", "wrap", "--", "nosuch"], capture_output=True, text=True, check=False)
+
+        assert told.returncode == 127
+        assert "nosuch: not found" in told.stderr
+        assert "--explain-denials" not in told.stderr
+
+    def test_a_client_that_is_done_with_it_ends_it_and_that_is_recorded(self, records: Records) -> None:
+        """By SIGTERM, where the end of its input was not enough."""
+        words = ["mcp", "wrap", "--", "sh", "-c", "echo up; exec sleep 600"]
+        with subprocess.Popen([*BELLJAR, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"up\n"
+            process.terminate()
+            assert process.wait(30) == 143
+
+        assert [record["outcome"] for record in records("finished")] == ["killed"]
 
     def test_without_a_command_it_says_how(self) -> None:
         told = subprocess.run([*BELLJAR, "mcp", "wrap"], capture_output=True, text=True, check=False)

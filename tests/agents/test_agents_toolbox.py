@@ -66,6 +66,15 @@ class TestFreshJars:
         assert command.text == "in\nstderr:\nsh done\n[exit code 3]"
         assert command.is_error
 
+    @pytest.mark.parametrize("kind", ["tools", "pooled"])
+    @pytest.mark.parametrize("word", ["-h", "-c", "-a", "--"])
+    def test_a_command_may_begin_with_a_dash(self, request: pytest.FixtureRequest, kind: str, word: str) -> None:
+        """It is the name of a program, and no option of the shell that starts it."""
+        answer = request.getfixturevalue(kind)("exec", command=[word, "true"])
+
+        assert f"exec: {word}: not found" in answer.text
+        assert answer.structured["exit_code"] == 127
+
     @pytest.mark.parametrize(("language", "code"), [("javascript", "console.log(6 * 7)"), ("bash", "echo $((6 * 7))")])
     def test_in_other_languages(self, tools: Tools, language: str, code: str) -> None:
         assert tools("run", code=code, language=language).text == "42"
@@ -123,6 +132,62 @@ class TestBounds:
         assert answer.structured["stdout"] == "to <EMAIL_1>\n"
         assert tools("read_file", path=answer.structured["files"][0]["handle"]).text == "from <EMAIL_1>"
 
+    MAIL = "joe.doe@example.com"
+    LOOK = f"print({MAIL!r}); open('{MAIL}', 'w').write('to {MAIL}')"
+
+    @pytest.mark.parametrize("places", [["log"], ["log", "result"]], ids=str)
+    def test_nothing_is_left_out_where_results_are_redacted_too(self, places: list[str]) -> None:
+        """The stricter policy hides no less: a file, its name, its handle, and what a session holds."""
+        with Toolbox({"logging": {"redact_in": places}}, pool_size=0) as box:
+            tools = Tools(box)
+            ran = tools("run", code=self.LOOK)
+            (kept,) = box.keeper.files()
+            tools("run", code=self.LOOK, session="s")
+            missing = tools("run", code=f"raise ValueError({self.MAIL!r})", session="s")
+            told = [ran, missing, tools("read_file", path=kept.handle), tools("list_files", session="s")]
+            told.append(tools("read_file", path=self.MAIL, session="s"))
+
+        for answer in told[:-1]:
+            assert "joe.doe" not in f"{answer.text} {answer.structured}"
+            assert "<EMAIL_1>" in answer.text
+        assert told[-1].text == "to <EMAIL_1>"
+        assert kept.text == "to <EMAIL_1>"
+        assert "joe.doe" not in kept.name
+
+    def test_what_a_call_is_redacted_by_is_its_own_policy(self) -> None:
+        """Tightened for one call, or given to one query; what was made so is shown so, whoever reads it."""
+        opened = {"logging": {"redact_pii": False}}
+        with Toolbox(opened, pool_size=0) as box:
+            tools = Tools(box)
+            tight = tightened(box.policy, {"logging": {"redact_pii": True}}, by="test")
+            hidden = tools("run", code=self.LOOK, policy=tight)
+            shown = tools("run", code=self.LOOK)
+            assert hidden.structured is not None
+            read = tools("read_file", path=hidden.structured["files"][0]["handle"])
+
+        assert "joe.doe" not in hidden.text
+        assert self.MAIL in shown.text
+        assert read.text == "to <EMAIL_1>"
+
+    def test_a_policy_that_redacts_in_other_places_redacts_once(self) -> None:
+        """What the jar redacted is not redacted again, and what it did not is."""
+        from belljar.agents.claude import overridden
+        from belljar.sandbox.sandbox import resolved
+
+        with Toolbox({"logging": {"redact_in": ["log", "result"]}}, pool_size=0) as box:
+            tools = Tools(box)
+            wanted = overridden(box.policy, {"logging": {"redact_in": ["log"]}})
+            other = resolved(wanted, backend=None, workspace=None, live=False, overrides=(), timeout=None)
+            found = [tools("run", code=f"print({self.MAIL!r})", policy=policy).text for policy in (None, other)]
+
+        assert found == ["<EMAIL_1>", "<EMAIL_1>"]
+
+    def test_a_token_tells_nothing_of_another_scope(self, tools: Tools) -> None:
+        """Its number would say whether somebody else has seen the same."""
+        tools("run", code="print('ann@corp.test bob@corp.test')", scope="one")
+
+        assert tools("run", code="print('bob@corp.test')", scope="two").text == "<EMAIL_1>"
+
     def test_unless_that_is_not_wanted(self) -> None:
         with Toolbox(pool_size=0, redact=False) as box:
             assert Tools(box)("run", code="print('bob@corp.test')").text == "bob@corp.test"
@@ -135,6 +200,7 @@ class TestBounds:
         ({"code": "1", "language": "cobol"}, "use one of python"),
         ({"code": "1", "timeout": 0}, "timeout"),
         ({"code": "1", "timeout": True}, "timeout"),
+        ({"code": "1", "timeout": 10**5000}, "timeout: wanted"),
         ({"code": "1", "timeout": "5"}, "timeout"),
         ({"code": "1", "session": "../../etc"}, "session"),
         ({"code": "1", "files": ["a"]}, "files"),
@@ -189,8 +255,9 @@ class TestSessions:
         tools("run", code="x = 20\nopen('f', 'w').write('kept')", session="a")
 
         assert tools("run", code="x + 1", session="a").text == "21"
-        assert tools("exec", command=["cat", "f"], session="a").text == "kept"
-        assert tools("run", code="cat f", language="bash", session="a").text == "kept"
+        # A command that follows within a tick of the clock may be told to have made the file, too.
+        assert tools("exec", command=["cat", "f"], session="a").text.startswith("kept")
+        assert tools("run", code="cat f", language="bash", session="a").text.startswith("kept")
         assert tools("reset", session="a").structured == {"session": "a", "existed": True}
         again = tools("run", code="x", session="a")
         assert "NameError" in again.text
@@ -213,10 +280,88 @@ class TestSessions:
         assert answer.is_error
         assert "root:" not in answer.text
 
+    FAULTS = [
+        ("read_file", {"path": "d"}, "[Is a directory: d]"),
+        ("read_file", {"path": ""}, "[Is a directory: .]"),
+        ("read_file", {"path": "none/at/all"}, "[No such file or directory: none/at/all]"),
+        ("read_file", {"path": "link"}, "[no links are followed: link]"),
+        ("list_files", {"path": "none"}, "[No such file or directory: none]"),
+        ("write_file", {"path": "link/x", "content": ""}, "[no links are followed: link/x]"),
+        ("run", {"code": "1", "files": {"a": "", "link/x": ""}}, "[no links are followed: link/x]"),
+    ]
+
+    def test_a_fault_with_a_file_names_it(self, tools: Tools) -> None:
+        """As the model called it."""
+        tools("run", code="import os; os.mkdir('d'); os.symlink('/etc', 'link')", session="s")
+
+        for tool, given, words in self.FAULTS:
+            answer = tools(tool, session="s", **given)
+            assert (answer.text, answer.is_error) == (words, True), tool
+
     def test_another_scope_has_other_sessions(self, tools: Tools) -> None:
         tools("run", code="secret = 1", session="s", scope="one")
 
         assert "NameError" in tools("run", code="secret", session="s", scope="two").text
+
+    def test_another_scope_has_other_outputs(self, tools: Tools) -> None:
+        """A handle is worth nothing elsewhere, nor one with the scope written into it."""
+        answer = tools("run", code="print('mine ' * 9999)", scope="one")
+        assert answer.structured is not None
+        handle = answer.structured["handles"]["stdout"]
+
+        assert tools("read_file", path=handle, scope="one").text.startswith("mine")
+        for path, scope in ((handle, "two"), (handle, ""), (f"one{handle}", ""), (f"3:one{handle}", "")):
+            assert tools("read_file", path=path, scope=scope).is_error
+
+    def test_one_that_was_ended_for_being_idle_is_taken_up_again_and_that_is_told(self, state_directory: str) -> None:
+        """Its files are back, its variables are not, and nothing of it stays when it is done with."""
+        with Toolbox(overrides=["session.idle_s=1s"], pool_size=0) as box:
+            tools = Tools(box)
+            kept = Path(state_directory, "sessions")
+            for first in ("list_files", "run"):
+                tools("run", code="x = 1; open('f', 'w').write('kept')", session="s")
+                while not list(kept.glob("*.tar")):
+                    time.sleep(0.02)
+                answer = tools(first, session="s", **({"code": "x"} if first == "run" else {}))
+
+                assert answer.text.startswith("[the session 's' was ended meanwhile: it was not used for long")
+                assert "its files are back, its variables are gone]" in answer.text
+                assert answer.structured is not None
+                assert answer.structured["note"] in answer.text
+                assert tools("read_file", path="f", session="s").text == "kept"
+            assert "NameError" in answer.text
+            while not list(kept.glob("*.tar")):
+                time.sleep(0.02)
+            tools("reset", session="s")
+            assert not list(kept.glob("*.tar"))
+
+    def test_where_there_is_no_room_a_model_is_told_what_it_can_do(self) -> None:
+        """It has no other tool than `reset`, and no policy to change."""
+        with Toolbox(overrides=["session.max_sessions=1"], pool_size=0) as box:
+            tools = Tools(box)
+            call = Call(client="test")
+            code = {"code": "import time; print(1, flush=True); time.sleep(60)", "session": "a"}
+            thread = threading.Thread(target=box.call, args=("run", code, call))
+            thread.start()
+            while not call.output_bytes:
+                time.sleep(0.01)
+            answer = tools("run", code="1", session="b")
+            call.cancel()
+            thread.join()
+
+        assert "with `reset`" in answer.text
+        assert "max_sessions" not in answer.text
+
+    def test_a_scope_that_ended_leaves_nothing_and_gets_nothing(self, tools: Tools) -> None:
+        """Also a call that was under way makes no jar for it."""
+        tools("run", code="x = 1; open('f', 'w').write('x')", session="s", scope="one")
+        tools("run", code="x = 1", session="s", scope="two")
+
+        tools.box.end_scope("one")
+
+        assert tools.box.keeper.files(scope="one") == []
+        assert "has ended" in tools("run", code="1", session="s", scope="one").text
+        assert tools("run", code="x", session="s", scope="two").text == "1"
 
     def test_a_missing_session_is_told_how_to_be_had(self, tools: Tools) -> None:
         assert "write_file with session='main'" in tools("list_files").text
@@ -255,6 +400,24 @@ class TestCancelling:
         (ended,) = records("answered")
         assert ended["is_error"]
         assert ended["outcome"] in ("killed", "failed")
+
+    @pytest.mark.parametrize("session", ["", "s"])
+    def test_a_toolbox_that_is_closed_ends_what_runs_and_records_it(self, records: Records, session: str) -> None:
+        """Before it returns: the process may be gone a moment later."""
+        box = Toolbox(pool_size=0)
+        call = Call(client="test")
+        code = {"code": "import time; print(1, flush=True); time.sleep(60)"}
+        given = {**code, **({"session": session} if session else {})}
+        thread = threading.Thread(target=box.call, args=("run", given, call))
+        thread.start()
+        while not call.output_bytes:
+            time.sleep(0.01)
+
+        box.close()
+
+        assert len(records("answered")) == 1
+        assert len(records("finished")) == len(records("created")) == 1
+        thread.join()
 
     def test_before_it_began_nothing_runs(self, tools: Tools, records: Records) -> None:
         call = Call(client="test")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from belljar.agents.cleaning import Cleaner
 from belljar.agents.keeping import Kept
-from belljar.audit.redaction.slices import Shelf, cut
+from belljar.audit.redaction.slices import cut
 from belljar.sandbox.result import Artifact, Denial, Outcome, RunResult
 from belljar.sandbox.step import StepResult
 
@@ -32,10 +33,10 @@ class Answer(NamedTuple):
 
 
 class Maker:
-    """Makes answers of one toolbox: `clean` redacts, `shelf` keeps what is too long to show."""
+    """Makes the answers of one call: `clean` redacts, `keep` takes what is too long to show, with its handle."""
 
-    def __init__(self, shelf: Shelf, clean: Callable[[str], str]) -> None:
-        self._shelf, self.clean = shelf, clean
+    def __init__(self, keep: Callable[[str, str], None], clean: Cleaner) -> None:
+        self._keep, self._clean = keep, clean
 
     def of_run(self, result: RunResult, kept: Sequence[Kept], *, session: str = "") -> Answer:
         """Of a program that ran to its end, or was ended."""
@@ -65,6 +66,7 @@ class Maker:
         shown: Sequence[tuple[str, bytes]],
     ) -> Answer:
         handles: dict[str, str] = {}
+        told = told._replace(reason=self._clean.text(told.reason))
         out = self._slice(told, "stdout", stdout, handles)
         err = self._slice(told, "stderr", stderr, handles)
         shown_value = None if value is None else self._slice(told, "value", value, handles)
@@ -74,7 +76,7 @@ class Maker:
         for entry in (*files, *refused):
             for key in ("path", "what", "advice"):
                 if key in entry:
-                    entry[key] = self.clean(entry[key])
+                    entry[key] = self._clean.text(entry[key])
         ok = told.outcome is Outcome.OK
         structured = {
             "ok": ok,
@@ -83,7 +85,7 @@ class Maker:
             "stdout": out,
             "stderr": err,
             "value": shown_value,
-            "reason": self.clean(told.reason),
+            "reason": told.reason,
             "seconds": round(told.seconds, 3),
             "run_id": told.run_id,
             "session": told.session,
@@ -102,10 +104,11 @@ class Maker:
 
     def _slice(self, told: _Told, name: str, text: str, handles: dict[str, str]) -> str:
         """As `RunResult.slice`, with tokens. The handle is the same: `belljar logs` knows it too, if it was stored."""
-        clean, handle = self.clean(text), f"{told.run_id}{told.step}/{name}"
+        clean, handle = self._clean.output(text), f"{told.run_id}{told.step}/{name}"
         part = cut(clean, characters=_SHOWN_CHARACTERS, handle=handle)
         if not part.whole:
-            handles[name] = self._shelf.put(clean, handle)
+            self._keep(clean, handle)
+            handles[name] = handle
         return str(part)
 
 

@@ -49,14 +49,15 @@ class Arguments:
         """A time, if one was given."""
         value: float | None = self._value(name, (int, float), "a number of seconds")
         if value is not None and not 0 < value <= self._tool.properties[name]["maximum"]:
-            raise UsageError(f"{name} is {value}: wanted seconds, more than 0")
+            most = self._tool.properties[name]["maximum"]
+            raise UsageError(f"{name}: wanted seconds, more than 0 and at most {most}")
         return None if value is None else float(value)
 
     def whole(self, name: str) -> int:
         """A number of things, 0 without."""
         value: int | None = self._value(name, int, "a whole number")
         if value is not None and value < 0:
-            raise UsageError(f"{name} is {value}: wanted 0 or more")
+            raise UsageError(f"{name}: wanted 0 or more")
         return value or 0
 
     def flag(self, name: str) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, Self
 from belljar.agents.answers import Answer
 from belljar.agents.calls import Call
 from belljar.agents.toolbox import Toolbox
+from belljar.agents.tools import MOST_SECONDS
 from belljar.errors import UsageError
 from belljar.policy.mapping import to_mapping
 from belljar.policy.models import Policy
@@ -93,17 +94,22 @@ class BashTool:
             given |= {"dangerously_disable_sandbox": True, "reason": reason}
         return self.answer(given, tool_use_id=tool_use_id)
 
-    def answer(self, given: Mapping[str, Any], *, tool_use_id: str = "") -> Answer:
-        """Answer a call with the input that a model wrote."""
-        given = {_SPELLINGS.get(name, name): value for name, value in given.items()}
+    def answer(self, given: object, *, tool_use_id: str = "") -> Answer:
+        """Answer a call with the input that a model wrote, whatever that is."""
+        if isinstance(given, Mapping):
+            given = {_SPELLINGS.get(name, name): value for name, value in given.items()}
         call = Call(client="bash-tool", session=self._session_id, tool_use=tool_use_id)
-        leaves = given.get("dangerously_disable_sandbox") is True
-        reason = given.get("reason") if isinstance(given.get("reason"), str) else ""
+        words = given if isinstance(given, Mapping) else {}
+        leaves = words.get("dangerously_disable_sandbox") is True
+        reason = words.get("reason") if isinstance(words.get("reason"), str) else ""
         refusal = self._refusal(given, str(reason).strip())
         call.record(self.policy, self.name, given, denied=refusal, **({"unsandboxed": str(reason)} if leaves else {}))
         if refusal:
             call.record_answer(run="", outcome="refused", is_error=True)
             return Answer(f"[{refusal}]", is_error=True, outcome="refused")
+        return self._run(words, call, leaves=leaves)
+
+    def _run(self, given: Mapping[str, Any], call: Call, *, leaves: bool) -> Answer:
         words: dict[str, Any] = {"command": ["bash", "-c", given["command"]]}
         if (milliseconds := given.get("timeout")) is not None:
             words["timeout"] = milliseconds / 1000
@@ -112,14 +118,16 @@ class BashTool:
         with Toolbox(_outside(self.policy), stateful=False, pool_size=0) as outside:
             return outside.call("exec", words, call)
 
-    def _refusal(self, given: Mapping[str, Any], reason: str) -> str:
+    def _refusal(self, given: object, reason: str) -> str:
+        if not isinstance(given, Mapping):
+            return "Bash takes an object, with a command in it"
         command, timeout, leaves = (given.get(name) for name in ("command", "timeout", "dangerously_disable_sandbox"))
         if unknown := set(given) - set(self.definition()["input_schema"]["properties"]):
-            return f"Bash does not take {min(unknown)[:60]!r}"
+            return f"Bash does not take {min(map(str, unknown))[:60]!r}"
         if not isinstance(command, str) or len(command) > _LONGEST_COMMAND:
             return "command is not a text that a shell could take"
-        if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout <= 0):
-            return "timeout is not a number of milliseconds"
+        if timeout is not None and not _is_time(timeout):
+            return f"timeout is not a number of milliseconds, more than 0 and at most {1000 * MOST_SECONDS}"
         if leaves not in (None, True, False):
             return "dangerously_disable_sandbox is not true or false"
         if not leaves:
@@ -131,6 +139,10 @@ class BashTool:
     def close(self) -> None:
         """End the jar."""
         self._box.close()
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1000 * MOST_SECONDS
 
 
 def _outside(policy: Policy) -> Policy:

@@ -66,8 +66,11 @@ class Call:
 
     # --- the log ---
 
-    def record(self, policy: Policy, tool: str, given: object, *, denied: str = "", **more: Any) -> None:
-        """Write it down, before anything of it happens. Raises AuditError, and then nothing may."""
+    def record(self, policy: Policy, tool: str, given: object, *, denied: str = "", **more: str) -> None:
+        """Write it down, before anything of it happens. Raises AuditError, and then nothing may.
+
+        `more` are words of whoever asks: redacted and bounded, as a reason to deny is.
+        """
         text = _as_json(given)
 
         def clean(value: str, most: int) -> Any:
@@ -85,7 +88,7 @@ class Call:
             "input": keep_input(text),
             "input_bytes": len(text),
             **({"reason": clean(denied, _LONGEST_REASON)} if denied else {}),
-            **more,
+            **{name: clean(value, _LONGEST_REASON) for name, value in more.items()},
         }
         audit_log().append(told)
         redacting.forget(self.id)

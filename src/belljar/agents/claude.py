@@ -9,6 +9,8 @@ async for message in query("What is 2 ** 100? Use Python.", sandbox_policy={"pro
 from __future__ import annotations
 
 import contextlib
+import re
+import threading
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import fields
@@ -29,6 +31,8 @@ try:
 except ImportError as error:  # pragma: no cover - depends on what is installed
     raise PrerequisiteError("this needs the Claude Agent SDK", hint="pip install 'belljar[claude]'") from error
 
+from belljar.agents.claude_callback import Callback
+
 _OURS = {
     "tools": "name the tools in allowed_tools",
     "setting_sources": "settings on disk could allow what you did not",
@@ -40,10 +44,14 @@ _OURS = {
     "sandbox": "the jar is the sandbox",
 }
 """Options that belljar sets, or that would open what it closed; each with what to do instead."""
-_MODES = ("default", "plan", "dontAsk")
+_MODES = (None, "default", "plan", "dontAsk")
+_TOOL_NAME = re.compile(r"(?!mcp__|default$)[A-Za-z][A-Za-z0-9_]*|mcp__[A-Za-z0-9_.-]+?__(\*|[A-Za-z0-9_.-]+)")
+"""A tool by its whole name, or all of one server: the command knows more, such as `*` and `Bash(ls:*)`."""
 _EXTRA = frozenset({"debug", "debug-to-stderr", "no-session-persistence", "strict-mcp-config"})
 _BUFFER_BYTES = 32 << 20
 """A message of the command's, with images in it, is longer than the SDK's own limit."""
+_ANSWER_SECONDS = 24 * 3600
+"""How long the gate may take: who is asked by a callback may be a person. The command's own limit is a minute."""
 
 
 def sandboxed_options(
@@ -71,7 +79,8 @@ def sandboxed_options(
         toolbox: Jars to use for several queries, instead of some of their own; it has the policy then.
         stateful: Keep variables and files between the calls of a query, also where the model names no session.
         workspace: A directory of the host's, shown copy-on-write.
-        options: Anything else that `ClaudeAgentOptions` takes.
+        options: Anything else that `ClaudeAgentOptions` takes. `can_use_tool` is asked for each request that would
+            run, after `on_tool_request`; only its plain yes is one.
 
     Raises:
         PolicyError: the policy can't be read, or asks for more than the managed one allows.
@@ -102,7 +111,8 @@ def _prepared(
         raise UsageError("a toolbox has its own policy", hint="pass policy, stateful and workspace to Toolbox")
     _check_options(options, allowed_tools)
     box = toolbox or Toolbox(policy, stateful=stateful, workspace=workspace)
-    gate = Gate(box.policy, allowed_tools, on_tool_request)
+    given = options.get("can_use_tool")
+    gate = Gate(box.policy, allowed_tools, on_tool_request, Callback(given) if given is not None else None)
     served = server(box, gate, structured=False)
     if toolbox is None:
         served.lifespan = _Lifetime(box)
@@ -112,12 +122,12 @@ def _prepared(
             "max_buffer_size": _BUFFER_BYTES,
             "verbatim_prompts": True,
             **options,
-            "tools": [name.partition("(")[0] for name in allowed_tools if not name.startswith("mcp__")],
+            "tools": [name for name in allowed_tools if not name.startswith("mcp__")],
             "allowed_tools": [],
             "mcp_servers": servers,
             "strict_mcp_config": True,
             "setting_sources": [],
-            "can_use_tool": _callback(gate, options.get("can_use_tool")),
+            "can_use_tool": _last_word(gate),
             "hooks": _hooks(gate, options.get("hooks")),
         }
     )
@@ -129,19 +139,29 @@ class _Lifetime:
 
     def __init__(self, box: Toolbox) -> None:
         self._box, self._users = box, 0
+        self._lock = threading.Lock()
+        """Held while they are ended: the next query, of whichever thread, has to wait, or it would lose its own."""
 
     @asynccontextmanager
     async def __call__(self, _server: Any) -> AsyncIterator[dict[str, Any]]:
-        self._users += 1
+        await anyio.to_thread.run_sync(self._enter)
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._warm)
                 yield {}
         finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(self._leave)
+
+    def _enter(self) -> None:
+        with self._lock:
+            self._users += 1
+
+    def _leave(self) -> None:
+        with self._lock:
             self._users -= 1
             if not self._users:
-                with anyio.CancelScope(shield=True):
-                    await anyio.to_thread.run_sync(self._box.close)
+                self._box.close()
 
     async def _warm(self) -> None:
         with contextlib.suppress(BelljarError):  # told by the call that then needs it
@@ -149,25 +169,40 @@ class _Lifetime:
 
 
 def _check_options(options: Mapping[str, Any], allowed: Sequence[str]) -> None:
-    if isinstance(allowed, str):
-        raise UsageError("allowed_tools is a list of names", hint=f"allowed_tools=[{allowed!r}]")
+    _check_allowed(allowed)
     known = {field.name for field in fields(sdk.ClaudeAgentOptions)}
     for name in options:
         if name in _OURS:
             raise UsageError(f"{name} can't be set here", hint=_OURS[name])
         if name not in known:
             raise UsageError(f"ClaudeAgentOptions has no {name!r}")
-    if options.get("permission_mode", "default") not in _MODES:
+    if options.get("permission_mode") not in _MODES:
         raise UsageError(
             f"permission_mode can't be {options['permission_mode']!r} here", hint="name the tools in allowed_tools"
         )
-    if unknown := set(options.get("extra_args", {})) - _EXTRA:
+    extra = options.get("extra_args", {})
+    if not isinstance(extra, Mapping):
+        raise UsageError("extra_args is a mapping", hint="leave it out")
+    if unknown := set(extra) - _EXTRA:
         raise UsageError(f"extra_args can't have {min(unknown)!r} here", hint="it could open what this closes")
     servers = options.get("mcp_servers", {})
     if not isinstance(servers, dict):
         raise UsageError("mcp_servers is a mapping here, no file", hint="pass {'name': {…}}")
     if SERVER in servers:
         raise UsageError(f"the server {SERVER!r} is belljar's", hint="give yours another name")
+
+
+def _check_allowed(allowed: object) -> None:
+    """What would stand for several tools, or for a part of one, is judged nowhere: it must not look as if it were."""
+    if isinstance(allowed, str) or not isinstance(allowed, Sequence):
+        raise UsageError("allowed_tools is a list of names", hint=f"allowed_tools=[{allowed!r}]" if allowed else "[]")
+    for name in allowed:
+        if not isinstance(name, str) or not _TOOL_NAME.fullmatch(name):
+            raise UsageError(
+                f"allowed_tools can't have {name!r}: wanted the whole name of a tool",
+                hint="such as 'WebSearch', 'mcp__github__search', or all of a server: 'mcp__github__*'; "
+                "on_tool_request looks at what a tool is asked for",
+            )
 
 
 def _hooks(gate: Gate, given: Mapping[Any, Any] | None) -> dict[Any, Any]:
@@ -177,24 +212,20 @@ def _hooks(gate: Gate, given: Mapping[Any, Any] | None) -> dict[Any, Any]:
         sdk.HookMatcher(matcher=matcher.matcher, hooks=matcher.hooks, timeout=matcher.timeout, on_failure="block")
         for matcher in hooks.get("PreToolUse", [])
     ]
-    hooks["PreToolUse"] = [sdk.HookMatcher(hooks=[gate.before], on_failure="block"), *own]  # type: ignore[list-item]
+    first = sdk.HookMatcher(hooks=[gate.before], timeout=_ANSWER_SECONDS, on_failure="block")  # type: ignore[list-item]
+    hooks["PreToolUse"] = [first, *own]
     after = sdk.HookMatcher(hooks=[gate.after], on_failure="block")  # type: ignore[list-item]
     hooks["PostToolBatch"] = [after, *hooks.get("PostToolBatch", [])]
     return hooks
 
 
-def _callback(gate: Gate, given: Any) -> Any:
-    """What is asked when the hook did not decide: it lets through only what the hook did."""
+def _last_word(gate: Gate) -> Any:
+    """What the command asks where the hook's yes was not enough for it: it lets through only what the hook did."""
 
-    async def can_use_tool(name: str, arguments: dict[str, Any], context: Any) -> Any:
-        if not gate.names(name) or not gate.was_let_through(context.tool_use_id):
-            return sdk.PermissionResultDeny(message="Denied by belljar: this request did not pass its gate")
-        if given is None:
+    async def can_use_tool(name: str, _arguments: dict[str, Any], context: Any) -> Any:
+        if gate.names(name) and gate.was_let_through(context.tool_use_id):
             return sdk.PermissionResultAllow()
-        try:
-            return await given(name, arguments, context)
-        except Exception as error:  # noqa: BLE001 - the caller's own code: its fault denies
-            return sdk.PermissionResultDeny(message=f"Denied: can_use_tool failed ({type(error).__name__})")
+        return sdk.PermissionResultDeny(message="Denied by belljar: this request did not pass its gate")
 
     return can_use_tool
 
@@ -280,12 +311,20 @@ class SandboxedClient:
         """Ask. The policy holds until the answer is there, and not for the next query."""
         if self._answering:
             raise UsageError("the answer to the last query is not read yet", hint="read receive_response() to its end")
-        from belljar.sandbox.sandbox import resolved
-
-        wanted = overridden(self._box.policy, sandbox_policy)
-        self._gate.policy = resolved(wanted, backend=None, workspace=None, live=False, overrides=(), timeout=None)
+        self._gate.policy = self._policy_with(sandbox_policy)
         self._answering = True
         await self._client.query(prompt)
+
+    def _policy_with(self, override: Mapping[str, Any] | str | Policy | None) -> Policy:
+        """What is laid over the policy finds the workspace there; what takes its place needs it."""
+        if override is None:
+            return self._box.policy
+        if not isinstance(override, Mapping):
+            return self._box.under(override)
+        from belljar.sandbox.sandbox import resolved
+
+        wanted = overridden(self._box.policy, override)
+        return resolved(wanted, backend=None, workspace=None, live=False, overrides=(), timeout=None)
 
     async def receive_response(self) -> AsyncGenerator[Any, None]:
         """The messages up to the answer's end."""

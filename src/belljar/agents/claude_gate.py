@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import threading
 from collections import OrderedDict
@@ -44,19 +45,34 @@ class Tighten(NamedTuple):
     policy: Mapping[str, Any]
 
 
+class Said(NamedTuple):
+    """Why a request is denied, if it is; and whether the whole query shall stop then."""
+
+    reason: str = ""
+    stops: bool = False
+
+
 Decision = Deny | Tighten | None
 OnToolRequest = Callable[[ToolRequest], Decision | Awaitable[Decision]]
+AlsoAsked = Callable[[str, dict[str, Any], str, str | None], Awaitable[Said]]
+"""The caller's `can_use_tool`, which can only say no: with the SDK's name of the tool, the input, and two ids."""
 
 
 class Gate(Calls):
     """Decides, records, and remembers which requests were let through. The tools answer no others."""
 
-    def __init__(self, policy: Policy, allowed: Iterable[str], on_tool_request: OnToolRequest | None) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        allowed: Iterable[str],
+        on_tool_request: OnToolRequest | None,
+        also_asked: AlsoAsked | None = None,
+    ) -> None:
         self.policy = policy
         """What holds for requests from now on."""
         self._own = frozenset(PREFIX + name for name in BY_NAME)
         self._allowed = tuple(allowed)
-        self._on_tool_request = on_tool_request
+        self._on_tool_request, self._also_asked = on_tool_request, also_asked
         self._open: OrderedDict[str, tuple[Call, Any]] = OrderedDict()
         """By the request's id: the call, and the input that was judged."""
         self._seen: OrderedDict[str, None] = OrderedDict()
@@ -67,20 +83,22 @@ class Gate(Calls):
     async def before(self, given: Any, tool_use_id: str | None, _context: Any) -> dict[str, Any]:
         """The hook before each tool. Whatever goes wrong in it denies the tool."""
         try:
-            reason = await self._judged(given, tool_use_id)
+            said = await self._judged(given, tool_use_id)
         except BelljarError as error:
-            reason = error.message
+            said = Said(error.message)
         except Exception as error:  # noqa: BLE001 - a gate that fails is closed
-            reason = f"the check of this request failed ({type(error).__name__})"
-        decision = {"hookEventName": "PreToolUse", "permissionDecision": "deny" if reason else "allow"}
-        if reason:
-            decision["permissionDecisionReason"] = f"Denied by belljar: {reason}"
-        return {"hookSpecificOutput": decision}
+            said = Said(f"the check of this request failed ({type(error).__name__})")
+        decision = {"hookEventName": "PreToolUse", "permissionDecision": "deny" if said.reason else "allow"}
+        if said.reason:
+            decision["permissionDecisionReason"] = f"Denied by belljar: {said.reason}"
+        stop = {"continue_": False, "stopReason": said.reason} if said.stops else {}
+        return {"hookSpecificOutput": decision, **stop}
 
     async def after(self, given: Any, _id: str | None, _context: Any) -> dict[str, Any]:
         """The hook after each batch of tools: what never came to the first one is recorded.
 
-        The command refuses by itself what it does not have, such as the built-in tools that are gone.
+        The command refuses by itself what it does not have, such as the built-in tools that are gone, and what has
+        input that the tool does not take.
         """
         session = str(given.get("session_id") or "")
         for asked in given["tool_calls"]:
@@ -90,7 +108,8 @@ class Gate(Calls):
                     continue
                 _remember(self._seen, tool_use, None)
             call = Call(client=CLIENT, session=session, tool_use=tool_use)
-            call.record(self.policy, _own_name(name), asked.get("tool_input"), denied="the command has no such tool")
+            denied = "the command refused its input" if self.names(name) else "the command has no such tool"
+            call.record(self.policy, _own_name(name), asked.get("tool_input"), denied=denied)
         return {}
 
     def was_let_through(self, tool_use_id: str | None) -> bool:
@@ -113,8 +132,8 @@ class Gate(Calls):
 
     # --- the decision ---
 
-    async def _judged(self, given: Any, tool_use_id: str | None) -> str:
-        """Why it is denied; empty if it is not. In the log before this returns."""
+    async def _judged(self, given: Any, tool_use_id: str | None) -> Said:
+        """Why it is denied, if it is. In the log before this returns."""
         name, arguments = str(given["tool_name"]), given.get("tool_input") or {}
         tool_use = tool_use_id or str(given.get("tool_use_id") or "")
         session = str(given.get("session_id") or "")
@@ -122,14 +141,20 @@ class Gate(Calls):
         reason = "" if self.names(name) else f"the tool {name[:100]} is not allowed here; use {_tools()}"
         if not reason and not tool_use:
             reason = "the request has no id"
-        if not reason and self._on_tool_request is not None:
-            reason = await self._asked(ToolRequest(_own_name(name), arguments, session, tool_use, self.policy), call)
-        call.record(call.policy or self.policy, _own_name(name), arguments, denied=reason)
+        said = Said(reason)
+        # Whoever is asked gets a copy: what is recorded, and compared with what runs, is what the model wrote.
+        if not said.reason and self._on_tool_request is not None:
+            shown = copy.deepcopy(arguments)
+            request = ToolRequest(_own_name(name), shown, session, tool_use, self.policy)
+            said = Said(await self._asked(request, call))
+        if not said.reason and self._also_asked is not None:
+            said = await self._also_asked(name, copy.deepcopy(arguments), tool_use, given.get("agent_id"))
+        call.record(call.policy or self.policy, _own_name(name), arguments, denied=said.reason)
         with self._lock:
             _remember(self._seen, tool_use, None)
-            if not reason:
+            if not said.reason:
                 _remember(self._open, tool_use, (call, (name.removeprefix(PREFIX), arguments)))
-        return reason
+        return said
 
     async def _asked(self, request: ToolRequest, call: Call) -> str:
         assert self._on_tool_request is not None

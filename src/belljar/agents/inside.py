@@ -118,6 +118,9 @@ def prepare(wanted: Wanted) -> Agent:
 
 def _project(path: str) -> str:
     project = os.path.realpath(path)
+    if not os.path.isdir(project):
+        found = "it is no directory" if os.path.exists(project) else "there is no such directory"
+        raise UsageError(f"the project {path}: {found}", hint="--project DIR says which, or cd into it")
     if beneath(os.path.realpath(os.path.expanduser("~")), project):
         raise UsageError(
             f"{project} is no project: an agent would see all that is yours", hint="cd into the project's directory"

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import NamedTuple
 
 from belljar.agents.calls import Call
+from belljar.errors import SandboxUnavailableError, UsageError
 from belljar.policy.models import Policy
 from belljar.sandbox.events import Finished, Output
 from belljar.sandbox.kept_files import KeptFiles
+from belljar.sandbox.open_sessions import kept_path
 from belljar.sandbox.pool import Pool
 from belljar.sandbox.result import Outcome, RunResult
 from belljar.sandbox.sandbox import Sandbox
@@ -23,7 +27,9 @@ _KEPT_BYTES = 16 << 20
 """Of the files that one run made."""
 _GRACE_SECONDS = 2.0
 """How long a step that was interrupted may go on, before its interpreter is ended."""
-_AS_COMMAND = 'exec "$@"'
+_AS_COMMAND = 'exec -- "$@"'
+_MOST_ENDED = 1000
+"""Scopes that are remembered to have ended: a call that was under way then must not make a jar for them."""
 
 
 class Program(NamedTuple):
@@ -37,6 +43,13 @@ class Program(NamedTuple):
     timeout: float | None = None
 
 
+class Found(NamedTuple):
+    """A session, and what has to be said about it."""
+
+    session: Session
+    note: str = ""
+
+
 class Jars:
     """Those of one policy. A pool is made when it is first needed, if the policy is one that a pool can have."""
 
@@ -45,8 +58,9 @@ class Jars:
         self._pool_size = pool_size if _can_be_pooled(policy) else 0
         self._pool: Pool | None = None
         self._sessions: dict[tuple[str, str], Session] = {}
+        self._ended_scopes: OrderedDict[str, None] = OrderedDict()
         self._lock = threading.Lock()
-        self._closed = False
+        self._taking_up = threading.Lock()
 
     def warm(self) -> None:
         """Have jars wait for the first call."""
@@ -87,13 +101,34 @@ class Jars:
 
     # --- sessions ---
 
-    def session(self, scope: str, name: str) -> Session:
-        """The session of that name, made when it is first asked for."""
+    def session(self, scope: str, name: str) -> Found:
+        """The session of that name, made when it is first asked for, and taken up again if it was ended meanwhile.
+
+        Raises:
+            SandboxUnavailableError: there are as many as there may be.
+            UsageError: its scope has ended.
+        """
         with self._lock:
+            if scope in self._ended_scopes:
+                raise UsageError("the connection that this session belongs to has ended")
             found = self._sessions.get((scope, name))
-            if found is None or found.state in ("closed", "evicted"):
-                found = self._sessions[scope, name] = Session(self.policy, restart=True)
-            return found
+            if found is None or found.state == "closed":
+                self._sessions[scope, name] = made = _made(self.policy)
+                note = f"[the session {name!r} was ended from outside, and starts anew]" if found is not None else ""
+                return Found(made, note)
+        return Found(found, self._taken_up(found, name))
+
+    def _taken_up(self, session: Session, name: str) -> str:
+        """What to say of a session that was ended for being idle, old or in the way; it is there again."""
+        with self._taking_up:
+            if session.state != "evicted":
+                return ""
+            was_kept = os.path.exists(kept_path(session.id))
+            with _told_to_a_model():
+                session.restart()
+        why = "it was not used for long, was too old, or another needed its place"
+        what = "its files are back, its variables are gone" if was_kept else "it starts anew, with nothing"
+        return f"[the session {name!r} was ended meanwhile: {why}; {what}]"
 
     def has_session(self, scope: str, name: str) -> bool:
         """Whether there is one."""
@@ -105,8 +140,18 @@ class Jars:
         with self._lock:
             session = self._sessions.pop((scope, name), None)
         if session is not None:
-            session.close()
+            _end(session)
         return session is not None
+
+    def end_scope(self, scope: str) -> None:
+        """End all of a scope's; it gets no new ones."""
+        with self._lock:
+            self._ended_scopes[scope] = None
+            while len(self._ended_scopes) > _MOST_ENDED:
+                self._ended_scopes.popitem(last=False)
+            sessions = [self._sessions.pop(key) for key in list(self._sessions) if key[0] == scope]
+        for session in sessions:
+            _end(session)
 
     def step(self, session: Session, program: Program, call: Call) -> tuple[StepResult, Mapping[str, bytes]]:
         """Run Python in the session's interpreter."""
@@ -130,9 +175,33 @@ class Jars:
             sessions, self._sessions = list(self._sessions.values()), {}
             pool, self._pool = self._pool, None
         for session in sessions:
-            session.close()
+            _end(session)
         if pool is not None:
             pool.close()
+
+
+def _made(policy: Policy) -> Session:
+    with _told_to_a_model():
+        return Session(policy, restart=True)
+
+
+@contextmanager
+def _told_to_a_model() -> Iterator[None]:
+    """That there is no room for a session, with what a model can do about it."""
+    try:
+        yield
+    except SandboxUnavailableError as error:
+        if "session.max_sessions" not in (error.hint or ""):
+            raise
+        hint = "end one that you do not need any more with `reset`, or do it without a session"
+        raise SandboxUnavailableError(error.message, hint=hint) from None
+
+
+def _end(session: Session) -> None:
+    """For good: of one that was ended before, files may lie there that nobody will ask for any more."""
+    session.close()
+    with suppress(FileNotFoundError):
+        os.unlink(kept_path(session.id))
 
 
 def _can_be_pooled(policy: Policy) -> bool:

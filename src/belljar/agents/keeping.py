@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -26,8 +26,17 @@ class Kept(NamedTuple):
 
     handle: str
     path: str
+    name: str
+    """Its path as it may be shown; it is in the handle, too."""
     mime: str
     data: bytes
+    clean: Callable[[str], str] = str
+    """What redacts it, by the policy that it was made under."""
+
+    @property
+    def text(self) -> str:
+        """What is in it, as it may be shown, if that is text."""
+        return self.clean(self.data.decode())
 
     @property
     def is_image(self) -> bool:
@@ -51,27 +60,41 @@ def mime_of(data: bytes) -> str:
     return "text/plain"
 
 
-def _handle(run_id: str, path: str) -> str:
-    """A name may be of any bytes."""
-    return f"{PREFIX}{run_id}/{quote(path, errors='surrogateescape')}"
+def _kept(run_id: str, content: Mapping[str, bytes], clean: Callable[[str], str]) -> list[Kept]:
+    """A name may be of any bytes, and hold what has to be redacted: so two may look the same."""
+    kept: dict[str, Kept] = {}
+    for path, data in content.items():
+        name = clean(path)
+        handle = f"{PREFIX}{run_id}/{quote(name, errors='surrogateescape')}"
+        if handle in kept:
+            handle = f"{handle}?{len(kept)}"
+        kept[handle] = Kept(handle, path, name, mime_of(data), data, clean)
+    return list(kept.values())
+
+
+def _in_scope(handle: str, scope: str) -> str:
+    """One name for both. What a model writes as a handle can't be taken for the other part."""
+    return f"{len(scope)}:{scope}{handle}"
 
 
 class Keeper:
     """Files and outputs by handle, while there is room; the oldest go first. Any thread may use it.
 
-    A scope has its own files, as it has its own sessions: another finds them by no handle.
+    A scope has its own of both, as it has its own sessions: another finds them by no handle.
     """
 
     def __init__(self, *, most_bytes: int = _MOST_BYTES, most_files: int = _MOST_FILES) -> None:
-        self.outputs = Shelf()
+        self._outputs = Shelf()
         self._most_bytes, self._most_files = most_bytes, most_files
         self._files: OrderedDict[tuple[str, str], Kept] = OrderedDict()
         self._size = 0
         self._lock = threading.Lock()
 
-    def put(self, run_id: str, content: Mapping[str, bytes], *, scope: str = "") -> list[Kept]:
-        """Keep the files of a run."""
-        kept = [Kept(_handle(run_id, path), path, mime_of(data), data) for path, data in content.items()]
+    def put(
+        self, run_id: str, content: Mapping[str, bytes], *, scope: str = "", clean: Callable[[str], str] = str
+    ) -> list[Kept]:
+        """Keep the files of a run; `clean` redacts what is shown of them."""
+        kept = _kept(run_id, content, clean)
         with self._lock:
             for file in kept:
                 self._forget((scope, file.handle))
@@ -81,9 +104,23 @@ class Keeper:
                 self._forget(next(iter(self._files)))
         return kept
 
+    def put_output(self, text: str, handle: str, *, scope: str = "") -> None:
+        """Keep an output that is too long to show."""
+        self._outputs.put(text, _in_scope(handle, scope))
+
+    def output(self, handle: str, *, scope: str = "") -> str | None:
+        """An output; None if it is not kept, or no longer."""
+        return self._outputs.get(_in_scope(handle, scope), 0, None)
+
     def _forget(self, key: tuple[str, str]) -> None:
         if old := self._files.pop(key, None):
             self._size -= len(old.data)
+
+    def forget(self, scope: str) -> None:
+        """Let go of the files of a scope; of its outputs when others need the room."""
+        with self._lock:
+            for key in [key for key in self._files if key[0] == scope]:
+                self._forget(key)
 
     def get(self, handle: str, *, scope: str = "") -> Kept | None:
         """A file; None if it is not kept, or no longer."""

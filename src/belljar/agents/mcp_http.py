@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import hmac
+import json
+import signal
 import socket
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
 import uvicorn
 from mcp.server.transport_security import TransportSecuritySettings
+from mcp_types import UNSUPPORTED_PROTOCOL_VERSION
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from belljar.agents.mcp_server import server
 from belljar.agents.toolbox import Toolbox
@@ -45,6 +49,44 @@ class BearerOnly:
         await self._app(scope, receive, send)
 
 
+class ConnectionsOnly:
+    """Refuses the versions of the protocol in which each request stands alone.
+
+    Clients share the token, so it is the connection, by an id that the server made up, which says whose a session or a
+    file is. A request that belongs to none would be everybody's, or whose it says. Clients fall back to older versions.
+    """
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        headers = scope.get("headers", ())
+        given = [value.decode("latin-1") for name, value in headers if name == b"mcp-protocol-version"]
+        if refused := [version for version in given if version not in HANDSHAKE_PROTOCOL_VERSIONS]:
+            await _send_json(send, 400, _unsupported(refused[0][:100]))
+        else:
+            await self._app(scope, receive, send)
+
+
+def _unsupported(version: str) -> dict[str, Any]:
+    """What the protocol has for this: clients read from it which versions they may try."""
+    supported = {"supported": list(HANDSHAKE_PROTOCOL_VERSIONS), "requested": version}
+    message = "Unsupported protocol version: this server keeps sessions, so a client has to initialize one"
+    return {
+        "jsonrpc": "2.0",
+        "id": None,
+        "error": {"code": UNSUPPORTED_PROTOCOL_VERSION, "message": message, "data": supported},
+    }
+
+
+async def _send_json(send: Send, status: int, told: dict[str, Any]) -> None:
+    body = json.dumps(told).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
 def listen(host: str, port: int) -> socket.socket:
     """A socket there. Raises PrerequisiteError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -61,8 +103,17 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
+def check_token(token: str) -> None:
+    """Raises UsageError for one that could be guessed, or can't be in a header."""
+    if len(token) < _SHORTEST_TOKEN or not token.isascii() or not token.isprintable():
+        raise UsageError(
+            f"the token is shorter than {_SHORTEST_TOKEN} characters, or not plain ASCII",
+            hint="leave it out, and one is made",
+        )
+
+
 def serve(toolbox: Toolbox, listener: socket.socket, token: str, *, names: Sequence[str] = ()) -> None:
-    """Serve until interrupted.
+    """Serve until interrupted. SIGINT and SIGTERM are raised again once clients are answered; SIGHUP is not.
 
     Args:
         toolbox: What answers.
@@ -70,11 +121,7 @@ def serve(toolbox: Toolbox, listener: socket.socket, token: str, *, names: Seque
         token: What a client has to have.
         names: Hosts by which clients may call this one, besides its own address, each with its port if it has one.
     """
-    if len(token) < _SHORTEST_TOKEN or not token.isascii() or not token.isprintable():
-        raise UsageError(
-            f"the token is shorter than {_SHORTEST_TOKEN} characters, or not plain ASCII",
-            hint="leave it out, and one is made",
-        )
+    check_token(token)
     hosts = [*_own_names(listener), *names]
     security = TransportSecuritySettings(
         allowed_hosts=hosts, allowed_origins=[f"{scheme}://{host}" for host in hosts for scheme in ("http", "https")]
@@ -86,9 +133,16 @@ def serve(toolbox: Toolbox, listener: socket.socket, token: str, *, names: Seque
         max_sessions=_MOST_SESSIONS,
     )
     config = uvicorn.Config(
-        BearerOnly(app, token), log_level="warning", access_log=False, ws="none", timeout_graceful_shutdown=2
+        BearerOnly(ConnectionsOnly(app), token),
+        log_level="warning",
+        access_log=False,
+        ws="none",
+        timeout_graceful_shutdown=2,
     )
-    uvicorn.Server(config).run(sockets=[listener])
+    served = uvicorn.Server(config)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, served.handle_exit)
+    served.run(sockets=[listener])
 
 
 def _own_names(listener: socket.socket) -> list[str]:

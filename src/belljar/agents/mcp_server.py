@@ -21,6 +21,7 @@ try:
     import mcp_types as types
     from mcp.server import Server, ServerRequestContext
     from mcp.shared.exceptions import MCPError
+    from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 except ImportError as error:  # pragma: no cover - depends on what is installed
     raise PrerequisiteError("this needs the MCP SDK", hint="pip install 'belljar[mcp]'") from error
 
@@ -29,6 +30,8 @@ _AT_ONCE = 16
 _MOST_LISTED = 200
 _TICK_SECONDS = 1.0
 _SHOW_JSON = ("claude-code",)
+_SCOPE = "belljar"
+"""Where a connection remembers that what it has will be ended."""
 _INSTRUCTIONS = (
     "Runs code in a sandbox. Use `run` for a program and `exec` for a command; name a `session` to keep variables and "
     "files between calls. What the sandbox refused is told with advice: follow it instead of trying the same again."
@@ -53,8 +56,17 @@ class Calls:
 
 
 def _scope(context: Context) -> str:
-    """Whose sessions and files are meant: a connection's own, over HTTP."""
-    return str(context.request.headers.get("mcp-session-id", "")) if context.request is not None else ""
+    """Whose sessions and files are meant: a connection's own, over HTTP; elsewhere there is one client.
+
+    Raises:
+        MCPError: the request belongs to no connection. Only of one that does is the id checked before it comes here.
+    """
+    if context.request is None:
+        return ""
+    found = str(context.request.headers.get("mcp-session-id", ""))
+    if not found or context.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS:
+        raise MCPError(types.INVALID_REQUEST, "this server keeps sessions, so a client has to initialize one")
+    return found
 
 
 def server(toolbox: Toolbox, calls: Calls | None = None, *, structured: bool = True) -> Server[Any]:
@@ -108,6 +120,8 @@ class _Handlers:
             call = await self._calls.admitted(context, params.name)
         except BelljarError as error:
             return _result(Answer(f"[{error.message}]", is_error=True), gives_json=False)
+        if call.scope:
+            self._end_with_its_connection(context, call.scope)
         given = params.arguments or {}
         try:
             async with anyio.create_task_group() as tasks:
@@ -120,6 +134,18 @@ class _Handlers:
         finally:
             call.cancel("abandoned")
         return _result(answer, gives_json=self._gives_json(context))
+
+    def _end_with_its_connection(self, context: Context, scope: str) -> None:
+        """What a connection had ends with it: when the client says so, is silent for long, or the server stops."""
+        connection = context.session._connection  # noqa: SLF001 - the SDK shows handlers no other way to its exit_stack
+        if _SCOPE in connection.state:
+            return
+        connection.state[_SCOPE] = scope
+
+        async def end() -> None:
+            await anyio.to_thread.run_sync(self._toolbox.end_scope, scope)
+
+        connection.exit_stack.push_async_callback(end)
 
     async def _progress(self, context: Context, call: Call) -> None:
         """Tell how long it has run, and how much it has printed, while it does."""
@@ -136,7 +162,7 @@ class _Handlers:
         files = self._toolbox.keeper.files(scope=_scope(context))[:_MOST_LISTED]
         return types.ListResourcesResult(
             resources=[
-                types.Resource(uri=kept.handle, name=plain(kept.path), mime_type=kept.mime, size=len(kept.data))
+                types.Resource(uri=kept.handle, name=plain(kept.name), mime_type=kept.mime, size=len(kept.data))
                 for kept in files
             ]
         )
@@ -147,14 +173,14 @@ class _Handlers:
         kept = self._toolbox.keeper.get(str(params.uri), scope=_scope(context))
         if kept is None:
             raise MCPError(types.INVALID_PARAMS, f"{json.dumps(str(params.uri)[:200])} is not kept, or not any more")
-        return types.ReadResourceResult(contents=[self._content(kept)])
+        return types.ReadResourceResult(contents=[_content(kept)])
 
-    def _content(self, kept: Kept) -> types.TextResourceContents | types.BlobResourceContents:
-        if kept.mime == "text/plain":
-            text = self._toolbox.text_of(kept)
-            return types.TextResourceContents(uri=kept.handle, mime_type=kept.mime, text=text)
-        blob = base64.b64encode(kept.data).decode()
-        return types.BlobResourceContents(uri=kept.handle, mime_type=kept.mime, blob=blob)
+
+def _content(kept: Kept) -> types.TextResourceContents | types.BlobResourceContents:
+    if kept.mime == "text/plain":
+        return types.TextResourceContents(uri=kept.handle, mime_type=kept.mime, text=kept.text)
+    blob = base64.b64encode(kept.data).decode()
+    return types.BlobResourceContents(uri=kept.handle, mime_type=kept.mime, blob=blob)
 
 
 def _result(answer: Answer, *, gives_json: bool) -> types.CallToolResult:
@@ -166,7 +192,7 @@ def _result(answer: Answer, *, gives_json: bool) -> types.CallToolResult:
     if gives_json:
         content += [
             types.ResourceLink(
-                type="resource_link", uri=kept.handle, name=plain(kept.path), mime_type=kept.mime, size=len(kept.data)
+                type="resource_link", uri=kept.handle, name=plain(kept.name), mime_type=kept.mime, size=len(kept.data)
             )
             for kept in answer.links
         ]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from belljar.errors import InternalError, PolicyError
 from belljar.sandbox.events import Finished
 from belljar.sandbox.result import RunResult
 from belljar.sandbox.sandbox import PolicyLike, Sandbox
+from belljar.sandbox.stream import Stream
 
 _LASTING = ("proc.timeout_ms=7d", "proc.output_mb=1024")
 """A server lives as long as its client, and a policy's limits are meant for runs: these are the most that there is."""
@@ -21,13 +23,15 @@ def run(
     *,
     overrides: Sequence[str],
     complaints: Callable[[bytes], None],
+    following: Callable[[Stream], AbstractContextManager[Stream]],
     **options: Any,
 ) -> RunResult:
     """Run the server until it ends, or its client closes standard input.
 
     `complaints` gets what it writes to standard error: the client reads the rest, and a person may read that.
+    `following` is what the caller does while it runs, such as to listen to signals.
     """
-    with _sandbox(policy, overrides, options) as jar, jar.stream(argv=argv, stdin=0) as stream:
+    with _sandbox(policy, overrides, options) as jar, following(jar.stream(argv=argv, stdin=0)) as stream:
         for event in stream:
             if isinstance(event, Finished):
                 return event.result

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Self
 
 from belljar.agents.answers import Answer, Maker, plain
 from belljar.agents.arguments import Arguments
 from belljar.agents.calls import Call
-from belljar.agents.jars import Jars, Program
+from belljar.agents.cleaning import Cleaner, Cleaners
+from belljar.agents.jars import Found, Jars, Program
 from belljar.agents.keeping import PREFIX, Keeper, Kept, mime_of
 from belljar.agents.tools import BY_NAME, MOST_LISTED, MOST_READ, TOOLS
 from belljar.errors import AuditError, BelljarError, UsageError
 from belljar.policy.models import Policy
-from belljar.sandbox import redacting
 from belljar.sandbox.sandbox import PolicyLike, resolved
 from belljar.sandbox.session import Session
 
@@ -25,6 +28,8 @@ _MAIN = "main"
 _MOST_TIGHTER = 4
 """Policies of single calls whose jars are kept for the next."""
 _LARGEST_READ = 32 << 20
+_PATIENCE_SECONDS = 5.0
+"""How long calls that were under way may take to end, once their jars have."""
 
 
 class Toolbox:
@@ -56,12 +61,15 @@ class Toolbox:
         self.policy = resolved(
             policy, backend=backend, workspace=workspace, live=live, overrides=overrides, timeout=timeout
         )
+        self._workspace, self._live = workspace, live
         self.keeper = Keeper()
         self._stateful = stateful
         self._jars = Jars(self.policy, pool_size=pool_size)
         self._tighter: OrderedDict[str, Jars] = OrderedDict()
         self._lock = threading.Lock()
-        self._maker = Maker(self.keeper.outputs, _cleaner(self.policy) if redact else str)
+        self._under_way: set[Call] = set()
+        self._idle = threading.Condition(self._lock)
+        self._cleaners = Cleaners(redact=redact)
         self._handlers: dict[str, Callable[[Arguments, Call, Jars], Answer]] = {
             "run": self._run,
             "exec": self._exec,
@@ -81,11 +89,25 @@ class Toolbox:
         """Have jars wait for the first call. Raises PrerequisiteError where no backend works."""
         self._jars.warm()
 
+    def under(self, policy: PolicyLike) -> Policy:
+        """Another policy for a single call, with the workspace of this toolbox. Raises PolicyError."""
+        return resolved(policy, backend=None, workspace=self._workspace, live=self._live, overrides=(), timeout=None)
+
     def call(self, name: str, given: object, call: Call) -> Answer:
         """Answer a call, and wait for that. It is in the audit log before anything happens.
 
         What goes wrong is an answer, too: whoever calls is a model, and reads words.
         """
+        with self._lock:
+            self._under_way.add(call)
+        try:
+            return self._call(name, given, call)
+        finally:
+            with self._lock:
+                self._under_way.discard(call)
+                self._idle.notify_all()
+
+    def _call(self, name: str, given: object, call: Call) -> Answer:
         try:
             answer = self._answered(name, given, call)
         except UsageError as error:
@@ -125,8 +147,29 @@ class Toolbox:
             old.close()
         return found
 
+    def end_scope(self, scope: str) -> None:
+        """End the jars of a client that has gone, and let go of what was kept for it."""
+        with self._lock:
+            every = [self._jars, *self._tighter.values()]
+            calls = [call for call in self._under_way if call.scope == scope]
+        for call in calls:
+            call.cancel("abandoned")
+        for jars in every:
+            jars.end_scope(scope)
+        self.keeper.forget(scope)
+
     def close(self) -> None:
-        """End every jar."""
+        """End every jar. Calls that are under way end, and are recorded so, before this returns."""
+        with self._lock:
+            calls = list(self._under_way)
+        for call in calls:
+            call.cancel("abandoned")
+        self._close_jars()
+        with self._lock:
+            self._idle.wait_for(lambda: not self._under_way, _PATIENCE_SECONDS)
+        self._close_jars()  # what a call made that was just about to
+
+    def _close_jars(self) -> None:
         with self._lock:
             tighter, self._tighter = list(self._tighter.values()), OrderedDict()
         for jars in (self._jars, *tighter):
@@ -153,39 +196,47 @@ class Toolbox:
         name = given.text("session", _MAIN if self._stateful else "")
         if not name:
             result, content = jars.run_fresh(program, call)
-            return self._maker.of_run(result, self.keeper.put(result.run_id, content, scope=call.scope))
-        session = jars.session(call.scope, name)
+            return self._maker(call).of_run(result, self._put(result.run_id, content, call))
+        session, note = jars.session(call.scope, name)
         for path, text in program.files.items():
-            session.files.write(path, text)
+            with _naming(path):
+                session.files.write(path, text)
+        return _noted(note, self._ran_in(session, name, program, call, jars))
+
+    def _ran_in(self, session: Session, name: str, program: Program, call: Call, jars: Jars) -> Answer:
         if program.code is not None and program.language == "python":
             step, content = jars.step(session, program, call)
-            kept = self.keeper.put(f"{step.run_id}/{step.step}", content, scope=call.scope)
-            return self._maker.of_step(step, kept, session=name)
+            kept = self._put(f"{step.run_id}/{step.step}", content, call)
+            return self._maker(call).of_step(step, kept, session=name)
         result, content = jars.beside(session, program, call)
-        return self._maker.of_run(result, self.keeper.put(result.run_id, content, scope=call.scope), session=name)
+        return self._maker(call).of_run(result, self._put(result.run_id, content, call), session=name)
+
+    def _clean(self, call: Call) -> Cleaner:
+        return self._cleaners.of(call.policy or self.policy, call.scope)
+
+    def _maker(self, call: Call) -> Maker:
+        return Maker(partial(self.keeper.put_output, scope=call.scope), self._clean(call))
+
+    def _put(self, run_id: str, content: Mapping[str, bytes], call: Call) -> list[Kept]:
+        return self.keeper.put(run_id, content, scope=call.scope, clean=self._clean(call).text)
 
     def _read_file(self, given: Arguments, call: Call, jars: Jars) -> Answer:
         path, start = given.text("path"), given.whole("start")
-        if (whole := self.keeper.outputs.get(path, 0, None)) is not None:
+        if (whole := self.keeper.output(path, scope=call.scope)) is not None:
             return self._part(path, whole, start)
+        clean, note = self._clean(call).text, ""
         if path.startswith(PREFIX):
             kept = self.keeper.get(path, scope=call.scope)
             if kept is None:
                 raise UsageError(f"{plain(path)} is not kept any more", hint="run it again")
-            data = kept.data
+            data, clean = kept.data, _both(clean, kept.clean)
         else:
-            data = self._existing(given, call, jars).files.read(path, limit=_LARGEST_READ)
-        mime = mime_of(data)
-        if mime == "text/plain":
-            return self._part(path, self._maker.clean(data.decode()), start)
-        told = {"path": plain(path), "mime": mime, "bytes": len(data)}
-        if mime.startswith("image/") and len(data) <= 1 << 20:
-            return Answer(f"{plain(path)}: {mime}, {len(data):,} bytes", told, images=((mime, data),))
-        return Answer(f"[{plain(path)} is no text: {mime}, {len(data):,} bytes; look at it with code]", told)
-
-    def text_of(self, kept: Kept) -> str:
-        """A file that is text, as it may be shown."""
-        return self._maker.clean(kept.data.decode())
+            session, note = self._existing(given, call, jars)
+            with _naming(path):
+                data = session.files.read(path, limit=_LARGEST_READ)
+        if mime_of(data) == "text/plain":
+            return _noted(note, self._part(path, clean(data.decode()), start))
+        return _noted(note, _no_text(path, data))
 
     def _part(self, path: str, text: str, start: int) -> Answer:
         part = text[start : start + MOST_READ]
@@ -194,7 +245,7 @@ class Toolbox:
         more = f"\n[{after:,} more characters: start={start + len(part)}]" if after > 0 else ""
         return Answer(part + more, told)
 
-    def _existing(self, given: Arguments, call: Call, jars: Jars) -> Session:
+    def _existing(self, given: Arguments, call: Call, jars: Jars) -> Found:
         name = given.text("session", _MAIN)
         if not jars.has_session(call.scope, name):
             raise UsageError(
@@ -205,27 +256,30 @@ class Toolbox:
 
     def _write_file(self, given: Arguments, call: Call, jars: Jars) -> Answer:
         name, path, content = given.text("session", _MAIN), given.text("path"), given.text("content")
-        jars.session(call.scope, name).files.write(path, content)
+        session, note = jars.session(call.scope, name)
+        with _naming(path):
+            session.files.write(path, content)
         size = len(content.encode())
         seen = "" if self._stateful and name == _MAIN else f"; run and exec see it with session={name!r}"
-        return Answer(
-            f"wrote {size:,} bytes to {plain(path)}{seen}", {"path": plain(path), "bytes": size, "session": name}
-        )
+        told = {"path": plain(path), "bytes": size, "session": name}
+        return _noted(note, Answer(f"wrote {size:,} bytes to {plain(path)}{seen}", told))
 
     def _list_files(self, given: Arguments, call: Call, jars: Jars) -> Answer:
         name = given.text("session", _MAIN)
-        entries = self._existing(given, call, jars).files.list(
-            given.text("path", "."), recursive=given.flag("recursive")
-        )
+        session, note = self._existing(given, call, jars)
+        path = given.text("path", ".")
+        with _naming(path):
+            entries = session.files.list(path, recursive=given.flag("recursive"))
+        clean = self._clean(call).text
         shown = [
-            {"path": self._maker.clean(plain(entry.path)), "kind": entry.kind, "size": entry.size}
+            {"path": clean(plain(entry.path)), "kind": entry.kind, "size": entry.size}
             for entry in entries[:MOST_LISTED]
         ]
         left_out = len(entries) - len(shown)
         lines = [f"{entry['path']}{'/' if entry['kind'] == 'directory' else ''}\t{entry['size']}" for entry in shown]
         lines += [f"[and {left_out} more]"] if left_out else []
         told = {"files": shown, "left_out": left_out, "session": name}
-        return Answer("\n".join(lines) or "(empty)", told)
+        return _noted(note, Answer("\n".join(lines) or "(empty)", told))
 
     def _reset(self, given: Arguments, call: Call, jars: Jars) -> Answer:
         name = given.text("session", _MAIN)
@@ -234,14 +288,36 @@ class Toolbox:
         return Answer(words, {"session": name, "existed": existed})
 
 
-def _cleaner(policy: Policy) -> Callable[[str], str]:
-    """What redacts, once: where the policy has results redacted, they come so from the jar."""
-    if redacting.wanted(policy, "result"):
-        return str
-    from belljar.audit.redaction import Redactor
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """What goes wrong with a file of the jar's, with the name that the model knows it by."""
+    try:
+        yield
+    except OSError as error:
+        words = "no links are followed" if error.errno == errno.ELOOP else error.strerror
+        raise OSError(error.errno, words, path or ".") from None
 
-    redactor = Redactor.for_policy(policy)
-    return str if redactor is None else redactor.text
+
+def _no_text(path: str, data: bytes) -> Answer:
+    mime = mime_of(data)
+    told = {"path": plain(path), "mime": mime, "bytes": len(data)}
+    if mime.startswith("image/") and len(data) <= 1 << 20:
+        return Answer(f"{plain(path)}: {mime}, {len(data):,} bytes", told, images=((mime, data),))
+    return Answer(f"[{plain(path)} is no text: {mime}, {len(data):,} bytes; look at it with code]", told)
+
+
+def _noted(note: str, answer: Answer) -> Answer:
+    """With what has to be said about the session first."""
+    if not note:
+        return answer
+    return answer._replace(text=f"{note}\n{answer.text}", structured={**(answer.structured or {}), "note": note})
+
+
+def _both(first: Callable[[str], str], second: Callable[[str], str]) -> Callable[[str], str]:
+    """What was made under one policy and is read under another: nothing is shown that either hides."""
+    if first == second or second is str:
+        return first
+    return second if first is str else lambda text: first(second(text))
 
 
 def _fault(error: BelljarError, outcome: str) -> Answer:

@@ -53,12 +53,14 @@ _TIMEOUT: Schema = {
     "description": "Seconds; never more than the policy's own limit.",
 }
 _SESSION = _text(
-    "Name of a session: a jar that stays, with its files and Python's variables, until it is reset.",
+    "Name of a session: a jar that stays, with its files and Python's variables, until it is reset. If it had to be "
+    "ended meanwhile (not used for long, or too many are open), the answer says so: files come back, variables do not.",
     pattern=SESSION_NAME,
 )
 _NUMBER_OR_NULL: Schema = {"type": ["integer", "null"]}
 _STRING: Schema = {"type": "string"}
 
+_NOTE = _text("what happened to the session since the last call")
 _FILE = _object({"path": _STRING, "size": {"type": "integer"}, "handle": _STRING}, ("path", "size"))
 _REFUSED = _object({"what": _STRING, "rule": _STRING, "advice": _STRING}, ("what", "rule", "advice"))
 RESULT = _object(
@@ -73,6 +75,7 @@ RESULT = _object(
         "seconds": {"type": "number"},
         "run_id": _STRING,
         "session": _STRING,
+        "note": _NOTE,
         "files": {"type": "array", "items": _FILE},
         "refused": {"type": "array", "items": _REFUSED},
         "handles": {
@@ -139,6 +142,7 @@ READ_FILE = Tool(
             "characters": {"type": "integer"},
             "bytes": {"type": "integer"},
             "mime": _STRING,
+            "note": _NOTE,
         },
         ("path", "mime"),
     ),
@@ -155,7 +159,9 @@ WRITE_FILE = Tool(
         "session": _SESSION,
     },
     ("path", "content"),
-    _object({"path": _STRING, "bytes": {"type": "integer"}, "session": _STRING}, ("path", "bytes", "session")),
+    _object(
+        {"path": _STRING, "bytes": {"type": "integer"}, "session": _STRING, "note": _NOTE}, ("path", "bytes", "session")
+    ),
 )
 LIST_FILES = Tool(
     "list_files",
@@ -175,6 +181,7 @@ LIST_FILES = Tool(
             },
             "left_out": {"type": "integer"},
             "session": _STRING,
+            "note": _NOTE,
         },
         ("files", "left_out", "session"),
     ),

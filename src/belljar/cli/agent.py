@@ -13,6 +13,10 @@ def run(parsed: Parsed) -> int:
     if not words:
         raise UsageError("which agent?", hint="belljar agent -- codex exec 'fix the tests'")
     asked = wanted(parsed, words, parsed.text("--profile"))
+    if asked.profile_name == "claude":
+        from belljar.agents.login import use_login
+
+        use_login()
     from belljar.cli.agent_run import run_agent
 
     return run_agent(parsed, asked, converses=True)

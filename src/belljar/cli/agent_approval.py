@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from belljar.agents.review import Kept, Review
+from belljar.cli.stopping import ignore_further
 from belljar.cli.terminal import visible, visible_lines
 from belljar.sandbox.changes import Change
 
@@ -21,7 +22,8 @@ class Decided:
 
     @classmethod
     def of(cls, review: Review, files: Collection[str] | None, *, git: bool, protected: Collection[str]) -> Decided:
-        """Apply, and tell."""
+        """Apply, and tell. From here on nothing interrupts it: half of the changes would be worse than either."""
+        ignore_further()
         done = review.apply(files, git=git, protected=protected)
         left = [change for change in (*review.protected, *review.refused) if change.path not in done.applied]
         return cls(done.applied, (*done.refused, *((change.path, change.refusal) for change in left)))

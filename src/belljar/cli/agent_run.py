@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import sys
 
 from belljar.agents.inside import Agent, Wanted, prepare
@@ -12,6 +14,7 @@ from belljar.cli.agent_options import applying
 from belljar.cli.outcome import exit_code, report
 from belljar.cli.parsing import Parsed
 from belljar.cli.sink import Sink
+from belljar.cli.stopping import Stopped, Stopping, ignore_further
 from belljar.cli.style import is_terminal
 from belljar.cli.terminal import visible
 from belljar.cli.workspace import print_text
@@ -20,7 +23,8 @@ from belljar.sandbox.events import Finished
 from belljar.sandbox.result import RunResult
 from belljar.sandbox.sandbox import Sandbox
 
-_INTERRUPTED = 130
+_GONE = {errno.EIO: 128 + 1, errno.EPIPE: 128 + 13}
+"""What a terminal that was closed, and a pipe that nobody reads, answer to a write; and what the shell calls that."""
 
 
 def run_agent(parsed: Parsed, wanted: Wanted, *, converses: bool) -> int:
@@ -37,48 +41,54 @@ def run_agent(parsed: Parsed, wanted: Wanted, *, converses: bool) -> int:
     start_launcher(wanted.backend)
     agent = prepare(wanted)
     at_terminal = is_terminal(0) and is_terminal(1) and not parsed.flag("--json")
-    with agent.opened() as jar:
+    stopping = Stopping()
+    with stopping.heard(), agent.opened() as jar:
         try:
-            result = (_converse if converses and at_terminal else _run)(jar, agent, parsed)
-        except KeyboardInterrupt:
-            return _interrupted(jar, agent)
-        return _settle(jar, agent, result, parsed)
+            result = (_converse if converses and at_terminal else _run)(jar, agent, parsed, stopping)
+            return _settle(jar, agent, result, parsed)
+        except Stopped as stop:
+            return _interrupted(jar, agent, str(stop), stop.exit_code)
+        except OSError as error:
+            if error.errno not in _GONE:
+                raise
+            return _interrupted(jar, agent, "nobody reads its output any more", _GONE[error.errno])
 
 
-def _run(jar: Sandbox, agent: Agent, parsed: Parsed) -> RunResult:
+def _run(jar: Sandbox, agent: Agent, parsed: Parsed, stopping: Stopping) -> RunResult:
     """Pass its output on as it arrives; a terminal's input stays for the questions afterwards."""
     from belljar.cli.standard_input import give
 
     sinks = {"stdout": Sink(1, raw=False), "stderr": Sink(2, raw=False)}
-    for event in jar.stream(argv=agent.argv, stdin=None if is_terminal(0) else give()):
-        if isinstance(event, Finished):
-            for sink in sinks.values():
-                sink.finish()
-            return event.result
-        if not parsed.flag("--json"):
-            sinks[event.stream].write(event.data)
+    with stopping.following(jar.stream(argv=agent.argv, stdin=None if is_terminal(0) else give())) as events:
+        for event in events:
+            if isinstance(event, Finished):
+                for sink in sinks.values():
+                    sink.finish()
+                return event.result
+            if not parsed.flag("--json"):
+                sinks[event.stream].write(event.data)
     raise InternalError("the run ended without a result")
 
 
-def _converse(jar: Sandbox, agent: Agent, _parsed: Parsed) -> RunResult:
+def _converse(jar: Sandbox, agent: Agent, _parsed: Parsed, stopping: Stopping) -> RunResult:
     from belljar.cli.conversation import converse
 
-    return converse(jar, agent.argv)
+    return converse(jar, agent.argv, stopping)
 
 
-def _interrupted(jar: Sandbox, agent: Agent) -> int:
-    """Ctrl-C ends the agent, not its work: the diff is kept."""
-    import signal
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one must not interrupt the cleaning up
-    jar.kill("interrupted")
+def _interrupted(jar: Sandbox, agent: Agent, why: str, code: int) -> int:
+    """Whoever stops it ends the agent, not its work: the diff is kept."""
+    ignore_further()
+    jar.kill(why)
     with Review(jar, agent) as review:
         if review.anything:
             from belljar.sandbox.running import new_run_id
 
-            sys.stderr.write("belljar: interrupted\n")
-            tell_decided(Decided(), review.keep(new_run_id()), quiet=False)
-    return _INTERRUPTED
+            kept = review.keep(new_run_id())
+            with contextlib.suppress(OSError):  # the terminal may be what has gone
+                sys.stderr.write(f"belljar: {why}\n")
+                tell_decided(Decided(), kept, quiet=False)
+    return code
 
 
 def _settle(jar: Sandbox, agent: Agent, result: RunResult, parsed: Parsed) -> int:

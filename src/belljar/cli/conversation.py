@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 import belljar.guest
 from belljar.backends.runtimes import find_runtime
 from belljar.cli.screen_filter import RESTORED, ScreenFilter
+from belljar.cli.stopping import Stopping
 from belljar.errors import InternalError
 from belljar.sandbox.events import Finished
 from belljar.sandbox.result import RunResult
@@ -28,13 +29,14 @@ _PIECE = 1 << 12
 _MOST_WAITING = 1 << 16
 
 
-def converse(jar: Sandbox, argv: Sequence[str]) -> RunResult:
-    """Run the command at a terminal of the jar's own, joined to ours until it ends."""
+def converse(jar: Sandbox, argv: Sequence[str], stopping: Stopping) -> RunResult:
+    """Run the command at a terminal of the jar's own, joined to ours until it ends, or we are told to."""
     keys, into_jar = os.pipe2(os.O_CLOEXEC)
     os.set_blocking(into_jar, False)
     screen = ScreenFilter()
     try:
-        with _raw_terminal(), _typed(into_jar), jar.stream(argv=_relayed(jar, argv), stdin=keys) as events:
+        stream = jar.stream(argv=_relayed(jar, argv), stdin=keys)
+        with _raw_terminal(), _typed(into_jar), stopping.following(stream) as events:
             for event in events:
                 if isinstance(event, Finished):
                     return event.result
@@ -65,8 +67,9 @@ def _raw_terminal() -> Iterator[None]:
     try:
         yield
     finally:
-        _write(1, RESTORED)
-        termios.tcsetattr(0, termios.TCSAFLUSH, before)
+        with contextlib.suppress(OSError, termios.error):  # it may have gone
+            _write(1, RESTORED)
+            termios.tcsetattr(0, termios.TCSAFLUSH, before)
 
 
 @contextlib.contextmanager

@@ -27,17 +27,31 @@ def run(parsed: Parsed) -> int:
     from belljar.agents import mcp_server  # the extra, before anything is made
 
     assert mcp_server
-    with _toolbox(parsed) as toolbox:
-        if (where := parsed.text("--http")) is not None:
-            _serve_http(parsed, toolbox, where)
-        else:
-            from belljar.agents.mcp_stdio import serve
+    if (where := parsed.text("--http")) is not None:
+        return _run_http(parsed, where)
+    from belljar.agents.mcp_stdio import serve
 
-            serve(toolbox)
+    with toolbox_of(parsed) as toolbox:
+        serve(toolbox)
     return 0
 
 
-def _toolbox(parsed: Parsed) -> Toolbox:
+def _run_http(parsed: Parsed, where: str) -> int:
+    """Whoever stops a server with SIGTERM, as systemd does, finds every jar ended and recorded so, and no fault."""
+    import signal
+
+    from belljar.cli.stopping import Stopped, Stopping
+
+    try:
+        with Stopping().heard(), toolbox_of(parsed) as toolbox:
+            _serve_http(parsed, toolbox, where)
+    except Stopped as stop:
+        return stop.exit_code if stop.exit_code == 128 + signal.SIGINT else 0
+    return 0
+
+
+def toolbox_of(parsed: Parsed) -> Toolbox:
+    """What the options ask for; no jar is made yet. Raises PolicyError and UsageError."""
     from belljar.agents.toolbox import Toolbox
 
     return Toolbox(
@@ -54,13 +68,14 @@ def _toolbox(parsed: Parsed) -> Toolbox:
 def _serve_http(parsed: Parsed, toolbox: Toolbox, where: str) -> None:
     import secrets
 
-    from belljar.agents.mcp_http import PATH, listen, serve
+    from belljar.agents.mcp_http import PATH, check_token, listen, serve
 
     host, _, port = where.rpartition(":")
     if not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise UsageError(f"--http {where}: wanted a port", hint="--http 8808, or --http 127.0.0.1:8808")
     given = _given_token(parsed)
     token = given or secrets.token_urlsafe(32)
+    check_token(token)
     toolbox.warm()
     with listen(host.strip("[]") or "127.0.0.1", int(port)) as listener:
         address, bound = listener.getsockname()[:2]

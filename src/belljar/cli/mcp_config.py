@@ -6,7 +6,7 @@ import shutil
 import sys
 
 from belljar.cli.jar_options import JSON
-from belljar.cli.mcp import SERVED
+from belljar.cli.mcp import SERVED, toolbox_of
 from belljar.cli.parsing import Command, Option, Parsed, expect_words
 from belljar.errors import UsageError
 
@@ -20,7 +20,8 @@ def run(parsed: Parsed) -> int:
     if name not in CLIENTS:
         found = "none was named" if name is None else f"there is no {name!r}"
         raise UsageError(f"which client? {found}", hint=f"--client {' | '.join(CLIENTS)}")
-    command, words = _command(), _words(parsed)
+    with toolbox_of(parsed):  # or say now what is wrong with the options: a client would say it to nobody
+        command, words = _command(), _words(parsed)
     text, line = snippet(name, command, words), command_line(name, command, words)
     if parsed.flag("--json"):
         from belljar.cli.document import print_json
@@ -39,9 +40,11 @@ def _command() -> str:
     import os
 
     own = os.path.abspath(sys.argv[0])
-    return (
-        own if os.path.basename(own) == "belljar" and os.access(own, os.X_OK) else shutil.which("belljar") or "belljar"
-    )
+    beside = os.path.join(os.path.dirname(sys.executable), "belljar")
+    for path in (own, beside):
+        if os.path.basename(path) == "belljar" and os.access(path, os.X_OK):
+            return path
+    return shutil.which("belljar") or "belljar"
 
 
 def _words(parsed: Parsed) -> list[str]:

@@ -19,25 +19,31 @@ def run(parsed: Parsed) -> int:
     from belljar.agents.mcp_wrap import run as wrap
     from belljar.cli.outcome import exit_code, report
     from belljar.cli.sink import Sink
+    from belljar.cli.stopping import Stopped, Stopping
 
-    complaints = Sink(2, raw=False)
-    result = wrap(
-        policy_name(parsed),
-        argv,
-        complaints=complaints.write,
-        overrides=[*parsed.texts("--set"), *published(parsed)],
-        backend=parsed.text("--backend"),
-        workspace=parsed.text("--workspace"),
-        live=parsed.flag("--live"),
-        timeout=parsed.text("--timeout"),
-    )
+    complaints, stopping = Sink(2, raw=False), Stopping()
+    try:
+        with stopping.heard():
+            result = wrap(
+                policy_name(parsed),
+                argv,
+                complaints=complaints.write,
+                following=stopping.following,
+                overrides=[*parsed.texts("--set"), *published(parsed)],
+                backend=parsed.text("--backend"),
+                workspace=parsed.text("--workspace"),
+                live=parsed.flag("--live"),
+                timeout=parsed.text("--timeout"),
+            )
+    except Stopped as stop:  # a client that is done with a server sends SIGTERM: its end is in the log
+        return stop.exit_code
     complaints.finish()
     if parsed.flag("--json"):
         import json
 
         sys.stderr.write(json.dumps(result.to_dict()) + "\n")
     else:
-        sys.stderr.write(report(result, quiet=False, explained=False))
+        sys.stderr.write(report(result, quiet=False, explained=True))  # there is nothing more to ask for
     return 0 if result.ok else exit_code(result)
 
 

@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from agent_runs import BELLJAR, Home, git
+from scripted_model import Records
 
 pytestmark = [pytest.mark.host, pytest.mark.backend("bubblewrap")]
 
@@ -172,27 +174,67 @@ def test_old_diffs_go(home: Home, state_directory: str) -> None:
     assert Path(ran.json["kept"][0]).exists()
 
 
-def test_ctrl_c_ends_the_agent_and_keeps_its_diff(home: Home) -> None:
-    """The project is as it was; what was done can be read."""
+STOPS = [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "SIGTERM"), (signal.SIGHUP, 129, "SIGHUP")]
+
+
+@pytest.mark.parametrize(("number", "code", "said"), STOPS, ids=[said for _number, _code, said in STOPS])
+def test_whoever_stops_the_agent_keeps_its_diff(
+    home: Home, number: signal.Signals, code: int, said: str, records: Records
+) -> None:
+    """The project is as it was; what was done can be read, and its end is in the log."""
     words = ["agent", "--", "sh", "-c", "echo half > half.txt; echo ready; exec sleep 600"]
     before = home.files()
-    with subprocess.Popen(
+    with started(home, *words) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        os.kill(process.pid, number)
+        _out, err = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert said in err.decode()
+    assert home.files() == before
+    kept = Path(err.decode().partition("nothing was applied; the diff is in ")[2].strip())
+    assert "+half\n" in kept.read_text()
+    assert kept.stat().st_mode & 0o077 == 0
+    assert [record["outcome"] for record in records("finished")] == ["killed"]
+
+
+def test_a_pipe_that_nobody_reads_keeps_the_diff(home: Home) -> None:
+    """As in `belljar agent -- … | head -1`."""
+    words = ["agent", "--", "sh", "-c", "echo half > half.txt; echo ready; while echo more; do sleep 0.02; done"]
+    with started(home, *words) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        process.stdout.close()
+        assert process.stderr is not None
+        err = process.stderr.read().decode()
+        assert process.wait(60) == 141
+    kept = Path(err.partition("nothing was applied; the diff is in ")[2].strip())
+    assert "+half\n" in kept.read_text()
+
+
+def test_what_nohup_ignores_stays_ignored(home: Home) -> None:
+    """A hangup is nothing to an agent that was started so."""
+    words = ["agent", "--", "sh", "-c", "echo ready; sleep 0.5; echo done"]
+    ignored = {"preexec_fn": lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)}
+    with started(home, *words, **ignored) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        os.kill(process.pid, signal.SIGHUP)
+        out, _err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, b"done\n")
+
+
+def started(home: Home, *words: str, **more: Any) -> subprocess.Popen[bytes]:
+    """`belljar WORDS…` in the project, while it runs."""
+    return subprocess.Popen(
         [*BELLJAR, *words],
         cwd=home.project,
         env=home.environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
-        os.kill(process.pid, signal.SIGINT)
-        _out, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert home.files() == before
-    kept = Path(err.decode().partition("nothing was applied; the diff is in ")[2].strip())
-    assert "+half\n" in kept.read_text()
-    assert kept.stat().st_mode & 0o077 == 0
+        **more,
+    )
 
 
 MISTAKES = [
@@ -201,6 +243,8 @@ MISTAKES = [
     (("agent", "--apply", "some", "--", "true"), "wanted one of ask, all, none"),
     (("agent", "--apply-protected", "--", "true"), "--apply-protected needs --apply all"),
     (("agent", "--profile", "cloude", "--", "true"), "there is no profile 'cloude'"),
+    (("agent", "--project", "/does/not/exist", "--", "true"), "/does/not/exist: there is no such directory"),
+    (("agent", "--project", "sums.py", "--", "true"), "sums.py: it is no directory"),
     (("agent", "--", "no-such-agent"), "no-such-agent is not installed on this host"),
     (("claude", "-p", "x"), "no key for claude"),
 ]

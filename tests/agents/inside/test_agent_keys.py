@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import http.server
+import json
+import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 from agent_runs import SECRET, Home
@@ -56,3 +61,43 @@ def test_a_key_that_the_endpoint_sends_back_stays_outside(home: Home) -> None:
 def test_every_key_of_a_profile_is_searched_for_in_answers(name: str) -> None:
     """One that is forgotten is one that an agent can ask for."""
     assert all(spec["reflects"] is True for spec in read_profile(name).get("credentials", {}).values())
+
+
+@pytest.mark.host
+@pytest.mark.backend("bubblewrap")
+@pytest.mark.parametrize("words", [("claude",), ("agent", "--", "claude")], ids=" ".join)
+def test_the_login_in_home_is_used_and_stays_there(home: Home, words: tuple[str, ...]) -> None:
+    """Whichever command starts Claude Code: the jar has a placeholder."""
+    program = home.directory / "bin/claude"
+    program.parent.mkdir()
+    program.write_text('#!/bin/sh\necho "its token is $CLAUDE_CODE_OAUTH_TOKEN"\n')
+    program.chmod(0o755)
+    login = home.directory / ".claude/.credentials.json"
+    login.parent.mkdir()
+    login.write_text(json.dumps({"claudeAiOauth": {"accessToken": SECRET, "expiresAt": 0}}))
+
+    ran = home.belljar(*words, "-p", "x", PATH=f"{program.parent}:{os.environ['PATH']}")
+
+    assert ran.code == 0, ran.err
+    assert "its token is sk-ant-" in ran.out
+    assert SECRET not in ran.out
+
+
+@pytest.mark.host
+def test_without_a_claude_it_says_what_to_install(home: Home, tmp_path: Path) -> None:
+    """Neither on PATH nor in the SDK's wheel."""
+    code = "import sys; sys.modules['claude_agent_sdk'] = None; from belljar.cli.main import main\n"
+    code += "sys.exit(main(['claude', '-p', 'x']))"
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=home.project,
+        env=home.environment(ANTHROPIC_API_KEY=SECRET, PATH=str(tmp_path)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert ran.returncode == 125
+    assert "claude is not installed on this host" in ran.stderr
+    assert "hint: npm install -g @anthropic-ai/claude-code, or pip install 'belljar[claude]'" in ran.stderr
+    assert "Traceback" not in ran.stderr

@@ -10,6 +10,7 @@ import struct
 import subprocess
 import termios
 import time
+from pathlib import Path
 from typing import Self
 
 import pytest
@@ -52,6 +53,11 @@ class Terminal:
 
     def resize(self, rows: int, columns: int) -> None:
         fcntl.ioctl(self.ours, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def hang_up(self) -> None:
+        """Close it, as a window is closed; what is written to it goes nowhere from now on."""
+        os.close(self.ours)
+        self.ours = os.open(os.devnull, os.O_RDONLY)
 
     def end(self) -> int:
         while self._more(_PATIENCE):
@@ -133,6 +139,32 @@ def test_protected_files_are_asked_for_one_by_one(home: Home) -> None:
     assert b"not applied: CLAUDE.md" in terminal.seen
     names = {path.name for path in home.project.iterdir()}
     assert names == {".git", ".env", "sums.py", "plain.txt", ".mcp.json"}
+
+
+@pytest.mark.host
+@pytest.mark.backend("bubblewrap")
+@pytest.mark.parametrize("when", ["while it runs", "at the question"])
+def test_a_terminal_that_is_closed_keeps_the_diff(home: Home, state_directory: str, when: str) -> None:
+    """Whoever closes the window has not seen the question, or not answered it."""
+    script = "echo half > half.txt; echo ready" + ("; exec sleep 600" if when == "while it runs" else "")
+    with Terminal(home, "agent", "--", "sh", "-c", script) as terminal:
+        terminal.until(b"ready" if when == "while it runs" else b"apply the changes?")
+        terminal.hang_up()
+        assert terminal.process.wait(_PATIENCE) == 129
+    (kept,) = Path(state_directory, "changes").iterdir()
+    assert "+half\n" in kept.read_text()
+
+
+@pytest.mark.host
+@pytest.mark.backend("bubblewrap")
+def test_ctrl_c_at_the_question_keeps_the_diff(home: Home) -> None:
+    """It is no answer, and what was done is not lost."""
+    with Terminal(home, "agent", "--", "sh", "-c", "echo half > half.txt") as terminal:
+        terminal.until(b"apply the changes?")
+        terminal.type(b"\x03")
+        terminal.until(b"nothing was applied; the diff is in ")
+        assert terminal.end() == 130
+    assert not (home.project / "half.txt").exists()
 
 
 @pytest.mark.host

@@ -281,6 +281,67 @@ class TestUnfinished:
         assert verify(str(tmp_path)).ok
         assert verify(str(tmp_path)).records == 3
 
+    @pytest.mark.parametrize("days", [0, 1, 2], ids=["the clock went back", "the same day", "a day later"])
+    @pytest.mark.parametrize("left", ["whole", "half", "nothing"])
+    @pytest.mark.parametrize("who", ["the same process", "another"])
+    def test_at_the_change_of_the_day(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: int, left: str, who: str
+    ) -> None:
+        """What is in the new day's file, and not in the head, is adopted or taken back as on any other day."""
+        begun, log = 86_400.0 * 20_000, AuditLog(str(tmp_path))
+        monkeypatch.setattr("belljar.audit.log.time.time", lambda: begun)
+        for number in range(2):
+            log.append({"event": "test", "number": number})
+        head = (tmp_path / "head").read_bytes()
+        monkeypatch.setattr("belljar.audit.log.time.time", lambda: begun + 86_400)
+        AuditLog(str(tmp_path)).append({"event": "third"})
+        (tmp_path / "head").write_bytes(head)
+        file = tmp_path / day_files(str(tmp_path))[-1]
+        os.truncate(file, {"whole": file.stat().st_size, "half": 40, "nothing": 0}[left])
+        monkeypatch.setattr("belljar.audit.log.time.time", lambda: begun + 86_400 * days)
+        if who == "another" or not days:
+            log = AuditLog(str(tmp_path))
+        log.append({"event": "fourth"})
+        log.append({"event": "fifth"})
+        assert verify(str(tmp_path)).ok, verify(str(tmp_path))
+        assert [one["event"] for one in records(str(tmp_path))][2:] == [
+            *(["third"] if left == "whole" else []),
+            "fourth",
+            "fifth",
+        ]
+
+    def test_a_day_is_in_the_head_before_its_first_record(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """So whoever is killed there has its record looked for, also if the clock goes back."""
+        begun, log = 86_400.0 * 20_000, AuditLog(str(tmp_path))
+        monkeypatch.setattr("belljar.audit.log.time.time", lambda: begun)
+        log.append({"event": "first"})
+        other = AuditLog(str(tmp_path))
+        monkeypatch.setattr("belljar.audit.log.time.time", lambda: begun + 86_400)
+        renewed: list[Head] = []
+        renew = other._renew
+        monkeypatch.setattr(other, "_renew", lambda head: (renewed.append(head), renew(head)))
+        other.append({"event": "second"})
+        assert [(head.link.seq, head.day, head.size > 0) for head in renewed] == [
+            (1, "2024-10-05", False),
+            (2, "2024-10-05", True),
+        ]
+        (tmp_path / "head").write_bytes(renewed[0].encode())  # as if it had been killed then
+        monkeypatch.setattr("belljar.audit.log.time.time", lambda: begun)
+        log.append({"event": "third"})
+        assert verify(str(tmp_path)).ok, verify(str(tmp_path))
+        assert [one["event"] for one in records(str(tmp_path))] == ["first", "second", "third"]
+
+    def test_the_file_of_a_later_day_that_is_someone_elses(self, tmp_path: Path) -> None:
+        """Is not written into, and stays for `verify` to find."""
+        write(tmp_path, 2)
+        (tmp_path / "2999-01-01.jsonl").write_bytes(lines_of(tmp_path)[0])
+        AuditLog(str(tmp_path)).append({"event": "third"})
+        assert len((tmp_path / "2999-01-01.jsonl").read_bytes().splitlines()) == 1
+        verdict = verify(str(tmp_path))
+        assert (verdict.records, verdict.where) == (3, "2999-01-01.jsonl:1")
+
     def test_a_lost_head_is_made_again_for_writing(self, tmp_path: Path) -> None:
         """From the last file; who verified before knew."""
         write(tmp_path, 2)

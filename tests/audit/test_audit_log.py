@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -350,6 +352,103 @@ class TestUnfinished:
         assert verify(str(tmp_path)).ok
 
 
+class TestVerifyingWhatIsWritten:
+    """Others write while it is read, and are killed: none of that is tampering."""
+
+    def test_while_others_write(self, tmp_path: Path) -> None:
+        """However often it is asked, it is in order."""
+        write(tmp_path, 1)
+        command = [sys.executable, "-c", WRITER, str(tmp_path), "w", "1000000"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
+            assert writer.stdout is not None
+            writer.stdout.readline()
+            reader = threading.Thread(target=writer.stdout.read)
+            reader.start()
+            try:
+                until, found = time.monotonic() + 1.5, []
+                while time.monotonic() < until:
+                    found.append(verify(str(tmp_path)))
+            finally:
+                writer.kill()
+                reader.join()
+        assert [verdict for verdict in found if not verdict.ok] == []
+        assert found[-1].records > found[0].records
+
+    LEFT: dict[str, tuple[Callable[[bytes], bytes], int]] = {
+        "a record": (lambda line: line, 1),
+        "half a record": (lambda line: line[:-20], 0),
+        "all but its end": (lambda line: line[:-1], 0),
+    }
+
+    @pytest.mark.parametrize(("left", "records"), LEFT.values(), ids=LEFT)
+    @pytest.mark.parametrize("day", ["the same day", "the next day"])
+    def test_after_a_writer_was_killed(
+        self, monkeypatch: pytest.MonkeyPatch, day: str, left: Callable[[bytes], bytes], records: int
+    ) -> None:
+        """What the next one adopts or takes back is in order already; so it can be pruned."""
+        path = Path(directory())
+        record("first")
+        record("second")
+        head = (path / "head").read_bytes()
+        now = time.time() + (86_400 if day == "the next day" else 0)
+        monkeypatch.setattr("belljar.audit.log.time.time", lambda: now)
+        record("third")
+        (path / "head").write_bytes(head)
+        file = path / day_files(str(path))[-1]
+        *others, last = file.read_bytes().splitlines(keepends=True)
+        file.write_bytes(b"".join(others) + left(last))
+        verdict = verify(str(path))
+        assert (verdict.ok, verdict.records, verdict.unacknowledged) == (True, 2 + records, records), verdict
+        prune(older_days=1)
+        record("fourth")
+        verdict = verify(str(path))
+        assert (verdict.ok, verdict.records, verdict.unacknowledged) == (True, 3 + records, 0), verdict
+
+    @pytest.mark.parametrize(
+        ("added", "problem"),
+        [
+            (b'{"seq":6,"time":1\n', "not a record"),
+            (b'{"seq":6}\n{"seq"', "not a record"),
+            (b"\n", "not a record"),
+        ],
+    )
+    def test_what_nobody_would_adopt(self, tmp_path: Path, added: bytes, problem: str) -> None:
+        """Is found, behind a record that somebody left as well."""
+        log = write(tmp_path, 4)
+        head = (tmp_path / "head").read_bytes()
+        log.append({"event": "left"})
+        (tmp_path / "head").write_bytes(head)
+        with day_file(tmp_path).open("ab") as file:
+            file.write(added)
+        verdict = verify(str(tmp_path))
+        assert (verdict.ok, verdict.records) == (False, 5)
+        assert verdict.where.endswith(".jsonl:6")
+        assert problem in verdict.problem
+
+    def test_a_writer_that_stands_still(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Is not waited for without end."""
+        monkeypatch.setattr("belljar.audit.verify._PATIENCE_SECONDS", 0.05)
+        write(tmp_path, 2)
+        with (tmp_path / "head").open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            assert verify(str(tmp_path)).ok
+
+    def test_nobody_is_held_up_by_it(self, tmp_path: Path) -> None:
+        """It lets go before it reads all of it."""
+        log = write(tmp_path, 2)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("belljar.audit.verify._TOLD_AT_ONCE", 1)
+            verdict = verify(str(tmp_path), lambda _count: log.append({"event": "meanwhile"}) and None)
+        assert (verdict.ok, verdict.records) == (True, 2)
+
+    def test_a_log_that_nobody_has_written_to_yet(self, tmp_path: Path) -> None:
+        """Who was killed before its first record has left an empty head, or one of a day without records."""
+        (tmp_path / "head").touch()
+        assert verify(str(tmp_path)).ok
+        AuditLog(str(tmp_path)).append({"event": "first"})
+        assert verify(str(tmp_path)).records == 1
+
+
 def test_a_clock_that_goes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Records stay in order, and in the file of the day that had begun."""
     moments = iter([86_400.0 * 20_000, 86_400.0 * 20_001 + 5, 86_400.0 * 20_000 + 7, 86_400.0 * 20_002])
@@ -501,6 +600,19 @@ class TestRetention:
         assert verify(str(days)).ok
         prune(older_days=15)
         assert len(day_files(str(days))) == 2
+
+    def test_while_it_is_verified(self, days: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Who reads the log meanwhile begins anew where it begins now."""
+        monkeypatch.setattr("belljar.audit.verify._TOLD_AT_ONCE", 1)
+        told: list[int] = []
+
+        def seen(count: int) -> None:
+            told.append(count)
+            if len(told) == 1:
+                prune(older_days=15)
+
+        verdict = verify(str(days), seen)
+        assert (verdict.ok, verdict.records) == (True, 7), verdict
 
     def test_what_is_left_cannot_be_cut(self, days: Path) -> None:
         """Removing the first day that is left is found."""

@@ -243,7 +243,7 @@ class AuditLog:
             with open(os.path.join(self.path, name), "rb") as file:
                 for line in file:
                     try:
-                        record = decode(line)
+                        record = _whole(line)
                     except BrokenRecordError:
                         break
                     size, last = size + len(line), Link(record["seq"], record["digest"])
@@ -257,7 +257,7 @@ class AuditLog:
         link, whole = head.link, head.size
         for line in extra.splitlines(keepends=True):
             try:
-                link = follow(link, decode(line))
+                link = follow(link, _whole(line))
             except BrokenRecordError:
                 break
             whole += len(line)
@@ -266,6 +266,13 @@ class AuditLog:
         else:
             whole = size  # someone else's lines: they stay, for `verify` to find
         return Head(link, head.day, whole)
+
+
+def _whole(line: bytes) -> dict[str, Any]:
+    """A record with its line's end: the next one would stand on its line otherwise. Raises BrokenRecordError."""
+    if not line.endswith(b"\n"):
+        raise BrokenRecordError("it is cut off")
+    return decode(line)
 
 
 def _identity(descriptor: int) -> tuple[int, int]:

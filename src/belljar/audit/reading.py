@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,16 +16,18 @@ _LONGEST_LINE = 64 << 20
 _TICK_SECONDS = 0.1
 
 
-def lines(path: str, *, since: str = "", after: str = "") -> Iterator[tuple[str, int, bytes]]:
+def lines(path: str, *, since: str = "", until: Mapping[str, int] | None = None) -> Iterator[tuple[str, int, bytes]]:
     """Every line of the log in a directory, with its file and number; `since` is the first day (2026-01-31), and
-    `after` the last file that does not count.
+    `until` says which files count, and how much of each.
     """
-    for name in day_files(path):
-        if name >= since and name > after:
-            with open(os.path.join(path, name), "rb") as file:
-                number = 0
-                while line := file.readline(_LONGEST_LINE):
+    for name in day_files(path) if until is None else until:
+        if name >= since:
+            # One that is gone was removed meanwhile, because it was old.
+            with contextlib.suppress(FileNotFoundError), open(os.path.join(path, name), "rb") as file:
+                left, number = sys.maxsize if until is None else until[name], 0
+                while line := file.readline(min(_LONGEST_LINE, left)):
                     number += 1
+                    left -= len(line)
                     yield name, number, line
 
 

@@ -31,9 +31,14 @@ def run(parsed: Parsed) -> int:
     if parsed.flag("--json"):
         from belljar.cli.document import print_json
 
-        print_json({"ok": verdict.ok, "records": verdict.records, "where": verdict.where, "problem": verdict.problem})
+        names = ("ok", "records", "where", "problem", "unacknowledged")
+        print_json({name: getattr(verdict, name) for name in names})
     elif verdict.ok:
         sys.stdout.write(f"{verdict.records} records, all as they were written; the last is {verdict.link.digest}\n")
+        if verdict.unacknowledged:
+            sys.stdout.write(
+                f"the last {verdict.unacknowledged} were written by a process that was killed before it heard so\n"
+            )
     else:
         sys.stderr.write(
             f"belljar: the audit log is not as it was written: {verdict.where}: {verdict.problem}\n"

@@ -260,6 +260,51 @@ class TestManyWriters:
         verdict = verify(str(tmp_path))
         assert (verdict.ok, verdict.records) == (True, 251)
 
+    def test_forked_while_another_thread_writes(self, tmp_path: Path) -> None:
+        """That thread is not in the child, and what it held there is nobody's."""
+        log = write(tmp_path, 1)
+        log._lock.acquire()
+        fcntl.flock(log._head, fcntl.LOCK_EX)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                log.append({"event": "child"})
+            finally:
+                os._exit(0)
+        fcntl.flock(log._head, fcntl.LOCK_UN)
+        log._lock.release()
+        until = time.monotonic() + 10
+        while os.waitpid(pid, os.WNOHANG) == (0, 0):
+            if time.monotonic() > until:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                pytest.fail("the child hangs")
+            time.sleep(0.01)
+        assert [one["event"] for one in records(str(tmp_path))] == ["test", "child"]
+
+    def test_a_parent_that_dies_with_the_lock(self, tmp_path: Path) -> None:
+        """Its children, which write nothing, do not hold it for the rest of their lives."""
+        parent = """
+import fcntl, os, sys
+from belljar.audit.log import AuditLog
+log = AuditLog(sys.argv[1])
+log.append({"event": "first"})
+fcntl.flock(log._head, fcntl.LOCK_EX)
+pid = os.fork()
+if pid == 0:
+    import signal
+    os.close(1)
+    signal.pause()
+print(pid)
+"""
+        command = [sys.executable, "-c", parent, str(tmp_path)]
+        child = int(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+        try:
+            with (tmp_path / "head").open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        finally:
+            os.kill(child, signal.SIGKILL)
+
 
 class TestUnfinished:
     """What a process left that was killed in the middle."""

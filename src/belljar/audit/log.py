@@ -13,6 +13,7 @@ import fcntl
 import os
 import time
 from _thread import allocate_lock  # threading's own, without threading
+from _weakref import ref  # weakref's own, without weakref
 
 from belljar.audit.chain import START, BrokenRecordError, Link, decode, encode, follow
 from belljar.audit.state import private_directory, state_directory
@@ -66,6 +67,9 @@ def day_files(path: str) -> list[str]:
         return []
 
 
+_EVERY: set[ref[AuditLog]] = set()
+
+
 class AuditLog:
     """The log in one directory, as one process writes it. Its threads share it."""
 
@@ -84,6 +88,7 @@ class AuditLog:
         self._written = b""
         """The same, as it lies on the disk."""
         self._today = (0, "")
+        _EVERY.add(ref(self, _EVERY.discard))
 
     def append(self, *events: dict[str, Any] | str) -> Link:
         """Write records, all or none, and return where the chain stands.
@@ -157,6 +162,17 @@ class AuditLog:
                 if self._day and self._is(self._file, self._file_identity):
                     os.close(self._file)
             self._pid, self._head, self._day, self._file = 0, -1, "", -1
+
+    def begin_in_child(self) -> None:
+        """In a process that was forked just now: a thread that held the lock is not in it, and never lets go.
+
+        Its descriptors are those of the parent. If that one dies with the lock on the head, we would go on holding it.
+        """
+        self._lock = allocate_lock()
+        for descriptor, identity in ((self._head, self._head_identity), (self._file, self._file_identity)):
+            if self._is(descriptor, identity):
+                os.close(descriptor)
+        self._pid, self._head, self._day, self._file, self._at = 0, -1, "", -1, None
 
     # --- opening ---
 
@@ -282,6 +298,15 @@ def _identity(descriptor: int) -> tuple[int, int]:
 
 _LOGS: dict[str, AuditLog] = {}
 """That of the state directory, which is the same for the life of most programs."""
+
+
+def _begin_in_child() -> None:
+    for log in list(_EVERY):
+        if (found := log()) is not None:
+            found.begin_in_child()
+
+
+os.register_at_fork(after_in_child=_begin_in_child)
 
 
 def audit_log() -> AuditLog:

@@ -1,15 +1,20 @@
 """The run store: an index of the audit log in SQLite, brought up to date by whoever reads it.
 
 Nothing writes to it while code runs: the log is what is written then. So it can be thrown away at any time, and one
-that is damaged is made anew from the log.
+that is damaged is made anew from the log. Where it can't be written, or another process does not let go of it, it is
+made in memory, for this once.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import json
 import os
 import sqlite3
+import stat
+import time
 from collections.abc import Iterator
 from typing import Any, Self
 
@@ -19,7 +24,7 @@ from belljar.audit.printable import encodable
 from belljar.audit.state import private_directory, state_directory
 
 _SCHEMA = """
-create table if not exists place (file text, offset integer);
+create table if not exists place (file text, offset integer, events integer, runs integer, samples integer);
 create table if not exists runs (
     run text primary key, kind text, created real, ended real, backend text, policy text, plan text, language text,
     code text, owner integer, outcome text, exit_code integer, reason text, duration real, cpu_seconds real,
@@ -33,7 +38,17 @@ create table if not exists samples (
 create index if not exists by_run on events (run);
 create index if not exists by_time on runs (created);
 """
-_VERSION = 2
+_VERSION = 3
+_PATIENCE_SECONDS = 10.0
+_DAMAGE = (
+    sqlite3.SQLITE_ERROR,  # other tables than ours
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_CONSTRAINT,
+    sqlite3.SQLITE_MISMATCH,
+    sqlite3.SQLITE_NOTADB,
+)
+_IN_THE_WAY = (errno.ELOOP, errno.EISDIR, errno.ENXIO)
+"""A link, a directory, a socket."""
 _COLUMNS = ("kind", "backend", "policy", "language", "code", "owner")
 _ENDED = (
     "outcome",
@@ -51,41 +66,83 @@ _ENDED = (
 )
 
 
+class _DamagedError(Exception):
+    """It is not what we wrote."""
+
+
+class _UnusableError(Exception):
+    """It can't be written, or someone else has it. That says nothing about what is in it."""
+
+
+@contextlib.contextmanager
+def _judged() -> Iterator[None]:
+    """Which of the two it is. Raises _DamagedError, _UnusableError."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", None)
+        if code is None:  # a fault of ours
+            raise
+        damaged = code & 0xFF in _DAMAGE or code == sqlite3.SQLITE_IOERR_SHORT_READ
+        raise (_DamagedError if damaged else _UnusableError)(str(error)) from error
+    except OSError as error:
+        raise (_DamagedError if error.errno in _IN_THE_WAY else _UnusableError)(str(error)) from error
+
+
 class RunStore:
     """The store of this user. Close it, or use it as a context."""
 
     def __init__(self, path: str | None = None, log: str | None = None) -> None:
-        self.path = path or os.path.join(private_directory(state_directory()), "runs.sqlite")
+        self.path = path or os.path.join(state_directory(), "runs.sqlite")
         self._log = log or directory()
         self.rebuilt = False
         """Whether it was damaged, and made anew."""
+        self.in_memory = False
+        """Whether it could not be written, and is here for this once."""
         try:
-            self._open()
-        except sqlite3.DatabaseError:
-            self._rebuild()
+            try:
+                self._open()
+            except _DamagedError:
+                self._rebuild()
+        except (_DamagedError, _UnusableError):
+            self.in_memory = True
+            self._database = _connected(":memory:")
+            self._database.executescript(_SCHEMA)
+            self._catch_up()
 
     def _open(self) -> None:
-        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
-        self._database = sqlite3.connect(self.path, timeout=10, isolation_level=None)
-        self._database.row_factory = sqlite3.Row
-        self._database.execute("pragma journal_mode = wal")
-        self._database.execute("pragma synchronous = normal")
-        if self._database.execute("pragma user_version").fetchone()[0] not in (0, _VERSION):
-            raise sqlite3.DatabaseError("made by another version")
-        self._database.executescript(_SCHEMA)
-        self._database.execute(f"pragma user_version = {_VERSION}")
-        if self._database.execute("pragma quick_check(1)").fetchone()[0] != "ok":
-            raise sqlite3.DatabaseError("damaged")
-        self._catch_up()
+        with _judged():
+            private_directory(os.path.dirname(self.path))
+            _make_file(self.path)
+            self._database = _connected(self.path)
+            try:
+                self._prepare()
+                self._catch_up()
+            except BaseException:
+                self._database.close()
+                raise
+
+    def _prepare(self) -> None:
+        database = self._database
+        database.execute("pragma journal_mode = wal")
+        database.execute("pragma synchronous = normal")
+        if database.execute("pragma user_version").fetchone()[0] not in (0, _VERSION):
+            raise _DamagedError("made by another version")
+        database.executescript(_SCHEMA)
+        database.execute(f"pragma user_version = {_VERSION}")
+        if database.execute("pragma quick_check(1)").fetchone()[0] != "ok":
+            raise _DamagedError("not in order")
 
     def _rebuild(self) -> None:
-        with contextlib.suppress(AttributeError):
-            self._database.close()
-        for suffix in ("", "-wal", "-shm"):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self.path + suffix)
-        self.rebuilt = True
-        self._open()
+        """By one process at a time: another may just have done it."""
+        with _judged(), _alone_in(os.path.dirname(self.path)):
+            with contextlib.suppress(_DamagedError):
+                self._open()
+                return
+            for suffix in ("-wal", "-shm", ""):
+                _remove(self.path + suffix)
+            self._open()
+            self.rebuilt = True
 
     def close(self) -> None:
         """Let go of it."""
@@ -103,20 +160,26 @@ class RunStore:
         database = self._database
         database.execute("begin immediate")  # another reader may do the same
         try:
-            place = database.execute("select file, offset from place").fetchone() or ("", 0)
-            name, offset = place[0], place[1]
+            name, offset, *counted = database.execute("select * from place").fetchone() or ("", 0, 0, 0, 0)
+            if counted != self._counts():
+                raise _DamagedError("rows are missing, or were added")
             for day in [one for one in day_files(self._log) if one >= name]:
                 offset = self._read(day, offset if day == name else 0)
                 name = day
             database.execute("delete from place")
-            database.execute("insert into place values (?, ?)", (name, offset))
+            database.execute("insert into place values (?, ?, ?, ?, ?)", (name, offset, *self._counts()))
             database.execute("commit")
         except BaseException:
-            database.execute("rollback")
+            if database.in_transaction:  # on a disk that is full it is taken back already
+                database.execute("rollback")
             raise
 
+    def _counts(self) -> list[int]:
+        return [self.ask(f"select count(*) from {table}")[0][0] for table in ("events", "runs", "samples")]  # noqa: S608
+
     def _read(self, day: str, offset: int) -> int:
-        with open(os.path.join(self._log, day), "rb") as file:
+        # One that is gone was removed meanwhile, because it was old.
+        with contextlib.suppress(FileNotFoundError), open(os.path.join(self._log, day), "rb") as file:
             file.seek(offset)
             for line in file:
                 if not line.endswith(b"\n"):
@@ -190,6 +253,50 @@ class RunStore:
         """The records of a run, in order."""
         for row in self._database.execute("select record from events where run = ? order by seq", (run,)):
             yield json.loads(row["record"])
+
+
+def _connected(path: str) -> sqlite3.Connection:
+    database = sqlite3.connect(path, timeout=_PATIENCE_SECONDS, isolation_level=None)
+    database.row_factory = sqlite3.Row
+    return database
+
+
+def _make_file(path: str) -> None:
+    """Have it there, as a file of ours that only its owner can read. Raises OSError, _DamagedError."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise _DamagedError("it is no file")
+    finally:
+        os.close(descriptor)
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        if os.path.isdir(path) and not os.path.islink(path):
+            os.rmdir(path)  # one with something in it is nothing of ours, and stays
+        else:
+            os.unlink(path)
+
+
+@contextlib.contextmanager
+def _alone_in(place: str) -> Iterator[None]:
+    """While nobody else makes an index anew there. Raises _UnusableError."""
+    descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    until = time.monotonic() + _PATIENCE_SECONDS
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() > until:
+                    raise _UnusableError("another process makes it anew") from error
+                time.sleep(0.01)
+        yield
+    finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
 
 
 def _storable(value: Any) -> Any:

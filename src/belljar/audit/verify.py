@@ -165,15 +165,21 @@ def _look(path: str, text: bytes | None) -> _Moment:
     sizes: dict[str, int] = {}
     left: dict[str, bytes] = {}
     for name in day_files(path):
-        if name > removed:
-            with contextlib.suppress(FileNotFoundError), open(os.path.join(path, name), "rb") as file:
-                size = sizes[name] = os.fstat(file.fileno()).st_size
+        with contextlib.suppress(FileNotFoundError):
+            if name > removed:
+                size = sizes[name] = os.path.getsize(os.path.join(path, name))
                 if head is not None and (day := name.partition(".")[0]) >= head.day:
                     sizes[name] = min(size, head.size) if day == head.day else 0
-                    file.seek(sizes[name])
-                    left[name] = file.read()
+                if size > sizes[name]:
+                    left[name] = _from(os.path.join(path, name), sizes[name])
     begun = start != START or any(sizes.values())
     return _Moment(start, head, _head_problem(text, head, begun=begun), sizes, left)
+
+
+def _from(path: str, offset: int) -> bytes:
+    with open(path, "rb") as file:
+        file.seek(offset)
+        return file.read()
 
 
 def _head_problem(text: bytes | None, head: Head | None, *, begun: bool) -> str:

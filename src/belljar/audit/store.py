@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from typing import Any, Self
 
 from belljar.audit.chain import BrokenRecordError, decode
+from belljar.audit.counters import Sums, added, from_record, sums
 from belljar.audit.log import day_files, directory
 from belljar.audit.printable import encodable
 from belljar.audit.state import private_directory, state_directory
@@ -35,10 +36,11 @@ create table if not exists events (seq integer primary key, run text, time real,
 create table if not exists samples (
     run text, seconds real, cpu_seconds real, memory_bytes integer, processes integer, primary key (run, seconds)
 );
+create table if not exists past (totals text);
 create index if not exists by_run on events (run);
 create index if not exists by_time on runs (created);
 """
-_VERSION = 3
+_VERSION = 4
 _PATIENCE_SECONDS = 10.0
 _DAMAGE = (
     sqlite3.SQLITE_ERROR,  # other tables than ours
@@ -76,7 +78,7 @@ class _UnusableError(Exception):
 
 @contextlib.contextmanager
 def _judged() -> Iterator[None]:
-    """Which of the two it is. Raises _DamagedError, _UnusableError."""
+    """Which of the two it is that the database says. Raises _DamagedError, _UnusableError."""
     try:
         yield
     except sqlite3.Error as error:
@@ -85,6 +87,13 @@ def _judged() -> Iterator[None]:
             raise
         damaged = code & 0xFF in _DAMAGE or code == sqlite3.SQLITE_IOERR_SHORT_READ
         raise (_DamagedError if damaged else _UnusableError)(str(error)) from error
+
+
+@contextlib.contextmanager
+def _judged_place() -> Iterator[None]:
+    """The same, of where it lies."""
+    try:
+        yield
     except OSError as error:
         raise (_DamagedError if error.errno in _IN_THE_WAY else _UnusableError)(str(error)) from error
 
@@ -99,6 +108,7 @@ class RunStore:
         """Whether it was damaged, and made anew."""
         self.in_memory = False
         """Whether it could not be written, and is here for this once."""
+        self._forgotten = False
         try:
             try:
                 self._open()
@@ -109,11 +119,15 @@ class RunStore:
             self._database = _connected(":memory:")
             self._database.executescript(_SCHEMA)
             self._catch_up()
+        if self._forgotten and not self.in_memory:
+            with contextlib.suppress(sqlite3.Error):  # what was deleted is gone, if not its room
+                self._database.execute("vacuum")
 
     def _open(self) -> None:
-        with _judged():
+        with _judged_place():
             private_directory(os.path.dirname(self.path))
             _make_file(self.path)
+        with _judged():
             self._database = _connected(self.path)
             try:
                 self._prepare()
@@ -135,12 +149,13 @@ class RunStore:
 
     def _rebuild(self) -> None:
         """By one process at a time: another may just have done it."""
-        with _judged(), _alone_in(os.path.dirname(self.path)):
+        with _alone_in(os.path.dirname(self.path)):
             with contextlib.suppress(_DamagedError):
                 self._open()
                 return
-            for suffix in ("-wal", "-shm", ""):
-                _remove(self.path + suffix)
+            with _judged_place():
+                for suffix in ("-wal", "-shm", ""):
+                    _remove(self.path + suffix)
             self._open()
             self.rebuilt = True
 
@@ -180,7 +195,8 @@ class RunStore:
     def _read(self, day: str, offset: int) -> int:
         # One that is gone was removed meanwhile, because it was old.
         with contextlib.suppress(FileNotFoundError), open(os.path.join(self._log, day), "rb") as file:
-            file.seek(offset)
+            if offset:
+                file.seek(offset)
             for line in file:
                 if not line.endswith(b"\n"):
                     break
@@ -196,6 +212,9 @@ class RunStore:
             (record["seq"], _storable(run), record["time"], _storable(event), json.dumps(record)),
         )
         if not isinstance(run, str):
+            if event == "pruned" and isinstance(upto := record.get("upto"), int):
+                self._forget(upto)
+                self._set_past(record.get("totals"))
             return
         run = _storable(run)
         self._database.execute("insert or ignore into runs (run, created) values (?, ?)", (run, record["time"]))
@@ -203,6 +222,9 @@ class RunStore:
             self._set(run, {"created": record["time"], **{name: record.get(name) for name in _COLUMNS}})
         elif event in ("finished", "refused"):
             self._set(run, {"ended": record["time"], **{name: record.get(name) for name in _ENDED}})
+            # Where its beginning is on a day that was removed.
+            known = "update runs set backend = coalesce(backend, ?), policy = coalesce(policy, ?) where run = ?"
+            self._database.execute(known, (_storable(record.get("backend")), _storable(record.get("policy")), run))
         elif event == "lost":
             self._set(run, {"ended": record["time"], "outcome": "lost", "reason": record.get("reason")})
         elif event == "usage":
@@ -221,6 +243,42 @@ class RunStore:
         names = ", ".join(f"{name} = ?" for name in values)  # names of ours
         plain = map(_storable, values.values())
         self._database.execute(f"update runs set {names} where run = ?", (*plain, run))  # noqa: S608 - see above
+
+    # --- what was removed ---
+
+    def _forget(self, upto: int) -> None:
+        """What the log has no more: the records up to that one, and the runs of which nothing else is there."""
+        ask = self._database.execute
+        ask("delete from events where seq <= ?", (upto,))
+        ask("delete from runs where run not in (select run from events where run is not null)")
+        ask("delete from samples where run not in (select run from runs)")
+        self._forgotten = True
+
+    def _set_past(self, totals: Any) -> None:
+        self._database.execute("delete from past")
+        self._database.execute("insert into past values (?)", (json.dumps(totals),))
+
+    def past(self) -> Sums:
+        """What was counted of runs that are not here any more."""
+        rows = self.ask("select totals from past")
+        return from_record(json.loads(rows[0][0])) if rows else {}
+
+    def past_without(self, upto: int) -> Sums:
+        """What that will be when the records up to this one are gone. Nothing is written for it."""
+        self._database.execute("begin")  # so that both are counted at one moment
+        try:
+            before = sums(self.ask)
+            # Names of `temp` come before those of the store.
+            self.ask(f"create temp view events as select * from main.events where seq > {int(upto)}")  # noqa: S608
+            self.ask("create temp view runs as select * from main.runs where run in (select run from temp.events)")
+            return added(self.past(), added(before, sums(self.ask), sign=-1))
+        finally:
+            self._database.execute("rollback")
+
+    def referred_to(self) -> set[str]:
+        """The digests of all policies and plans that records name."""
+        asked = "select distinct json_extract(record, '$.policy'), json_extract(record, '$.plan') from events"
+        return {str(digest).removeprefix("sha256:") for row in self.ask(asked) for digest in row if digest}
 
     # --- asking ---
 

@@ -43,7 +43,7 @@ def store(place: str, data: bytes, suffix: str = "") -> str:
     if path in _KNOWN:
         return digest
     try:
-        if not os.path.exists(path):
+        if not _refreshed(path):
             private_directory(place)
             unfinished = f"{path}.{os.getpid()}-{os.urandom(4).hex()}"
             try:
@@ -60,6 +60,19 @@ def store(place: str, data: bytes, suffix: str = "") -> str:
     if len(_KNOWN) < _MOST_KNOWN:
         _KNOWN.add(path)
     return digest
+
+
+_DAY = 86_400.0
+
+
+def _refreshed(path: str) -> bool:
+    """Whether it is there. That it is used again is written into its time: what nobody has used for long is removed."""
+    try:
+        if os.stat(path).st_mtime < time.time() - _DAY:
+            os.utime(path)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _unwritten(error: OSError, place: str) -> AuditError:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from belljar.audit import stored
 from belljar.audit.chain import BrokenRecordError, decode
 from belljar.audit.log import AuditLog, Head, day_files, directory, read_head, record
 from belljar.audit.reading import matches, records
@@ -200,6 +201,38 @@ def test_writing_on_hides_nothing(tmp_path: Path, tamper: Callable[[Path], None]
     tamper(tmp_path)
     AuditLog(str(tmp_path)).append({"event": "after"})
     assert not verify(str(tmp_path)).ok
+
+
+class TestTexts:
+    """What records name by its digest: the text of a policy, and of a plan."""
+
+    @pytest.fixture(params=["policy", "plan"])
+    def text(self, request: pytest.FixtureRequest) -> Path:
+        """One that two records name."""
+        event = request.param
+        place = {"policy": stored.policies, "plan": stored.plans}[event]()
+        digest = stored.store(place, b'{"a":1}', ".json")
+        for run in ("r1", "r2"):
+            record(event, run=run, **{event: f"sha256:{digest}"})
+        assert verify(directory()).ok
+        return Path(place, f"{digest}.json")
+
+    def test_changed(self, text: Path) -> None:
+        """At the first record that names it."""
+        text.write_bytes(b'{"a":2}')
+        verdict = verify(directory())
+        assert (verdict.ok, verdict.records) == (False, 0)
+        assert "was changed" in verdict.problem
+
+    def test_missing(self, text: Path) -> None:
+        """The same."""
+        text.unlink()
+        assert "is missing" in verify(directory()).problem
+
+    def test_none_is_named(self) -> None:
+        """No path leads out of where they are."""
+        record("plan", run="r", plan="sha256:../../etc/passwd")
+        assert verify(directory()).problem == "it names no plan"
 
 
 class TestManyWriters:
@@ -664,6 +697,21 @@ class TestRetention:
         prune(older_days=15)
         (days / day_files(str(days))[0]).unlink()
         assert not verify(str(days)).ok
+
+    @pytest.mark.parametrize("text", ["", "nothing", "{}", '{"seq": "x", "digest": "", "through": ""}', "[" * 100_000])
+    def test_a_damaged_anchor(self, days: Path, text: str) -> None:
+        """Is what is named, and not a record that is as it was."""
+        prune(older_days=15)
+        (days / "anchor").write_text(text)
+        verdict = verify(str(days))
+        assert (verdict.ok, verdict.records, verdict.where) == (False, 0, "anchor")
+        assert "where the log begins can't be told" in verdict.problem
+
+    def test_an_anchor_that_was_removed(self, days: Path) -> None:
+        """Then records are missing before the first."""
+        prune(older_days=15)
+        (days / "anchor").unlink()
+        assert "records 1 to 6 are missing" in verify(str(days)).problem
 
     def test_a_log_that_is_not_in_order_stays(self, days: Path) -> None:
         """Removing could hide what happened."""

@@ -24,7 +24,8 @@ from belljar.policy.records import dataclass
 
 ANCHOR = "anchor"
 """The file that says where the chain begins, once older days were removed."""
-POLICIES = "policies"
+TEXTS = {"policy": "policies", "plan": "plans"}
+"""Records that refer to a text by its digest, and where those texts are."""
 _TOLD_AT_ONCE = 10_000
 _PATIENCE_SECONDS, _TICK_SECONDS = 2.0, 0.005
 """For whoever writes. One that was stopped in the middle of it holds nobody up for longer."""
@@ -50,6 +51,8 @@ class _Moment:
     """Where the log stood: its beginning, its head, how much of each file was acknowledged, and what lies behind."""
 
     start: Link
+    damaged: bool
+    """Whether where it begins can't be told."""
     head: Head | None
     problem: str
     """With the head."""
@@ -74,13 +77,17 @@ class _Walk:
         self._path, self._moment, self._seen = path, moment, seen
         self._link = moment.start
         self._count = 0
+        self._texts: set[tuple[str, str]] = set()
+        """Policies and plans that are as they were written."""
         self._at: dict[str, int] = {}
         """The last line of each file."""
 
     def verdict(self) -> Verdict:
         """What is found."""
-        where = ""
+        where = ANCHOR
         try:
+            if self._moment.damaged:
+                raise BrokenRecordError("the file is damaged: where the log begins can't be told")
             for name, number, line in lines(self._path, until=self._moment.sizes):
                 where, self._at[name] = f"{name}:{number}", number
                 self._take(line)
@@ -100,12 +107,20 @@ class _Walk:
             raise BrokenRecordError("it is cut off")
         record = decode(line)
         link = follow(self._link, record)
-        if problem := _policy_problem(self._path, record):
-            raise BrokenRecordError(problem)
+        self._check_text(record)
         self._link = link
         self._count += 1
         if self._seen is not None and self._count % _TOLD_AT_ONCE == 0:
             self._seen(self._count)
+
+    def _check_text(self, record: dict[str, Any]) -> None:
+        """Once for each: many runs have the same plan."""
+        event = str(record.get("event"))
+        text = event, str(record.get(event))
+        if event in TEXTS and text not in self._texts:
+            if problem := _text_problem(self._path, *text):
+                raise BrokenRecordError(problem)
+            self._texts.add(text)
 
     def _check_head(self) -> None:
         """That what was acknowledged ends where the head says."""
@@ -160,7 +175,7 @@ def _nobody_writes(file: IO[bytes]) -> Iterator[None]:
 
 def _look(path: str, text: bytes | None) -> _Moment:
     """All that changes, while nobody writes."""
-    start, removed = _beginning(path)
+    start, removed, damaged = _beginning(path)
     head = read_head(text or b"")
     sizes: dict[str, int] = {}
     left: dict[str, bytes] = {}
@@ -173,7 +188,7 @@ def _look(path: str, text: bytes | None) -> _Moment:
                 if size > sizes[name]:
                     left[name] = _from(os.path.join(path, name), sizes[name])
     begun = start != START or any(sizes.values())
-    return _Moment(start, head, _head_problem(text, head, begun=begun), sizes, left)
+    return _Moment(start, damaged, head, _head_problem(text, head, begun=begun), sizes, left)
 
 
 def _from(path: str, offset: int) -> bytes:
@@ -196,28 +211,25 @@ def anchor(path: str) -> Link:
     return _beginning(path)[0]
 
 
-def _beginning(path: str) -> tuple[Link, str]:
-    """That, and the last day's file that was removed, or is to be."""
+def _beginning(path: str) -> tuple[Link, str, bool]:
+    """That, the last day's file that was removed, or is to be, and whether it can't be told."""
     try:
         with open(os.path.join(path, ANCHOR), encoding="ascii") as file:
             told = json.load(file)
-        return Link(int(told["seq"]), str(told["digest"])), str(told["through"])
+        return Link(int(told["seq"]), str(told["digest"])), str(told["through"]), False
     except FileNotFoundError:
-        return START, ""
-    except (ValueError, KeyError, TypeError):
-        return Link(-1, "the file `anchor` is damaged"), ""
+        return START, "", False
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return START, "", True
 
 
-def _policy_problem(path: str, record: dict[str, Any]) -> str:
-    """The full text of a policy lies beside the log, under its digest."""
-    if record.get("event") != "policy":
-        return ""
-    digest = str(record.get("policy", ""))
+def _text_problem(path: str, event: str, digest: str) -> str:
+    """The full text of a policy or plan lies beside the log, under its digest."""
     name = digest.removeprefix("sha256:")
     if not name.isalnum():
-        return "it names no policy"
+        return f"it names no {event}"
     try:
-        with open(os.path.join(path, POLICIES, f"{name}.json"), "rb") as file:
-            return "" if sha256(file.read()) == name else f"the text of the policy {digest} was changed"
+        with open(os.path.join(path, TEXTS[event], f"{name}.json"), "rb") as file:
+            return "" if sha256(file.read()) == name else f"the text of the {event} {digest} was changed"
     except FileNotFoundError:
-        return f"the text of the policy {digest} is missing"
+        return f"the text of the {event} {digest} is missing"

@@ -203,6 +203,18 @@ def test_a_day_without_records(log: Path) -> None:
     assert verify(str(log)).ok
 
 
+def test_a_file_of_another_name(log: Path) -> None:
+    """With nothing in it, it is no reason to fail, or to remove the day that is being written."""
+    (log / "2999-copy.jsonl").touch()
+    (log / "2020-copy.jsonl").touch()
+    assert prune(most_bytes=1).files
+    assert len(day_files(str(log))) == 2
+    (log / "2021-copy.jsonl").touch()
+    assert prune(most_bytes=1).files
+    record("later")
+    assert verify(str(log)).ok
+
+
 def test_totals_that_are_none() -> None:
     """What a record holds instead is nothing."""
     for told in (None, [], {"a": 1}, {"a": [1]}, {"a": [[["x"], ["y"]]]}, {"a": [[["x"], None]]}):

@@ -17,7 +17,7 @@ from typing import Any
 from belljar.audit import outputs
 from belljar.audit.chain import Link, decode
 from belljar.audit.counters import to_record
-from belljar.audit.log import day_files, directory, record
+from belljar.audit.log import day_files, directory, read_head, record
 from belljar.audit.state import state_directory
 from belljar.audit.store import RunStore
 from belljar.audit.stored import inputs, plans, policies
@@ -53,7 +53,7 @@ def prune(*, older_days: float | None = None, most_bytes: int | None = None) -> 
             hint="keep a copy of it, and find out why",
         )
     sizes = _sizes(path)
-    going = _chosen(sizes, older_days, most_bytes)
+    going = _chosen(path, sizes, older_days, most_bytes)
     printed = _printed(sizes, going, most_bytes)
     if not going and not printed:
         return Pruned((), 0)
@@ -125,8 +125,8 @@ def _inputs_of(name: str) -> str:
 # --- what goes ---
 
 
-def _chosen(sizes: dict[str, int], older_days: float | None, most_bytes: int | None) -> list[str]:
-    files = list(sizes)[:-1]
+def _chosen(path: str, sizes: dict[str, int], older_days: float | None, most_bytes: int | None) -> list[str]:
+    files = [name for name in list(sizes)[:-1] if _day(name) < _written_day(path)]
     going = []
     if older_days is not None:
         limit = time.strftime("%Y-%m-%d", time.gmtime(time.time() - older_days * _DAY))
@@ -139,6 +139,16 @@ def _chosen(sizes: dict[str, int], older_days: float | None, most_bytes: int | N
             total -= sizes[name]
             going.append(name)
     return sorted(going)
+
+
+def _written_day(path: str) -> str:
+    """The day that is being written, as the head has it: a file of a later name may be there, with nothing in it."""
+    try:
+        with open(os.path.join(path, "head"), "rb") as file:
+            head = read_head(file.read(256))
+    except FileNotFoundError:
+        head = None
+    return head.day if head is not None else ""
 
 
 def _printed(sizes: dict[str, int], going: list[str], most_bytes: int | None) -> list[str]:
@@ -171,11 +181,18 @@ def _unused(path: str) -> Iterator[str]:
     """
     with RunStore() as store:  # which forgets what was removed
         named = store.referred_to()
-    first = calendar.timegm(time.strptime(_day(day_files(path)[0])[:10], "%Y-%m-%d")) - _DAY
+    first = _beginning_of(_day(day_files(path)[0])) - _DAY
     if not _lives_since(first):
         for file in _texts():
             if _day(os.path.basename(file)) not in named and os.path.getmtime(file) < first:
                 yield file
+
+
+def _beginning_of(day: str) -> float:
+    try:
+        return calendar.timegm(time.strptime(day, "%Y-%m-%d"))
+    except ValueError:  # a file of another name, with nothing in it
+        return 0.0
 
 
 def _lives_since(moment: float) -> bool:

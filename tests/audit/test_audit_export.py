@@ -7,6 +7,8 @@ import http.server
 import io
 import json
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +16,10 @@ from typing import Any
 
 import pytest
 
-from belljar.audit.export import FORMATS, to_otlp, to_syslog
+from belljar.audit.export import FORMATS
 from belljar.audit.log import audit_log, directory, record
 from belljar.audit.reading import records
+from belljar.audit.shipping import shortened, to_otlp, to_syslog
 from belljar.audit.signing import check, make_key, sign
 from belljar.errors import SandboxUnavailableError, UsageError
 
@@ -100,14 +103,12 @@ class TestFormats:
         assert [json.loads(line) for line in lines] == list(records(directory()))
 
     def test_ocsf(self) -> None:
-        """With the members that every event of OCSF must have, and classes that fit."""
+        """With classes that fit, and who was asked for what."""
         found = [json.loads(line) for line in FORMATS["ocsf"](records(directory()))]
         assert [event["class_uid"] for event in found] == [1007, 4001, 6002, 1007]
-        for event in found:
-            assert event["type_uid"] == event["class_uid"] * 100 + event["activity_id"]
-            assert {"time", "severity_id", "metadata", "category_uid"} <= set(event)
-            assert event["metadata"]["version"].startswith("1.")
         assert (found[1]["dst_endpoint"]["hostname"], found[1]["severity_id"]) == ("a.test", 3)
+        assert (found[1]["action_id"], found[1]["disposition_id"]) == (2, 2)
+        assert [event["unmapped"]["run"] for event in found] == ["r1"] * 4
 
 
 class Collector(http.server.BaseHTTPRequestHandler):
@@ -115,12 +116,14 @@ class Collector(http.server.BaseHTTPRequestHandler):
 
     taken: list[Any]
     status = 200
+    most = 1000
+    """How many it takes, before it refuses."""
 
     def do_POST(self) -> None:
         """Keep it."""
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.taken.append((self.path, json.loads(body)))
-        self.send_response(self.status)
+        self.send_response(self.status if len(self.taken) <= self.most else 503)
         self.end_headers()
 
     def log_message(self, *_arguments: object) -> None:
@@ -194,7 +197,91 @@ class TestShipping:
             count += 1
         assert count == 4
 
-    @pytest.mark.parametrize("address", ["nonsense", "http://x:1", "udp://x", "udp://:5", "tcp://x:y"])
+    def test_syslog_of_what_is_too_long_for_a_datagram(self) -> None:
+        """A hundred names of files, as long as names get: it is cut, says so, and what comes after is sent."""
+        paths = ["d" * 250 + f"/\u2028{number}" * 200 for number in range(100)]
+        record("artifacts", run="r1", paths=paths, count=100)
+        record("later")
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+            server.bind(("127.0.0.1", 0))
+            server.settimeout(10)
+            assert to_syslog(records(directory()), f"udp://127.0.0.1:{server.getsockname()[1]}") == 6
+            found = [json.loads(server.recv(65536).partition(b" - audit - ")[2]) for _ in range(6)]
+        *_others, whole, _last = records(directory())
+        assert [one.get("shortened") for one in found] == [None, None, None, None, True, None]
+        assert {name: found[4][name] for name in ("seq", "digest", "event", "run", "count")} == {
+            name: whole[name] for name in ("seq", "digest", "event", "run", "count")
+        }
+        assert found[4]["paths"][0].startswith("d" * 250)
+
+    @pytest.mark.parametrize("most", [60_000, 8_000, 2_000, 480, 1])
+    def test_shortened(self, most: int) -> None:
+        """However little fits, the record can be found by what is left of it."""
+        whole = {"seq": 5, "time": 1.5, "prev": "p" * 64, "event": "x", "text": "\0" * 90_000, "digest": "d" * 64}
+        whole["more"] = {"list": [["é" * 5_000] * 5_000], "map": {str(number): "v" for number in range(10_000)}}
+        cut = shortened(whole, most)
+        assert len(json.dumps(cut, separators=(",", ":"))) <= max(most, 480)
+        assert (cut["seq"], cut["digest"], cut["shortened"]) == (5, "d" * 64, True)
+
+    def test_where_it_stopped_is_told(self, collector: tuple[str, type[Collector]]) -> None:
+        """And the next call goes on there."""
+        url, kind = collector
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("belljar.audit.shipping._BATCH", 3)
+            patch.setattr(kind, "most", 1)
+            with pytest.raises(SandboxUnavailableError, match="after 3 records") as caught:
+                to_otlp(records(directory()), url)
+        assert caught.value.hint == "go on behind record 3: --after 3"
+        command = [sys.executable, "-m", "belljar", "audit", "export", "--after", "3"]
+        done = subprocess.run([*command, "--otlp", url], capture_output=True, text=True, check=True)
+        assert "1 records were sent" in done.stderr
+        listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+        assert [json.loads(line)["seq"] for line in listed] == [4]
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "nonsense",
+            "http://",
+            "http://[::1",
+            "http://a b/",
+            "http://a\nb",
+            "http://a:99999",
+            "http://a:x",
+            "http://é/",
+        ],
+    )
+    def test_urls_that_are_none(self, url: str) -> None:
+        """Are the caller's fault, and told as that."""
+        with pytest.raises(UsageError, match="wanted http"):
+            to_otlp(records(directory()), url)
+
+    @pytest.mark.parametrize("url", ["http://a..b", "http://127.0.0.1:1"])
+    def test_urls_that_lead_nowhere(self, url: str) -> None:
+        """The same, or nobody answers."""
+        with pytest.raises((UsageError, SandboxUnavailableError)):
+            to_otlp(records(directory()), url)
+
+    def test_a_collector_that_speaks_something_else(self) -> None:
+        """Is told, too."""
+        with socket.create_server(("127.0.0.1", 0)) as server:
+
+            def answer() -> None:
+                end, _address = server.accept()
+                with end:
+                    end.recv(65536)
+                    end.sendall(b"220 mail.example.com\r\n")
+
+            thread = threading.Thread(target=answer)
+            thread.start()
+            with pytest.raises(SandboxUnavailableError, match="after 0 records"):
+                to_otlp(records(directory()), f"http://127.0.0.1:{server.getsockname()[1]}")
+            thread.join()
+
+    MISTAKEN = ("udp://a..b:514", "udp://127.0.0.1:99999", "tcp://127.0.0.1:99999")
+
+    @pytest.mark.parametrize("address", [*MISTAKEN, "nonsense", "http://x:1", "udp://x", "udp://:5", "tcp://x:y"])
     def test_addresses_that_are_none(self, address: str) -> None:
         """Are told, or lead nowhere."""
         with pytest.raises((UsageError, SandboxUnavailableError)):

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from belljar.audit import stored
 from belljar.audit.chain import BrokenRecordError, decode
 from belljar.audit.log import AuditLog, Head, day_files, directory, read_head, record
 from belljar.audit.reading import matches, records
@@ -200,6 +203,38 @@ def test_writing_on_hides_nothing(tmp_path: Path, tamper: Callable[[Path], None]
     assert not verify(str(tmp_path)).ok
 
 
+class TestTexts:
+    """What records name by its digest: the text of a policy, and of a plan."""
+
+    @pytest.fixture(params=["policy", "plan"])
+    def text(self, request: pytest.FixtureRequest) -> Path:
+        """One that two records name."""
+        event = request.param
+        place = {"policy": stored.policies, "plan": stored.plans}[event]()
+        digest = stored.store(place, b'{"a":1}', ".json")
+        for run in ("r1", "r2"):
+            record(event, run=run, **{event: f"sha256:{digest}"})
+        assert verify(directory()).ok
+        return Path(place, f"{digest}.json")
+
+    def test_changed(self, text: Path) -> None:
+        """At the first record that names it."""
+        text.write_bytes(b'{"a":2}')
+        verdict = verify(directory())
+        assert (verdict.ok, verdict.records) == (False, 0)
+        assert "was changed" in verdict.problem
+
+    def test_missing(self, text: Path) -> None:
+        """The same."""
+        text.unlink()
+        assert "is missing" in verify(directory()).problem
+
+    def test_none_is_named(self) -> None:
+        """No path leads out of where they are."""
+        record("plan", run="r", plan="sha256:../../etc/passwd")
+        assert verify(directory()).problem == "it names no plan"
+
+
 class TestManyWriters:
     """Processes that write at once, and are killed at any moment."""
 
@@ -258,6 +293,51 @@ class TestManyWriters:
         verdict = verify(str(tmp_path))
         assert (verdict.ok, verdict.records) == (True, 251)
 
+    def test_forked_while_another_thread_writes(self, tmp_path: Path) -> None:
+        """That thread is not in the child, and what it held there is nobody's."""
+        log = write(tmp_path, 1)
+        log._lock.acquire()
+        fcntl.flock(log._head, fcntl.LOCK_EX)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                log.append({"event": "child"})
+            finally:
+                os._exit(0)
+        fcntl.flock(log._head, fcntl.LOCK_UN)
+        log._lock.release()
+        until = time.monotonic() + 10
+        while os.waitpid(pid, os.WNOHANG) == (0, 0):
+            if time.monotonic() > until:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                pytest.fail("the child hangs")
+            time.sleep(0.01)
+        assert [one["event"] for one in records(str(tmp_path))] == ["test", "child"]
+
+    def test_a_parent_that_dies_with_the_lock(self, tmp_path: Path) -> None:
+        """Its children, which write nothing, do not hold it for the rest of their lives."""
+        parent = """
+import fcntl, os, sys
+from belljar.audit.log import AuditLog
+log = AuditLog(sys.argv[1])
+log.append({"event": "first"})
+fcntl.flock(log._head, fcntl.LOCK_EX)
+pid = os.fork()
+if pid == 0:
+    import signal
+    os.close(1)
+    signal.pause()
+print(pid)
+"""
+        command = [sys.executable, "-c", parent, str(tmp_path)]
+        child = int(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+        try:
+            with (tmp_path / "head").open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        finally:
+            os.kill(child, signal.SIGKILL)
+
 
 class TestUnfinished:
     """What a process left that was killed in the middle."""
@@ -281,12 +361,170 @@ class TestUnfinished:
         assert verify(str(tmp_path)).ok
         assert verify(str(tmp_path)).records == 3
 
+    @pytest.mark.parametrize("days", [0, 1, 2], ids=["the clock went back", "the same day", "a day later"])
+    @pytest.mark.parametrize("left", ["whole", "half", "nothing"])
+    @pytest.mark.parametrize("who", ["the same process", "another"])
+    def test_at_the_change_of_the_day(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: int, left: str, who: str
+    ) -> None:
+        """What is in the new day's file, and not in the head, is adopted or taken back as on any other day."""
+        begun, log = 86_400.0 * 20_000, AuditLog(str(tmp_path))
+        monkeypatch.setattr("belljar.audit.log.time.time", lambda: begun)
+        for number in range(2):
+            log.append({"event": "test", "number": number})
+        head = (tmp_path / "head").read_bytes()
+        monkeypatch.setattr("belljar.audit.log.time.time", lambda: begun + 86_400)
+        AuditLog(str(tmp_path)).append({"event": "third"})
+        (tmp_path / "head").write_bytes(head)
+        file = tmp_path / day_files(str(tmp_path))[-1]
+        os.truncate(file, {"whole": file.stat().st_size, "half": 40, "nothing": 0}[left])
+        monkeypatch.setattr("belljar.audit.log.time.time", lambda: begun + 86_400 * days)
+        if who == "another" or not days:
+            log = AuditLog(str(tmp_path))
+        log.append({"event": "fourth"})
+        log.append({"event": "fifth"})
+        assert verify(str(tmp_path)).ok, verify(str(tmp_path))
+        assert [one["event"] for one in records(str(tmp_path))][2:] == [
+            *(["third"] if left == "whole" else []),
+            "fourth",
+            "fifth",
+        ]
+
+    def test_a_day_is_in_the_head_before_its_first_record(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """So whoever is killed there has its record looked for, also if the clock goes back."""
+        begun, log = 86_400.0 * 20_000, AuditLog(str(tmp_path))
+        monkeypatch.setattr("belljar.audit.log.time.time", lambda: begun)
+        log.append({"event": "first"})
+        other = AuditLog(str(tmp_path))
+        monkeypatch.setattr("belljar.audit.log.time.time", lambda: begun + 86_400)
+        renewed: list[Head] = []
+        renew = other._renew
+        monkeypatch.setattr(other, "_renew", lambda head: (renewed.append(head), renew(head)))
+        other.append({"event": "second"})
+        assert [(head.link.seq, head.day, head.size > 0) for head in renewed] == [
+            (1, "2024-10-05", False),
+            (2, "2024-10-05", True),
+        ]
+        (tmp_path / "head").write_bytes(renewed[0].encode())  # as if it had been killed then
+        monkeypatch.setattr("belljar.audit.log.time.time", lambda: begun)
+        log.append({"event": "third"})
+        assert verify(str(tmp_path)).ok, verify(str(tmp_path))
+        assert [one["event"] for one in records(str(tmp_path))] == ["first", "second", "third"]
+
+    def test_the_file_of_a_later_day_that_is_someone_elses(self, tmp_path: Path) -> None:
+        """Is not written into, and stays for `verify` to find."""
+        write(tmp_path, 2)
+        (tmp_path / "2999-01-01.jsonl").write_bytes(lines_of(tmp_path)[0])
+        AuditLog(str(tmp_path)).append({"event": "third"})
+        assert len((tmp_path / "2999-01-01.jsonl").read_bytes().splitlines()) == 1
+        verdict = verify(str(tmp_path))
+        assert (verdict.records, verdict.where) == (3, "2999-01-01.jsonl:1")
+
     def test_a_lost_head_is_made_again_for_writing(self, tmp_path: Path) -> None:
         """From the last file; who verified before knew."""
         write(tmp_path, 2)
         (tmp_path / "head").unlink()
         AuditLog(str(tmp_path)).append({"event": "third"})
         assert verify(str(tmp_path)).ok
+
+
+class TestVerifyingWhatIsWritten:
+    """Others write while it is read, and are killed: none of that is tampering."""
+
+    def test_while_others_write(self, tmp_path: Path) -> None:
+        """However often it is asked, it is in order."""
+        write(tmp_path, 1)
+        command = [sys.executable, "-c", WRITER, str(tmp_path), "w", "1000000"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
+            assert writer.stdout is not None
+            writer.stdout.readline()
+            reader = threading.Thread(target=writer.stdout.read)
+            reader.start()
+            try:
+                until, found = time.monotonic() + 1.5, []
+                while time.monotonic() < until:
+                    found.append(verify(str(tmp_path)))
+            finally:
+                writer.kill()
+                reader.join()
+        assert [verdict for verdict in found if not verdict.ok] == []
+        assert found[-1].records > found[0].records
+
+    LEFT: dict[str, tuple[Callable[[bytes], bytes], int]] = {
+        "a record": (lambda line: line, 1),
+        "half a record": (lambda line: line[:-20], 0),
+        "all but its end": (lambda line: line[:-1], 0),
+    }
+
+    @pytest.mark.parametrize(("left", "records"), LEFT.values(), ids=LEFT)
+    @pytest.mark.parametrize("day", ["the same day", "the next day"])
+    def test_after_a_writer_was_killed(
+        self, monkeypatch: pytest.MonkeyPatch, day: str, left: Callable[[bytes], bytes], records: int
+    ) -> None:
+        """What the next one adopts or takes back is in order already; so it can be pruned."""
+        path = Path(directory())
+        record("first")
+        record("second")
+        head = (path / "head").read_bytes()
+        now = time.time() + (86_400 if day == "the next day" else 0)
+        monkeypatch.setattr("belljar.audit.log.time.time", lambda: now)
+        record("third")
+        (path / "head").write_bytes(head)
+        file = path / day_files(str(path))[-1]
+        *others, last = file.read_bytes().splitlines(keepends=True)
+        file.write_bytes(b"".join(others) + left(last))
+        verdict = verify(str(path))
+        assert (verdict.ok, verdict.records, verdict.unacknowledged) == (True, 2 + records, records), verdict
+        prune(older_days=1)
+        record("fourth")
+        verdict = verify(str(path))
+        assert (verdict.ok, verdict.records, verdict.unacknowledged) == (True, 3 + records, 0), verdict
+
+    @pytest.mark.parametrize(
+        ("added", "problem"),
+        [
+            (b'{"seq":6,"time":1\n', "not a record"),
+            (b'{"seq":6}\n{"seq"', "not a record"),
+            (b"\n", "not a record"),
+        ],
+    )
+    def test_what_nobody_would_adopt(self, tmp_path: Path, added: bytes, problem: str) -> None:
+        """Is found, behind a record that somebody left as well."""
+        log = write(tmp_path, 4)
+        head = (tmp_path / "head").read_bytes()
+        log.append({"event": "left"})
+        (tmp_path / "head").write_bytes(head)
+        with day_file(tmp_path).open("ab") as file:
+            file.write(added)
+        verdict = verify(str(tmp_path))
+        assert (verdict.ok, verdict.records) == (False, 5)
+        assert verdict.where.endswith(".jsonl:6")
+        assert problem in verdict.problem
+
+    def test_a_writer_that_stands_still(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Is not waited for without end."""
+        monkeypatch.setattr("belljar.audit.verify._PATIENCE_SECONDS", 0.05)
+        write(tmp_path, 2)
+        with (tmp_path / "head").open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            assert verify(str(tmp_path)).ok
+
+    def test_nobody_is_held_up_by_it(self, tmp_path: Path) -> None:
+        """It lets go before it reads all of it."""
+        log = write(tmp_path, 2)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("belljar.audit.verify._TOLD_AT_ONCE", 1)
+            verdict = verify(str(tmp_path), lambda _count: log.append({"event": "meanwhile"}) and None)
+        assert (verdict.ok, verdict.records) == (True, 2)
+
+    def test_a_log_that_nobody_has_written_to_yet(self, tmp_path: Path) -> None:
+        """Who was killed before its first record has left an empty head, or one of a day without records."""
+        (tmp_path / "head").touch()
+        assert verify(str(tmp_path)).ok
+        AuditLog(str(tmp_path)).append({"event": "first"})
+        assert verify(str(tmp_path)).records == 1
 
 
 def test_a_clock_that_goes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -441,11 +679,39 @@ class TestRetention:
         prune(older_days=15)
         assert len(day_files(str(days))) == 2
 
+    def test_while_it_is_verified(self, days: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Who reads the log meanwhile begins anew where it begins now."""
+        monkeypatch.setattr("belljar.audit.verify._TOLD_AT_ONCE", 1)
+        told: list[int] = []
+
+        def seen(count: int) -> None:
+            told.append(count)
+            if len(told) == 1:
+                prune(older_days=15)
+
+        verdict = verify(str(days), seen)
+        assert (verdict.ok, verdict.records) == (True, 7), verdict
+
     def test_what_is_left_cannot_be_cut(self, days: Path) -> None:
         """Removing the first day that is left is found."""
         prune(older_days=15)
         (days / day_files(str(days))[0]).unlink()
         assert not verify(str(days)).ok
+
+    @pytest.mark.parametrize("text", ["", "nothing", "{}", '{"seq": "x", "digest": "", "through": ""}', "[" * 100_000])
+    def test_a_damaged_anchor(self, days: Path, text: str) -> None:
+        """Is what is named, and not a record that is as it was."""
+        prune(older_days=15)
+        (days / "anchor").write_text(text)
+        verdict = verify(str(days))
+        assert (verdict.ok, verdict.records, verdict.where) == (False, 0, "anchor")
+        assert "where the log begins can't be told" in verdict.problem
+
+    def test_an_anchor_that_was_removed(self, days: Path) -> None:
+        """Then records are missing before the first."""
+        prune(older_days=15)
+        (days / "anchor").unlink()
+        assert "records 1 to 6 are missing" in verify(str(days)).problem
 
     def test_a_log_that_is_not_in_order_stays(self, days: Path) -> None:
         """Removing could hide what happened."""

@@ -3,7 +3,8 @@
 Whoever writes holds a lock on the *head*, a small file that says where the chain stands: its last number and digest,
 and how long the day's file is. Records go into the file with one `write`, then the head is renewed. A process that is
 killed in between leaves a record that the next one adopts; half a record, on a disk that is full, is taken back. So
-what was acknowledged is there, and what is there is whole.
+what was acknowledged is there, and what is there is whole. A new day is in the head before the first record is in its
+file, so that what is left unfinished is always looked for in the right one.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import fcntl
 import os
 import time
 from _thread import allocate_lock  # threading's own, without threading
+from _weakref import ref  # weakref's own, without weakref
 
 from belljar.audit.chain import START, BrokenRecordError, Link, decode, encode, follow
 from belljar.audit.state import private_directory, state_directory
@@ -65,6 +67,9 @@ def day_files(path: str) -> list[str]:
         return []
 
 
+_EVERY: set[ref[AuditLog]] = set()
+
+
 class AuditLog:
     """The log in one directory, as one process writes it. Its threads share it."""
 
@@ -83,6 +88,7 @@ class AuditLog:
         self._written = b""
         """The same, as it lies on the disk."""
         self._today = (0, "")
+        _EVERY.add(ref(self, _EVERY.discard))
 
     def append(self, *events: dict[str, Any] | str) -> Link:
         """Write records, all or none, and return where the chain stands.
@@ -109,9 +115,10 @@ class AuditLog:
         head = self._settled()
         # The clock may go back: a day that has begun goes on, so that files and records are in one order.
         day = max(head.day, self._day_of(now))
-        size = head.size if day == head.day else 0
-        self._open_day(day)
-        link, lines = head.link, []
+        if day != head.day:
+            head = self._turned(head, day)
+        self._open_day(head.day)
+        link, size, lines = head.link, head.size, []
         for event in events:
             line, link = encode(link, now, event)
             lines.append(line)
@@ -124,8 +131,16 @@ class AuditLog:
         finally:
             if written != len(data):
                 os.ftruncate(self._file, size)
-        self._renew(Head(link, day, size + len(data)))
+        self._renew(Head(link, head.day, size + len(data)))
         return link
+
+    def _turned(self, head: Head, day: str) -> Head:
+        """Where the log stands when another day begins, which the head says before anything is in its file."""
+        head = self._adopted_later(head)
+        if head.day < day:
+            head = Head(head.link, day, 0)
+            self._renew(head)
+        return head
 
     def _day_of(self, now: float) -> str:
         number = int(now // 86_400)
@@ -147,6 +162,17 @@ class AuditLog:
                 if self._day and self._is(self._file, self._file_identity):
                     os.close(self._file)
             self._pid, self._head, self._day, self._file = 0, -1, "", -1
+
+    def begin_in_child(self) -> None:
+        """In a process that was forked just now: a thread that held the lock is not in it, and never lets go.
+
+        Its descriptors are those of the parent. If that one dies with the lock on the head, we would go on holding it.
+        """
+        self._lock = allocate_lock()
+        for descriptor, identity in ((self._head, self._head_identity), (self._file, self._file_identity)):
+            if self._is(descriptor, identity):
+                os.close(descriptor)
+        self._pid, self._head, self._day, self._file, self._at = 0, -1, "", -1, None
 
     # --- opening ---
 
@@ -197,40 +223,57 @@ class AuditLog:
         """Where the log stands; what a process did not finish, because it was killed, is finished or taken back."""
         text = os.pread(self._head, 256, 0)
         if self._day:
-            status = self._status(self._file, self._file_identity)
+            status, at = self._status(self._file, self._file_identity), self._at
             if status is None:
                 self._day = ""
-            elif text == self._written and self._at is not None and status.st_size == self._at.size:
-                return self._at  # nobody has written since
+            elif text == self._written and at is not None and status.st_size == at.size and self._day == at.day:
+                return at  # nobody has written since
+        first = not self._day
         head = read_head(text) or self._found()
         if not head.day:
             return head
         self._open_day(head.day)
         size = os.fstat(self._file).st_size
-        return head if size <= head.size else self._adopted(head, size)
+        if size > head.size:
+            head = self._adopted(head, size)
+            self._renew(head)
+        return self._adopted_later(head) if first else head
+
+    def _adopted_later(self, head: Head) -> Head:
+        """With what is in files of later days than the head's. It is asked when a day begins, and once by a process."""
+        for name in day_files(self.path):
+            day = name.removesuffix(_SUFFIX)
+            if day > head.day:
+                self._open_day(day)
+                found = self._adopted(Head(head.link, day, 0), os.fstat(self._file).st_size)
+                if found.link != head.link:  # a file in which nothing follows is someone else's
+                    head = found
+                    self._renew(head)
+        return head
 
     def _found(self) -> Head:
         """Without a head, as far as the last file is whole. (`verify` tells of a head that was lost.)"""
         files = day_files(self.path)
-        if not files:
-            return Head(START, "", 0)
-        day = files[-1].removesuffix(_SUFFIX)
-        with open(os.path.join(self.path, files[-1]), "rb") as file:
+        for name in reversed(files):
             size, last = 0, START
-            for line in file:
-                try:
-                    record = decode(line)
-                except BrokenRecordError:
-                    break
-                size, last = size + len(line), Link(record["seq"], record["digest"])
-        return Head(last, day, size)
+            with open(os.path.join(self.path, name), "rb") as file:
+                for line in file:
+                    try:
+                        record = _whole(line)
+                    except BrokenRecordError:
+                        break
+                    size, last = size + len(line), Link(record["seq"], record["digest"])
+            if size or name == files[0]:
+                return Head(last, name.removesuffix(_SUFFIX), size)
+        return Head(START, "", 0)
 
     def _adopted(self, head: Head, size: int) -> Head:
+        """With what follows in the file that is open, which is so long."""
         extra = os.pread(self._file, size - head.size, head.size)
         link, whole = head.link, head.size
         for line in extra.splitlines(keepends=True):
             try:
-                link = follow(link, decode(line))
+                link = follow(link, _whole(line))
             except BrokenRecordError:
                 break
             whole += len(line)
@@ -238,9 +281,14 @@ class AuditLog:
             os.ftruncate(self._file, whole)  # half a record, which nobody was told is there
         else:
             whole = size  # someone else's lines: they stay, for `verify` to find
-        found = Head(link, head.day, whole)
-        self._renew(found)
-        return found
+        return Head(link, head.day, whole)
+
+
+def _whole(line: bytes) -> dict[str, Any]:
+    """A record with its line's end: the next one would stand on its line otherwise. Raises BrokenRecordError."""
+    if not line.endswith(b"\n"):
+        raise BrokenRecordError("it is cut off")
+    return decode(line)
 
 
 def _identity(descriptor: int) -> tuple[int, int]:
@@ -250,6 +298,15 @@ def _identity(descriptor: int) -> tuple[int, int]:
 
 _LOGS: dict[str, AuditLog] = {}
 """That of the state directory, which is the same for the life of most programs."""
+
+
+def _begin_in_child() -> None:
+    for log in list(_EVERY):
+        if (found := log()) is not None:
+            found.begin_in_child()
+
+
+os.register_at_fork(after_in_child=_begin_in_child)
 
 
 def audit_log() -> AuditLog:

@@ -6,9 +6,10 @@ They are those of every belljar process of this user, whichever it was that ran 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from belljar.audit.counters import FAMILIES, Family, added, sums
 from belljar.audit.printable import printable
 from belljar.audit.store import RunStore
 from belljar.errors import PrerequisiteError
@@ -16,10 +17,6 @@ from belljar.errors import PrerequisiteError
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
     from prometheus_client.registry import CollectorRegistry
-
-_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
-_MEMORY = tuple(1 << power for power in range(22, 36, 2))
-_DIGEST = len("sha256:") + 12
 
 Told = Callable[[], list[dict[str, Any]]]
 
@@ -44,77 +41,12 @@ class Collector:
     def collect(self) -> Iterator[Metric]:
         """Every metric, as it is now."""
         with RunStore() as store:
-            yield self._runs(store)
-            yield self._histogram(store, "belljar_run_seconds", "How long runs took.", "duration", _SECONDS)
-            start = ("belljar_run_start_seconds", "From the call until the code was let go.", "start_seconds", _SECONDS)
-            yield self._histogram(store, *start, labels=("backend", "kind"))
-            yield self._histogram(store, "belljar_run_cpu_seconds", "Processor time.", "cpu_seconds", _SECONDS)
-            memory = ("belljar_run_peak_memory_bytes", "The most memory that runs had.", "peak_memory_bytes", _MEMORY)
-            yield self._histogram(store, *memory)
-            yield self._count(store, "belljar_egress_decisions", "Decisions of the egress proxy.", "egress", _EGRESS)
-            yield self._count(store, "belljar_denials", "What jars refused, by rule.", "denied", ("kind", "rule"))
-            yield self._count(store, "belljar_limits", "Runs that were ended by a limit.", "limit", ())
-            yield self._bytes(store, "belljar_output_bytes", "What runs printed.", "stream", _OUTPUT_BYTES)
-            yield self._bytes(store, "belljar_io_bytes", "What runs read and wrote.", "direction", _IO_BYTES)
-            yield self._bytes(store, "belljar_egress_bytes", "What went over the network.", "direction", _EGRESS_BYTES)
+            numbers = added(sums(store.ask), store.past())
+            for family in FAMILIES:
+                yield _metric(family, numbers.get(family.name, {}))
             yield from self._log(store)
         yield from self._now()
         yield from self._of_pools()
-
-    def _runs(self, store: RunStore) -> Metric:
-        from prometheus_client.core import CounterMetricFamily
-
-        found = CounterMetricFamily("belljar_runs", "Runs, by how they ended.", labels=("outcome", "backend", "policy"))
-        asked = "select outcome, backend, policy, count(*) from runs where ended is not null group by 1, 2, 3"
-        for outcome, backend, policy, count in store.ask(asked):
-            found.add_metric((_text(outcome), _text(backend), _text(policy)[:_DIGEST]), count)
-        return found
-
-    def _histogram(
-        self,
-        store: RunStore,
-        name: str,
-        about: str,
-        column: str,
-        bounds: Iterable[float],
-        *,
-        labels: tuple[str, ...] = ("backend",),
-        table: str = "runs",
-    ) -> Metric:
-        from prometheus_client.core import HistogramMetricFamily
-
-        found = HistogramMetricFamily(name, about, labels=labels)
-        limits = tuple(bounds)
-        sums = ", ".join(f"sum({column} <= {limit})" for limit in limits)  # names and numbers of ours
-        chosen = "".join(f"{label}, " for label in labels)
-        groups = f"group by {', '.join(labels)}" if labels else ""
-        asked = (
-            f"select {chosen} count({column}), sum({column}), {sums} from {table} where {column} is not null {groups}"  # noqa: S608
-        )
-        for row in store.ask(asked):
-            values = list(row)
-            named, (count, total, *below) = values[: len(labels)], values[len(labels) :]
-            buckets = [*zip(map(str, limits), (one or 0 for one in below), strict=True), ("+Inf", count)]
-            found.add_metric(tuple(map(_text, named)), buckets, total or 0)
-        return found
-
-    def _bytes(self, store: RunStore, name: str, about: str, label: str, sums: tuple[tuple[str, str], ...]) -> Metric:
-        from prometheus_client.core import CounterMetricFamily
-
-        found = CounterMetricFamily(name, about, labels=(label,))
-        for value, asked in sums:
-            found.add_metric((value,), store.ask(asked)[0][0] or 0)
-        return found
-
-    def _count(self, store: RunStore, name: str, about: str, event: str, labels: tuple[str, ...]) -> Metric:
-        from prometheus_client.core import CounterMetricFamily
-
-        found = CounterMetricFamily(name, about, labels=labels)
-        members = "".join(f"json_extract(record, '$.{label}'), " for label in labels)
-        groups = f"group by {', '.join(str(at + 1) for at in range(len(labels)))}" if labels else ""
-        for *values, count in store.ask(f"select {members} count(*) from events where event = ? {groups}", event):  # noqa: S608
-            found.add_metric(tuple(map(_text, values)), count)
-        return found
 
     def _log(self, store: RunStore) -> Iterator[Metric]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -123,8 +55,6 @@ class Collector:
         yield CounterMetricFamily("belljar_audit_records", "Records of the audit log.", value=last)
         lag = max(0.0, time.time() - moment) if moment else 0.0
         yield GaugeMetricFamily("belljar_audit_last_record_age_seconds", "Since the last record.", value=lag)
-        about = "From a decision of the egress proxy to its record; all else is recorded before it happens."
-        yield self._histogram(store, "belljar_audit_lag_seconds", about, "lag", _SECONDS, labels=(), table=_LAGS)
 
     def _now(self) -> Iterator[Metric]:
         from prometheus_client.core import GaugeMetricFamily
@@ -157,19 +87,22 @@ class Collector:
         yield queued
 
 
-_EGRESS = ("allowed", "kind", "reason")
 _POOL_STATES = ("waiting", "running", "queued")
-_PRINTED = "select sum(json_extract(record, '$.{0}_bytes')) from events where event in ('finished', 'stepped')"
-_OUTPUT_BYTES = (("stdout", _PRINTED.format("stdout")), ("stderr", _PRINTED.format("stderr")))
-_IO_BYTES = (
-    ("read", "select sum(bytes_read) from runs"),
-    ("written", "select sum(bytes_written) from runs"),
-)
-_EGRESS_BYTES = (
-    ("in", "select sum(json_extract(record, '$.bytes_in')) from events where event = 'egress'"),
-    ("out", "select sum(json_extract(record, '$.bytes_out')) from events where event = 'egress'"),
-)
-_LAGS = "(select max(0.0, time - json_extract(record, '$.at')) as lag from events where event = 'egress')"
+
+
+def _metric(family: Family, rows: Mapping[tuple[str, ...], Sequence[float]]) -> Metric:
+    from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+
+    if not family.bounds:
+        counter = CounterMetricFamily(family.name, family.about, labels=family.labels)
+        for labels, (count,) in rows.items():
+            counter.add_metric(labels, count)
+        return counter
+    histogram = HistogramMetricFamily(family.name, family.about, labels=family.labels)
+    for labels, (count, total, *below) in rows.items():
+        buckets = [*zip(map(str, family.bounds), below, strict=True), ("+Inf", count)]
+        histogram.add_metric(labels, buckets, total)
+    return histogram
 
 
 def _text(value: object) -> str:

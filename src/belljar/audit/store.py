@@ -1,25 +1,31 @@
 """The run store: an index of the audit log in SQLite, brought up to date by whoever reads it.
 
 Nothing writes to it while code runs: the log is what is written then. So it can be thrown away at any time, and one
-that is damaged is made anew from the log.
+that is damaged is made anew from the log. Where it can't be written, or another process does not let go of it, it is
+made in memory, for this once.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import json
 import os
 import sqlite3
+import stat
+import time
 from collections.abc import Iterator
 from typing import Any, Self
 
 from belljar.audit.chain import BrokenRecordError, decode
+from belljar.audit.counters import Sums, added, from_record, sums
 from belljar.audit.log import day_files, directory
 from belljar.audit.printable import encodable
 from belljar.audit.state import private_directory, state_directory
 
 _SCHEMA = """
-create table if not exists place (file text, offset integer);
+create table if not exists place (file text, offset integer, events integer, runs integer, samples integer);
 create table if not exists runs (
     run text primary key, kind text, created real, ended real, backend text, policy text, plan text, language text,
     code text, owner integer, outcome text, exit_code integer, reason text, duration real, cpu_seconds real,
@@ -30,10 +36,21 @@ create table if not exists events (seq integer primary key, run text, time real,
 create table if not exists samples (
     run text, seconds real, cpu_seconds real, memory_bytes integer, processes integer, primary key (run, seconds)
 );
+create table if not exists past (totals text);
 create index if not exists by_run on events (run);
 create index if not exists by_time on runs (created);
 """
-_VERSION = 2
+_VERSION = 4
+_PATIENCE_SECONDS = 10.0
+_DAMAGE = (
+    sqlite3.SQLITE_ERROR,  # other tables than ours
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_CONSTRAINT,
+    sqlite3.SQLITE_MISMATCH,
+    sqlite3.SQLITE_NOTADB,
+)
+_IN_THE_WAY = (errno.ELOOP, errno.EISDIR, errno.ENXIO)
+"""A link, a directory, a socket."""
 _COLUMNS = ("kind", "backend", "policy", "language", "code", "owner")
 _ENDED = (
     "outcome",
@@ -51,41 +68,96 @@ _ENDED = (
 )
 
 
+class _DamagedError(Exception):
+    """It is not what we wrote."""
+
+
+class _UnusableError(Exception):
+    """It can't be written, or someone else has it. That says nothing about what is in it."""
+
+
+@contextlib.contextmanager
+def _judged() -> Iterator[None]:
+    """Which of the two it is that the database says. Raises _DamagedError, _UnusableError."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", None)
+        if code is None:  # a fault of ours
+            raise
+        damaged = code & 0xFF in _DAMAGE or code == sqlite3.SQLITE_IOERR_SHORT_READ
+        raise (_DamagedError if damaged else _UnusableError)(str(error)) from error
+
+
+@contextlib.contextmanager
+def _judged_place() -> Iterator[None]:
+    """The same, of where it lies."""
+    try:
+        yield
+    except OSError as error:
+        raise (_DamagedError if error.errno in _IN_THE_WAY else _UnusableError)(str(error)) from error
+
+
 class RunStore:
     """The store of this user. Close it, or use it as a context."""
 
     def __init__(self, path: str | None = None, log: str | None = None) -> None:
-        self.path = path or os.path.join(private_directory(state_directory()), "runs.sqlite")
+        self.path = path or os.path.join(state_directory(), "runs.sqlite")
         self._log = log or directory()
         self.rebuilt = False
         """Whether it was damaged, and made anew."""
+        self.in_memory = False
+        """Whether it could not be written, and is here for this once."""
+        self._forgotten = False
         try:
-            self._open()
-        except sqlite3.DatabaseError:
-            self._rebuild()
+            try:
+                self._open()
+            except _DamagedError:
+                self._rebuild()
+        except (_DamagedError, _UnusableError):
+            self.in_memory = True
+            self._database = _connected(":memory:")
+            self._database.executescript(_SCHEMA)
+            self._catch_up()
+        if self._forgotten and not self.in_memory:
+            with contextlib.suppress(sqlite3.Error):  # what was deleted is gone, if not its room
+                self._database.execute("vacuum")
 
     def _open(self) -> None:
-        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
-        self._database = sqlite3.connect(self.path, timeout=10, isolation_level=None)
-        self._database.row_factory = sqlite3.Row
-        self._database.execute("pragma journal_mode = wal")
-        self._database.execute("pragma synchronous = normal")
-        if self._database.execute("pragma user_version").fetchone()[0] not in (0, _VERSION):
-            raise sqlite3.DatabaseError("made by another version")
-        self._database.executescript(_SCHEMA)
-        self._database.execute(f"pragma user_version = {_VERSION}")
-        if self._database.execute("pragma quick_check(1)").fetchone()[0] != "ok":
-            raise sqlite3.DatabaseError("damaged")
-        self._catch_up()
+        with _judged_place():
+            private_directory(os.path.dirname(self.path))
+            _make_file(self.path)
+        with _judged():
+            self._database = _connected(self.path)
+            try:
+                self._prepare()
+                self._catch_up()
+            except BaseException:
+                self._database.close()
+                raise
+
+    def _prepare(self) -> None:
+        database = self._database
+        database.execute("pragma journal_mode = wal")
+        database.execute("pragma synchronous = normal")
+        if database.execute("pragma user_version").fetchone()[0] not in (0, _VERSION):
+            raise _DamagedError("made by another version")
+        database.executescript(_SCHEMA)
+        database.execute(f"pragma user_version = {_VERSION}")
+        if database.execute("pragma quick_check(1)").fetchone()[0] != "ok":
+            raise _DamagedError("not in order")
 
     def _rebuild(self) -> None:
-        with contextlib.suppress(AttributeError):
-            self._database.close()
-        for suffix in ("", "-wal", "-shm"):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self.path + suffix)
-        self.rebuilt = True
-        self._open()
+        """By one process at a time: another may just have done it."""
+        with _alone_in(os.path.dirname(self.path)):
+            with contextlib.suppress(_DamagedError):
+                self._open()
+                return
+            with _judged_place():
+                for suffix in ("-wal", "-shm", ""):
+                    _remove(self.path + suffix)
+            self._open()
+            self.rebuilt = True
 
     def close(self) -> None:
         """Let go of it."""
@@ -103,21 +175,28 @@ class RunStore:
         database = self._database
         database.execute("begin immediate")  # another reader may do the same
         try:
-            place = database.execute("select file, offset from place").fetchone() or ("", 0)
-            name, offset = place[0], place[1]
+            name, offset, *counted = database.execute("select * from place").fetchone() or ("", 0, 0, 0, 0)
+            if counted != self._counts():
+                raise _DamagedError("rows are missing, or were added")
             for day in [one for one in day_files(self._log) if one >= name]:
                 offset = self._read(day, offset if day == name else 0)
                 name = day
             database.execute("delete from place")
-            database.execute("insert into place values (?, ?)", (name, offset))
+            database.execute("insert into place values (?, ?, ?, ?, ?)", (name, offset, *self._counts()))
             database.execute("commit")
         except BaseException:
-            database.execute("rollback")
+            if database.in_transaction:  # on a disk that is full it is taken back already
+                database.execute("rollback")
             raise
 
+    def _counts(self) -> list[int]:
+        return [self.ask(f"select count(*) from {table}")[0][0] for table in ("events", "runs", "samples")]  # noqa: S608
+
     def _read(self, day: str, offset: int) -> int:
-        with open(os.path.join(self._log, day), "rb") as file:
-            file.seek(offset)
+        # One that is gone was removed meanwhile, because it was old.
+        with contextlib.suppress(FileNotFoundError), open(os.path.join(self._log, day), "rb") as file:
+            if offset:
+                file.seek(offset)
             for line in file:
                 if not line.endswith(b"\n"):
                     break
@@ -133,6 +212,9 @@ class RunStore:
             (record["seq"], _storable(run), record["time"], _storable(event), json.dumps(record)),
         )
         if not isinstance(run, str):
+            if event == "pruned" and isinstance(upto := record.get("upto"), int):
+                self._forget(upto)
+                self._set_past(record.get("totals"))
             return
         run = _storable(run)
         self._database.execute("insert or ignore into runs (run, created) values (?, ?)", (run, record["time"]))
@@ -140,6 +222,9 @@ class RunStore:
             self._set(run, {"created": record["time"], **{name: record.get(name) for name in _COLUMNS}})
         elif event in ("finished", "refused"):
             self._set(run, {"ended": record["time"], **{name: record.get(name) for name in _ENDED}})
+            # Where its beginning is on a day that was removed.
+            known = "update runs set backend = coalesce(backend, ?), policy = coalesce(policy, ?) where run = ?"
+            self._database.execute(known, (_storable(record.get("backend")), _storable(record.get("policy")), run))
         elif event == "lost":
             self._set(run, {"ended": record["time"], "outcome": "lost", "reason": record.get("reason")})
         elif event == "usage":
@@ -158,6 +243,42 @@ class RunStore:
         names = ", ".join(f"{name} = ?" for name in values)  # names of ours
         plain = map(_storable, values.values())
         self._database.execute(f"update runs set {names} where run = ?", (*plain, run))  # noqa: S608 - see above
+
+    # --- what was removed ---
+
+    def _forget(self, upto: int) -> None:
+        """What the log has no more: the records up to that one, and the runs of which nothing else is there."""
+        ask = self._database.execute
+        ask("delete from events where seq <= ?", (upto,))
+        ask("delete from runs where run not in (select run from events where run is not null)")
+        ask("delete from samples where run not in (select run from runs)")
+        self._forgotten = True
+
+    def _set_past(self, totals: Any) -> None:
+        self._database.execute("delete from past")
+        self._database.execute("insert into past values (?)", (json.dumps(totals),))
+
+    def past(self) -> Sums:
+        """What was counted of runs that are not here any more."""
+        rows = self.ask("select totals from past")
+        return from_record(json.loads(rows[0][0])) if rows else {}
+
+    def past_without(self, upto: int) -> Sums:
+        """What that will be when the records up to this one are gone. Nothing is written for it."""
+        self._database.execute("begin")  # so that both are counted at one moment
+        try:
+            before = sums(self.ask)
+            # Names of `temp` come before those of the store.
+            self.ask(f"create temp view events as select * from main.events where seq > {int(upto)}")  # noqa: S608
+            self.ask("create temp view runs as select * from main.runs where run in (select run from temp.events)")
+            return added(self.past(), added(before, sums(self.ask), sign=-1))
+        finally:
+            self._database.execute("rollback")
+
+    def referred_to(self) -> set[str]:
+        """The digests of all policies and plans that records name."""
+        asked = "select distinct json_extract(record, '$.policy'), json_extract(record, '$.plan') from events"
+        return {str(digest).removeprefix("sha256:") for row in self.ask(asked) for digest in row if digest}
 
     # --- asking ---
 
@@ -190,6 +311,50 @@ class RunStore:
         """The records of a run, in order."""
         for row in self._database.execute("select record from events where run = ? order by seq", (run,)):
             yield json.loads(row["record"])
+
+
+def _connected(path: str) -> sqlite3.Connection:
+    database = sqlite3.connect(path, timeout=_PATIENCE_SECONDS, isolation_level=None)
+    database.row_factory = sqlite3.Row
+    return database
+
+
+def _make_file(path: str) -> None:
+    """Have it there, as a file of ours that only its owner can read. Raises OSError, _DamagedError."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise _DamagedError("it is no file")
+    finally:
+        os.close(descriptor)
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        if os.path.isdir(path) and not os.path.islink(path):
+            os.rmdir(path)  # one with something in it is nothing of ours, and stays
+        else:
+            os.unlink(path)
+
+
+@contextlib.contextmanager
+def _alone_in(place: str) -> Iterator[None]:
+    """While nobody else makes an index anew there. Raises _UnusableError."""
+    descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    until = time.monotonic() + _PATIENCE_SECONDS
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() > until:
+                    raise _UnusableError("another process makes it anew") from error
+                time.sleep(0.01)
+        yield
+    finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
 
 
 def _storable(value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import time
 
@@ -42,17 +43,36 @@ def store(place: str, data: bytes, suffix: str = "") -> str:
     if path in _KNOWN:
         return digest
     try:
-        if not os.path.exists(path):
+        if not _refreshed(path):
             private_directory(place)
             unfinished = f"{path}.{os.getpid()}-{os.urandom(4).hex()}"
-            with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-                file.write(data)
-            os.rename(unfinished, path)
+            try:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+                with open(os.open(unfinished, flags, 0o600), "wb") as file:
+                    file.write(data)
+                os.rename(unfinished, path)
+            except OSError:
+                if os.path.exists(unfinished):  # half of it, on a disk that is full
+                    os.unlink(unfinished)
+                raise
     except OSError as error:
         raise _unwritten(error, place) from error
     if len(_KNOWN) < _MOST_KNOWN:
         _KNOWN.add(path)
     return digest
+
+
+_DAY = 86_400.0
+
+
+def _refreshed(path: str) -> bool:
+    """Whether it is there. That it is used again is written into its time: what nobody has used for long is removed."""
+    try:
+        if os.stat(path).st_mtime < time.time() - _DAY:
+            os.utime(path)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _unwritten(error: OSError, place: str) -> AuditError:
@@ -90,20 +110,38 @@ def keep_input(data: bytes) -> str:
     if path + digest in _KNOWN:
         return digest
     entry = b"%s %d\n%s\n" % (digest.encode(), len(data), data)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        private_directory(inputs())
-        descriptor = os.open(path, flags, 0o600)
-        try:
-            if os.write(descriptor, entry) != len(entry):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        finally:
-            os.close(descriptor)
+        _add(path, entry)
     except OSError as error:
         raise _unwritten(error, inputs()) from error
     if len(_KNOWN) < _MOST_KNOWN:
         _KNOWN.add(path + digest)
     return digest
+
+
+def _add(path: str, entry: bytes) -> None:
+    """All of it or nothing: half of one would stand before whatever comes later."""
+    descriptor = _opened(path)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # so that what is taken back is ours
+        try:
+            written = os.write(descriptor, entry)
+            if written != len(entry):
+                os.ftruncate(descriptor, os.lseek(descriptor, 0, os.SEEK_CUR) - written)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finally:  # not left to closing: a process that was forked just now has it, too
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+    finally:
+        os.close(descriptor)
+
+
+def _opened(path: str) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        return os.open(path, flags, 0o600)
+    except FileNotFoundError:
+        private_directory(inputs())
+        return os.open(path, flags, 0o600)
 
 
 def load_input(digest: str) -> bytes | None:
@@ -120,16 +158,31 @@ def load_input(digest: str) -> bytes | None:
 
 
 def _find(file: IO[bytes], digest: str) -> bytes | None:
-    """Half an entry, which a full disk left, is followed by no other that could be read: then the next day's is."""
-    wanted = digest.encode()
+    """Entry by entry; if it is not found so, wherever it is: half an entry, of a process that was killed, hides it."""
+    size = os.fstat(file.fileno()).st_size
     while head := file.readline(200):
         name, _, length = head.strip().partition(b" ")
-        if not length.isdigit():
-            continue  # the rest of one that was cut: the next line that is a head goes on
-        if name == wanted:
+        if not length.isdigit() or int(length) > size:
+            break
+        if name == digest.encode():
             data = file.read(int(length))
             if sha256(data) == digest:
                 return data
-        else:
-            file.seek(int(length) + 1, os.SEEK_CUR)
+            break
+        file.seek(int(length) + 1, os.SEEK_CUR)
+    return _search(file, digest) if size else None
+
+
+def _search(file: IO[bytes], digest: str) -> bytes | None:
+    """Code may hold lines that look like an entry's first; what has another digest is not taken for one."""
+    import mmap
+
+    wanted, at = digest.encode() + b" ", -1
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as whole:
+        while (at := whole.find(wanted, at + 1)) >= 0:
+            begin = at + len(wanted)
+            end = whole.find(b"\n", begin, begin + 100)
+            length = whole[begin:end] if end >= 0 else b""
+            if length.isdigit() and sha256(data := whole[end + 1 : end + 1 + int(length)]) == digest:
+                return data
     return None

@@ -16,24 +16,25 @@ def run(parsed: Parsed) -> int:
 
     count = whole_number(parsed, "-n", 20)
     words = parsed.all_words()
-    if parsed.flag("--follow"):
-        from belljar.audit.log import directory
-        from belljar.audit.reading import follow_log, matches
-        from belljar.cli.audit_show import wanted
-
-        fresh = follow_log(directory())
+    if not parsed.flag("--follow"):
         _show_last(parsed, words, count)
-        fits = wanted(words)
-        for record in fresh:
-            if matches(record, fits):
-                show([record], json=parsed.flag("--json"))
-    _show_last(parsed, words, count)
+        return 0
+    from belljar.audit.log import directory
+    from belljar.audit.reading import ends, follow_log, matches
+    from belljar.cli.audit_show import wanted
+
+    until = ends(directory())  # what is written while the last ones are shown comes after them, and once
+    _show_last(parsed, words, count, until)
+    fits = wanted(words)
+    for record in follow_log(directory(), until):
+        if matches(record, fits):
+            show([record], json=parsed.flag("--json"))
     return 0
 
 
-def _show_last(parsed: Parsed, words: list[str], count: int) -> None:
+def _show_last(parsed: Parsed, words: list[str], count: int, until: dict[str, int] | None = None) -> None:
     with waiting("the audit log", "looking for its end"):
-        last = deque(chosen(parsed, words), maxlen=count)
+        last = deque(chosen(parsed, words, until=until), maxlen=count)
     show(last, json=parsed.flag("--json"))
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from belljar.cli.jar_options import JSON
 from belljar.cli.parsing import Command, Option, Parsed, expect_words
 from belljar.cli.progress import waiting
+from belljar.errors import UsageError
 
 
 def run(parsed: Parsed) -> int:
@@ -15,6 +17,8 @@ def run(parsed: Parsed) -> int:
 
     words = expect_words(COMMAND, parsed, 0, 1)
     path = words[0] if words else directory()
+    if words:
+        _expect_log(path)
     with waiting("the audit log", "reading it") as progress:
 
         def seen(count: int) -> None:
@@ -31,15 +35,31 @@ def run(parsed: Parsed) -> int:
     if parsed.flag("--json"):
         from belljar.cli.document import print_json
 
-        print_json({"ok": verdict.ok, "records": verdict.records, "where": verdict.where, "problem": verdict.problem})
+        names = ("ok", "records", "where", "problem", "unacknowledged")
+        print_json({name: getattr(verdict, name) for name in names})
     elif verdict.ok:
         sys.stdout.write(f"{verdict.records} records, all as they were written; the last is {verdict.link.digest}\n")
+        if verdict.unacknowledged:
+            sys.stdout.write(
+                f"{verdict.unacknowledged} of them, at its end, by a process that was killed before it heard so\n"
+            )
     else:
         sys.stderr.write(
             f"belljar: the audit log is not as it was written: {verdict.where}: {verdict.problem}\n"
             f"the {verdict.records} records before it are in order\n"
         )
     return 0 if verdict.ok else 1
+
+
+def _expect_log(path: str) -> None:
+    """What is not there has no record that was changed; who names it wants to know. Raises UsageError."""
+    from belljar.audit.log import day_files
+    from belljar.audit.verify import ANCHOR
+
+    if not os.path.isdir(path):
+        raise UsageError(f"{path} is no directory", hint="it is that of the log, `audit` in the state directory")
+    if not day_files(path) and not any(os.path.exists(os.path.join(path, name)) for name in ("head", ANCHOR)):
+        raise UsageError(f"there is no audit log in {path}", hint="it is in `audit` in the state directory")
 
 
 COMMAND = Command(

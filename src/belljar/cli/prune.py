@@ -52,6 +52,9 @@ COMMAND = Command(
     details="""
 The log is verified first, and what is left can still be: it begins where the last day that was removed ended. The day
 that is being written stays. If --max-size needs more room than that, what runs printed goes, the oldest first.
+
+`ps --all` and `inspect` know nothing of those days any more, and policies and plans that no record names go as well.
+What `metrics` had counted stays counted.
 """,
     examples=(("prune --older 30d", "keep a month"), ("prune --max-size 1g", "keep a gigabyte")),
 )

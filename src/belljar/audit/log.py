@@ -8,6 +8,7 @@ what was acknowledged is there, and what is there is whole.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import time
@@ -27,6 +28,9 @@ _MARK = "belljar-audit-1"
 _WIDTH = 160
 """Of the head: always the same, so that it is overwritten whole."""
 _SUFFIX = ".jsonl"
+_NO_TURN = "somebody else writes, and does not end"
+_PAUSE_SECONDS = 0.01
+"""Between two looks at a lock for which nobody waits without end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,25 +88,27 @@ class AuditLog:
         """The same, as it lies on the disk."""
         self._today = (0, "")
 
-    def append(self, *events: dict[str, Any] | str) -> Link:
+    def append(self, *events: dict[str, Any] | str, patience: float | None = None) -> Link:
         """Write records, all or none, and return where the chain stands.
+
+        `patience` is for what happens whether or not it is recorded: so many seconds are waited for others who write.
 
         Raises:
             AuditError: they could not be written. Then what they record must not happen.
         """
-        with self._lock:
+        if not self._lock.acquire(timeout=-1 if patience is None else patience):
+            raise _unwritten(_NO_TURN, self.path)
+        try:
+            self._open()
+            _take_turn(self._head, patience)
             try:
-                self._open()
-                fcntl.flock(self._head, fcntl.LOCK_EX)
-                try:
-                    return self._append(events)
-                finally:
-                    fcntl.flock(self._head, fcntl.LOCK_UN)
-            except OSError as error:
-                raise AuditError(
-                    f"the audit log can't be written: {error.strerror}: {error.filename or self.path}",
-                    hint="nothing runs unrecorded: make room on that disk, or set BELLJAR_STATE_DIR to another place",
-                ) from error
+                return self._append(events)
+            finally:
+                fcntl.flock(self._head, fcntl.LOCK_UN)
+        except OSError as error:
+            raise _unwritten(error.strerror or str(error), error.filename or self.path) from error
+        finally:
+            self._lock.release()
 
     def _append(self, events: tuple[dict[str, Any] | str, ...]) -> Link:
         now = time.time()
@@ -241,6 +247,30 @@ class AuditLog:
         found = Head(link, head.day, whole)
         self._renew(found)
         return found
+
+
+def _take_turn(head: int, patience: float | None) -> None:
+    """Have the lock; raise TimeoutError if another process holds it for longer than that."""
+    if patience is None:
+        fcntl.flock(head, fcntl.LOCK_EX)
+        return
+    until = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(head, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                raise TimeoutError(errno.ETIMEDOUT, _NO_TURN) from None
+            time.sleep(_PAUSE_SECONDS)
+        else:
+            return
+
+
+def _unwritten(why: str, path: object) -> AuditError:
+    return AuditError(
+        f"the audit log can't be written: {why}: {path}",
+        hint="nothing runs unrecorded: make room on that disk, or set BELLJAR_STATE_DIR to another place",
+    )
 
 
 def _identity(descriptor: int) -> tuple[int, int]:

@@ -32,9 +32,10 @@ def run_agent(parsed: Parsed, wanted: Wanted, *, converses: bool) -> int:
         converses: whether the program talks with a person, if there is one at a terminal.
 
     """
-    from belljar.cli.launching import start_launcher
+    from belljar.cli.launching import end_in_order, start_launcher
 
     start_launcher(wanted.backend)
+    end_in_order()
     agent = prepare(wanted)
     at_terminal = is_terminal(0) and is_terminal(1) and not parsed.flag("--json")
     with agent.opened() as jar:
@@ -42,6 +43,9 @@ def run_agent(parsed: Parsed, wanted: Wanted, *, converses: bool) -> int:
             result = (_converse if converses and at_terminal else _run)(jar, agent, parsed)
         except KeyboardInterrupt:
             return _interrupted(jar, agent)
+        except SystemExit:  # SIGTERM, SIGHUP
+            _interrupted(jar, agent)
+            raise
         return _settle(jar, agent, result, parsed)
 
 
@@ -50,13 +54,14 @@ def _run(jar: Sandbox, agent: Agent, parsed: Parsed) -> RunResult:
     from belljar.cli.standard_input import give
 
     sinks = {"stdout": Sink(1, raw=False), "stderr": Sink(2, raw=False)}
-    for event in jar.stream(argv=agent.argv, stdin=None if is_terminal(0) else give()):
-        if isinstance(event, Finished):
-            for sink in sinks.values():
-                sink.finish()
-            return event.result
-        if not parsed.flag("--json"):
-            sinks[event.stream].write(event.data)
+    with jar.stream(argv=agent.argv, stdin=None if is_terminal(0) else give()) as events:
+        for event in events:
+            if isinstance(event, Finished):
+                for sink in sinks.values():
+                    sink.finish()
+                return event.result
+            if not parsed.flag("--json"):
+                sinks[event.stream].write(event.data)
     raise InternalError("the run ended without a result")
 
 

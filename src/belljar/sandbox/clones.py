@@ -17,7 +17,7 @@ from belljar.sandbox.control import CONTROL
 from belljar.sandbox.events import Finished, Output
 from belljar.sandbox.inputs import at_once, opened_input
 from belljar.sandbox.result import Artifact, RunResult
-from belljar.sandbox.running import Watch, make_result, new_run_id, refused_result
+from belljar.sandbox.running import GIVEN_UP, Watch, give_up, make_result, new_run_id, refused_result
 from belljar.sandbox.sandbox import network_of
 from belljar.sandbox.stream import Access, Handle
 from belljar.sandbox.work import Work
@@ -81,15 +81,19 @@ class Clones:
         if work.stdin is not None or work.files:
             work = work._replace(stdin=at_once(work.stdin))
             details |= recording.input_details(work.stdin, len(work.files))
-        recording.begin(run_id, "pool", self._begun, self._plan, **details)
-        CONTROL.enter(run_id, handle, backend=self._plan.backend, policy=self._plan.policy_digest, language="python")
         spans = tracing.start("belljar.run", run_id)
-        spans.phase("launch")
         try:
+            recording.begin(run_id, "pool", self._begun, self._plan, **details)
+            told = {"backend": self._plan.backend, "policy": self._plan.policy_digest, "language": "python"}
+            CONTROL.enter(run_id, handle, **told)
+            spans.phase("launch")
             for event in self._run(handle, work, run_id, files, started, spans):
                 if isinstance(event, Finished):
                     spans.result(event.result)
                 yield event
+        except BaseException as error:  # whatever it is: a run that has begun has an end
+            recording.broke_off(run_id, error)
+            raise
         finally:
             spans.end()
             CONTROL.leave(run_id)
@@ -115,7 +119,11 @@ class Clones:
                 spans.phase("execute")
                 watch = Watch(process, self._policy.proc.output_bytes, redacting.of_result(run_id, self._policy))
                 handle.prints(watch.captured, self._policy)
-                yield from watch.events()
+                try:
+                    yield from watch.events()
+                except GIVEN_UP as error:
+                    give_up(process, error, self._settling(handle, watch, run_id, started, files, network))
+                    raise
                 spans.phase("collect")
                 if network:
                     network.end()
@@ -169,6 +177,28 @@ class Clones:
         process.close()
         self._jars.bury(process)
 
+    def _settling(  # noqa: PLR0917 - what a result is made of
+        self,
+        handle: Handle,
+        watch: Watch,
+        run_id: str,
+        started: float,
+        files: Mapping[str, bytes],
+        network: JarNetwork | None,
+    ) -> Callable[[End, float], RunResult]:
+        """What becomes of a run that was given up, when it has ended."""
+
+        def settle(end: End, patience: float) -> RunResult:
+            process = cast("PooledProcess", watch.process)
+            artifacts = _made(process.workspace, files)
+            if network:
+                network.end()
+                network.close()
+                end = network.judged(end)
+            return self._result(handle, watch, end, run_id, started, artifacts, network, patience)
+
+        return settle
+
     def _result(  # noqa: PLR0917 - what a result is made of
         self,
         handle: Handle,
@@ -178,6 +208,7 @@ class Clones:
         started: float,
         artifacts: tuple[Artifact, ...] = (),
         network: JarNetwork | None = None,
+        patience: float | None = None,
     ) -> RunResult:
         return make_result(
             self._policy,
@@ -191,6 +222,7 @@ class Clones:
             fallback_from=(),
             traffic=network.traffic if network else None,
             handle=handle,
+            patience=patience,
         )
 
 

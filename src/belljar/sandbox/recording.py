@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import time
 
 from belljar.audit import killswitch, stored
 from belljar.audit.log import audit_log
 from belljar.backends.contract import LaunchPlan
+from belljar.errors import AuditError
 from belljar.policy import json_text
 from belljar.policy.mapping import to_mapping
 from belljar.policy.models import Policy
@@ -27,6 +30,11 @@ if TYPE_CHECKING:
 _MOST_TOLD = 100
 """Denials and artifacts of a run that are in the log; how many there were is, too."""
 _POLICIES: set[tuple[str, str]] = set()
+_LONGEST_REASON = 2000
+PATIENCE_SECONDS = 2.0
+"""How long the end of a run that nobody waits for waits for others who write."""
+_OPEN: dict[str, tuple[float, str, str]] = {}
+"""The runs of this process whose end is not in the log yet: since when, on which backend, under which policy."""
 
 
 class Begun:
@@ -66,8 +74,15 @@ def begin(run_id: str, kind: str, same: Begun, plan: LaunchPlan, **details: Any)
     log = audit_log()
     if (log.path, same.policy) not in _POLICIES:
         told.insert(0, {"event": "policy", "policy": same.policy})
-    # A run's name is hexadecimal: these two need nobody to write them as JSON, in every run.
-    log.append(*told, f'"event":"plan","run":"{run_id}","plan":"{same.plan}"', f'"event":"started","run":"{run_id}"')
+    _OPEN[run_id] = time.monotonic(), plan.backend, same.policy
+    try:
+        # A run's name is hexadecimal: these two need nobody to write them as JSON, in every run.
+        log.append(
+            *told, f'"event":"plan","run":"{run_id}","plan":"{same.plan}"', f'"event":"started","run":"{run_id}"'
+        )
+    except AuditError:
+        del _OPEN[run_id]
+        raise
     _POLICIES.add((log.path, same.policy))
 
 
@@ -93,20 +108,25 @@ def input_details(stdin: Input, files: int) -> dict[str, Any]:
     return told
 
 
-def fed(run_id: str, stdin: Fed) -> None:
+def fed(run_id: str, stdin: Fed, *, patience: float | None = None) -> None:
     """What went into a pipe while the run ran. Raises AuditError."""
     if stdin.whole:
         data = bytes(stdin.copy)
         told = {"event": "input", "run": run_id, "stdin": stored.keep_input(data), "stdin_bytes": len(data)}
-        audit_log().append(told)
+        audit_log().append(told, patience=patience)
 
 
 def finish(
-    result: RunResult, policy: Policy, captured: Captured | None = None, *, start: float | None = None
+    result: RunResult,
+    policy: Policy,
+    captured: Captured | None = None,
+    *,
+    start: float | None = None,
+    patience: float | None = None,
 ) -> RunResult:
     """A run has ended, and its result is about to be returned. Raises AuditError.
 
-    `start` is how long it took, from the call until the code was let go.
+    `start` is how long it took, from the call until the code was let go; `patience` that of `AuditLog.append`.
     """
     run = result.run_id
     output = _stored(run, 0, captured, policy, ok=result.ok) if captured else None
@@ -146,9 +166,86 @@ def finish(
     if output:
         ended["output"] = output
     told.append(ended)
-    audit_log().append(*told)
+    _end(run, *told, patience=patience)
     redacting.forget(run)
     return result
+
+
+def _end(run_id: str, *told: dict[str, Any] | str, patience: float | None = None) -> None:
+    """Write the end of a run. No other end of it is written then. Raises AuditError."""
+    begun = _OPEN.pop(run_id, None)
+    try:
+        audit_log().append(*told, patience=patience)
+    except BaseException:
+        if begun is not None:
+            _OPEN[run_id] = begun
+        raise
+
+
+def broke_off(run_id: str, error: BaseException) -> None:
+    """A run is over because of this, and has no result. If its end is in the log, nothing happens.
+
+    Raises:
+        AuditError: it can't be recorded, and whoever was there is gone without an error: somebody has to hear of it.
+    """
+    if run_id not in _OPEN:
+        return
+    try:
+        if isinstance(error, Exception):
+            lost(run_id, str(error))
+        else:
+            _killed(run_id, ENDINGS[given_up_for(error)])
+    except AuditError as unwritten:
+        if isinstance(error, GeneratorExit):
+            raise
+        error.add_note(f"the end of the run {run_id} is not in the audit log: {unwritten.message}")
+
+
+ENDINGS = {
+    "abandoned": "nobody waited for it any more, or its Sandbox closed",
+    "interrupted": "whoever waited for it was interrupted",
+    "ended": "the process that ran it ended",
+}
+"""Why a run was ended for which nobody waits, in words."""
+
+
+def given_up_for(error: BaseException) -> str:
+    """What of that it is."""
+    if isinstance(error, GeneratorExit):
+        return "abandoned"
+    return "interrupted" if isinstance(error, KeyboardInterrupt) else "ended"
+
+
+def _killed(run_id: str, reason: str) -> None:
+    """It was ended, and nobody knows what it had used by then."""
+    since, backend, policy = _OPEN[run_id]
+    _end(
+        run_id,
+        {"event": "killed", "run": run_id, "reason": reason},
+        {
+            "event": "finished",
+            "run": run_id,
+            "outcome": str(Outcome.KILLED),
+            "reason": reason,
+            "duration": round(time.monotonic() - since, 6),
+            "backend": backend,
+            "policy": policy,
+        },
+        patience=PATIENCE_SECONDS,
+    )
+
+
+def _end_all() -> None:
+    """The process ends, and with it what it runs: a stream that was left open, a session that nobody closed."""
+    for run_id in list(_OPEN):
+        try:
+            _killed(run_id, ENDINGS["ended"])
+        except (AuditError, KeyError) as error:
+            os.write(2, f"belljar: the end of the run {run_id} is not in the audit log: {error}\n".encode())
+
+
+atexit.register(_end_all)
+os.register_at_fork(after_in_child=_OPEN.clear)
 
 
 def _stored(run_id: str, part: int, captured: Captured, policy: Policy, *, ok: bool) -> dict[str, Any] | None:
@@ -227,7 +324,7 @@ def kept(session: str, path: str, files: int, size: int, *, run: str = "") -> No
 
 def lost(run_id: str, reason: str) -> None:
     """A jar broke, or could not be made. Raises AuditError."""
-    audit_log().append({"event": "lost", "run": run_id, "reason": reason})
+    _end(run_id, {"event": "lost", "run": run_id, "reason": reason[:_LONGEST_REASON]}, patience=PATIENCE_SECONDS)
 
 
 def _plan_text(plan: LaunchPlan, passed: tuple[str, ...]) -> bytes:

@@ -428,7 +428,7 @@ class TestFromOutside:
         """With the reason, which whoever waits for it is told, and the log has."""
         (run,) = running()
         assert (run["backend"], run["owner"]) == ("bubblewrap", elsewhere.pid)
-        assert kill(run["run"], "belljar kill: because") == [run["run"]]
+        assert kill(run["run"], "belljar kill: because").ended == [run["run"]]
         assert running() == []
         assert elsewhere.stdout is not None
         assert elsewhere.stdout.read() == b"it was ended: belljar kill: because\n"
@@ -439,7 +439,7 @@ class TestFromOutside:
         """It is killed itself, and its jars with it."""
         os.kill(elsewhere.pid, signal.SIGSTOP)
         os.waitpid(elsewhere.pid, os.WUNTRACED)
-        assert kill("*", "now") == [f"process {elsewhere.pid}"]
+        assert kill("*", "now").ended == [f"process {elsewhere.pid}"]
         assert elsewhere.wait() == -9
 
     def test_a_number_that_is_another_processes_now(self) -> None:
@@ -450,7 +450,7 @@ class TestFromOutside:
             for name in (f"{bystander.pid}-1.sock", f"{bystander.pid}.sock", "nonsense"):
                 with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as end:
                     end.bind(str(place / name))
-            assert kill("*", "everything") == []
+            assert kill("*", "everything").ended == []
             assert bystander.poll() is None
             assert list(place.iterdir()) == []
             bystander.kill()
@@ -458,7 +458,7 @@ class TestFromOutside:
     def test_nothing_of_that_name(self, elsewhere: subprocess.Popen[bytes]) -> None:
         """Ends nothing."""
         assert elsewhere.pid
-        assert kill("no such run", "x") == []
+        assert kill("no such run", "x").ended == []
         assert len(running()) == 1
 
     def test_in_pools_and_sessions(self) -> None:
@@ -473,7 +473,7 @@ class TestFromOutside:
                 thread.start()
             while len(running()) < 2:
                 time.sleep(0.02)
-            assert len(kill("*", "both")) == 2
+            assert len(kill("*", "both").ended) == 2
             for thread in threads:
                 thread.join()
         assert [result.outcome for result in results] == [Outcome.KILLED, Outcome.KILLED]

@@ -53,7 +53,7 @@ def _take(name: str, reason: str, then: str) -> dict[str, Any]:
         ended = take_ended(name, reason=reason)
         return {**{key: getattr(ended, key) for key in ended.__dataclass_fields__}, "then": "ended"}
     done = order("quarantine", found, reason=reason, then=then)
-    if then == "kill" and not await_end([found]):
+    if then == "kill" and await_end({found: 0}):
         sys.stderr.write(f"belljar: {found} was told to end, and has not ended yet\n")
     return {**done, "then": then}
 

@@ -49,12 +49,16 @@ def control_directory() -> str:
 
 
 def started_at(pid: int) -> str:
-    """When a process began, as the kernel counts: with it a number means one process, and none later. Empty if gone."""
+    """When a process began, as the kernel counts: with it a number means one process, and none later.
+
+    Empty if it is gone; one that has ended and that nobody has asked for is.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[19].decode()
+            words = file.read().rpartition(b")")[2].split()
     except OSError:
         return ""
+    return "" if words[0] in (b"Z", b"X") else words[19].decode()
 
 
 class Control:
@@ -239,7 +243,7 @@ class Control:
         if order["op"] == "output":
             return self._output(str(order["run"]), order["place"], follows=bool(order["follows"]))
         with self._lock:
-            runs = [{**told, "state": "frozen"} if one.kept_still else told for one, told in self._runs.values()]
+            runs = [{**told, "state": _state(one)} if _state(one) else told for one, told in self._runs.values()]
             return {"runs": runs, "sessions": list(self._sessions)}
 
     def _output(self, run_id: str, place: dict[str, list[int]], *, follows: bool) -> dict[str, Any]:
@@ -300,6 +304,11 @@ class Control:
             handle.looking = allocate_lock()
         self._lock, self._pid, self._sampling = allocate_lock(), 0, False
         self._runs, self._ended, self._pools, self._sessions, self._orders = {}, {}, {}, {}, set()
+
+
+def _state(handle: Handle) -> str:
+    """What there is to say of a run, if it does not simply run."""
+    return "ended" if handle.over else "frozen" if handle.kept_still else ""
 
 
 CONTROL = Control()

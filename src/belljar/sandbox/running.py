@@ -123,6 +123,8 @@ def make_result(
     patience: float | None = None,
 ) -> RunResult:
     """What the run came to. Raises SandboxUnavailableError when the jar broke before the code could start."""
+    if handle is not None:
+        handle.over = True
     if end.ended_by == "internal" or (not end.started and end.ended_by in ("", "gate")):
         detail = watch.captured["stderr"].decode(errors="replace").strip() or "; ".join(end.problems)
         what = "the jar was lost" if end.started else "the jar could not be made"

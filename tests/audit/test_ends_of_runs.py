@@ -163,3 +163,18 @@ def test_a_command_whose_reader_goes() -> None:
         command.stdout.close()
         assert command.wait(60) == 141
     assert the_end()["outcome"] == "killed"
+
+
+def test_a_jar_that_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run is in the log before anything is made for it, and so is that it was lost; it never started."""
+
+    def opened(*_arguments: object) -> None:
+        assert events() == ["created", "plan"]
+        raise SandboxUnavailableError("no room")
+
+    with Sandbox() as jar:
+        monkeypatch.setattr(type(jar._backend), "open", opened)
+        with pytest.raises(SandboxUnavailableError, match="no room"):
+            jar.run("1")
+    assert events() == ["created", "plan", "lost"]
+    assert the_end()["reason"] == "no room"

@@ -14,7 +14,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -25,13 +25,16 @@ from belljar.audit.reading import records
 from belljar.audit.state import state_directory
 from belljar.audit.store import RunStore
 from belljar.audit.verify import verify
-from belljar.backends.contract import Status
+from belljar.backends.contract import End, Process, Status
 from belljar.errors import AuditError, KillSwitchError, UsageError
+from belljar.policy.resolve import resolve
+from belljar.sandbox import recording
 from belljar.sandbox.control import control_directory
 from belljar.sandbox.events import Finished, Output
 from belljar.sandbox.remote import kill, running
 from belljar.sandbox.replay import replay
 from belljar.sandbox.result import Outcome, RunResult
+from belljar.sandbox.running import Watch, make_result
 
 pytestmark = pytest.mark.backend("bubblewrap")
 
@@ -97,7 +100,33 @@ class TestEvents:
         with Sandbox({"backend": "unconfined"}) as jar:
             result = jar.run("1")
         assert result.outcome is Outcome.REFUSED
-        assert told(result.run_id) == ["canaries", "refused"]
+        assert told(result.run_id) == ["created", "plan", "refused"]
+        found = {record["event"]: record for record in records(directory()) if record.get("run") == result.run_id}
+        text = stored.load(stored.policies(), found["created"]["policy"].removeprefix("sha256:"), ".json")
+        assert text is not None
+        assert found["created"]["backend"] == "unconfined"
+        assert stored.load_input(found["created"]["code"]) == b"1"
+        again = replay(result.run_id)
+        assert (again.result.outcome, again.differences) == (Outcome.REFUSED, ())
+
+    def test_a_jar_that_does_not_hold(self) -> None:
+        """What the canaries found is told; that they were tried is only told if they were."""
+        plan = Sandbox().plan("1")
+        end = End(137, None, "canary", ("a hole",), False, 0.0, 0, None, None, None, 0, 0, ())
+        recording.begin("0", "run", recording.Begun(resolve(), plan), plan, language="python")
+        make_result(
+            resolve(),
+            plan,
+            Watch(cast("Process", None), 0),
+            end,
+            run_id="0",
+            report=plan.report,
+            started=0.0,
+            artifacts=(),
+            fallback_from=(),
+        )
+        (canaries,) = [one for one in records(directory()) if one["event"] == "canaries" and one["run"] == "0"]
+        assert (canaries["held"], canaries["problems"]) == (False, ["a hole"])
 
     def test_of_a_pool(self) -> None:
         """Every run has the same records there."""
@@ -340,7 +369,60 @@ class TestReplay:
         (tmp_path / "data").write_text("three")
         again = replay(result.run_id)
         assert again.differences == (("stdout_bytes", 4, 6),)
+        (tmp_path / "data").write_text("two")
+        assert [what for what, _before, _now in replay(result.run_id).differences] == ["stdout"]
         assert "mounted, and is as it is now" in again.notes[0]
+
+    def test_as_it_was_given(self) -> None:
+        """However long the command, whatever is a token in the log, and with the name that tracebacks have."""
+        words = ["echo", "ada@example.org", *map(str, range(80))]
+        with Sandbox() as jar:
+            results = [
+                jar.exec(words),
+                jar.run("import sys; print(sys.argv)", args=words),
+                jar.run("1 / 0", name="sums.py"),
+                jar.run("open('/etc/shadow')", explain_denials=True),
+            ]
+        assert "sums.py" in results[2].stderr
+        for result in results:
+            again = replay(result.run_id)
+            assert (again.result.stdout, again.result.stderr) == (result.stdout, result.stderr)
+            assert (again.differences, again.notes) == ((), ())
+
+    DIFFERS: dict[str, tuple[str, str]] = {
+        "what is printed": ("import os; print(os.urandom(4).hex())", "stdout"),
+        "what is complained of": ("import os, sys; sys.stderr.write(os.urandom(4).hex())", "stderr"),
+        "the files": ("import os; open(os.urandom(4).hex(), 'w')", "artifacts"),
+    }
+
+    @pytest.mark.parametrize(("code", "what"), DIFFERS.values(), ids=DIFFERS)
+    def test_the_same_in_number(self, code: str, what: str) -> None:
+        """Is not the same."""
+        assert [one[0] for one in replay(run_one(code).run_id).differences] == [what]
+
+    def test_the_environment_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What the policy passes on is not stored, and may have changed."""
+        monkeypatch.setenv("DATABASE_WORD", "one")
+        result = run_one("import os; print(os.environ['DATABASE_WORD'])", policy={"env": {"pass": ["DATABASE_WORD"]}})
+        monkeypatch.setenv("DATABASE_WORD", "two")
+        again = replay(result.run_id)
+        assert [what for what, _before, _now in again.differences] == ["stdout"]
+        assert "DATABASE_WORD came from its caller's environment" in again.notes[0]
+
+    def test_what_is_not_replayed(self) -> None:
+        """Says why."""
+        with Session() as session:
+            run_id = session.run("1").run_id
+        with pytest.raises(UsageError, match="sessions are not replayed"):
+            replay(run_id)
+        audit_log().append(
+            {"event": "created", "run": "0123-lost"}, {"event": "lost", "run": "0123-lost", "reason": "?"}
+        )
+        with pytest.raises(UsageError, match="broke, so there is nothing to compare with"):
+            replay("0123-lost")
+        audit_log().append({"event": "created", "run": "0123-open"})
+        with pytest.raises(UsageError, match="no end in the audit log"):
+            replay("0123-open")
 
     def test_standard_input(self, tmp_path: Path) -> None:
         """Text, bytes or a file: the same is read again."""

@@ -73,17 +73,17 @@ class Clones:
     def events(self, handle: Handle, work: Work) -> Generator[Output | Finished, None, None]:
         """Run it in a jar that nobody has used and nobody will use again."""
         run_id, started = new_run_id(), time.monotonic()
-        if self._refused:
-            yield Finished(refused_result(self._policy, self._plan, run_id, self._report, self._refused))
-            return
         files = {**self._planted, **work.files} if self._planted or work.files else {}
-        details = recording.code_details(work.code, (), "python", work.arguments)
+        details = recording.code_details(work.code, (), "python", work.arguments, work.name)
         if work.stdin is not None or work.files:
             work = work._replace(stdin=at_once(work.stdin))
             details |= recording.input_details(work.stdin, len(work.files))
         spans = tracing.start("belljar.run", run_id)
         try:
-            recording.begin(run_id, "pool", self._begun, self._plan, **details)
+            recording.begin(run_id, "pool", self._begun, self._plan, starts=not self._refused, **details)
+            if self._refused:
+                yield Finished(refused_result(self._policy, self._plan, run_id, self._report, self._refused))
+                return
             told = {"backend": self._plan.backend, "policy": self._plan.policy_digest, "language": "python"}
             CONTROL.enter(run_id, handle, **told)
             spans.phase("launch")
@@ -92,7 +92,7 @@ class Clones:
                     spans.result(event.result)
                 yield event
         except BaseException as error:  # whatever it is: a run that has begun has an end
-            recording.broke_off(run_id, error)
+            recording.broke_off(run_id, error, self._policy)
             raise
         finally:
             spans.end()

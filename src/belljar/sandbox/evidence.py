@@ -134,7 +134,8 @@ class Evidence:
         """The code's environment, and what ran it."""
         text = stored.load(stored.plans(), self._plan, ".json")
         plan = json.loads(text) if text else {}
-        env = self._environment(plan.get("env", {}), policy)
+        set_by_policy = dict(policy.env.set) if policy else {}
+        env = self._environment({**plan.get("env", {}), **set_by_policy}, policy)
         told = {"env": env, "argv": plan.get("argv"), "workdir": plan.get("workdir"), "image": plan.get("image")}
         self._bundle.add("environment.json", json.dumps(told, indent=2).encode())
         self._bundle.add("versions.json", json.dumps(_versions(str(plan.get("backend", ""))), indent=2).encode())

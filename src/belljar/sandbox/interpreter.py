@@ -138,12 +138,14 @@ class Live:
         policy = replace(self._policy, proc=replace(self._policy.proc, timeout_seconds=lifetime))
         request, plan = self._sandbox.compiled(program(), "session.py", policy)
         started = time.monotonic()
-        report = self._sandbox.report(plan)
-        if refused := report.refused_by(self._policy):
-            self.result = refused_result(self._policy, plan, self.run_id, report, refused)
-            raise SandboxUnavailableError(self.result.reason)
         try:
-            recording.begin(self.run_id, "session", recording.Begun(self._policy, plan), plan, language="python")
+            same = recording.Begun(self._policy, plan)
+            recording.begin(self.run_id, "session", same, plan, starts=False, language="python")
+            report = self._sandbox.report(plan)
+            if refused := report.refused_by(self._policy):
+                self.result = refused_result(self._policy, plan, self.run_id, report, refused)
+                raise SandboxUnavailableError(self.result.reason)
+            recording.started(self.run_id)
             reader, self._orders = os.pipe2(os.O_CLOEXEC)
             self._stack.callback(self._hang_up)
             os.set_blocking(self._orders, False)
@@ -154,7 +156,7 @@ class Live:
                 os.close(reader)
         except BaseException as error:  # whatever it is: a run that has begun has an end
             self._stack.close()
-            recording.broke_off(self.run_id, error)
+            recording.broke_off(self.run_id, error, self._policy)
             raise
 
         def finish(watch: Watch) -> RunResult:
@@ -264,7 +266,7 @@ class Live:
             self._read(watch)
             result, fault = finish(watch), None
         except BelljarError as error:
-            recording.broke_off(self.run_id, error)
+            recording.broke_off(self.run_id, error, self._policy)
             result, fault = None, error
         finally:
             with contextlib.suppress(OSError):

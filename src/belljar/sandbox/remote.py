@@ -23,6 +23,8 @@ _AGAIN_SECONDS = 0.02
 _RECORD_SECONDS = 0.3
 """How long whoever stops something waits for others who write to the audit log."""
 _GONE_SECONDS = 5.0
+_RECORDED_SECONDS = 0.5
+"""How long the end of a run is waited for that is over, and is only to be recorded."""
 _PATIENCE_SECONDS = 600.0
 """How long keeping the files of a run may take."""
 _LONGEST = 8 << 20
@@ -201,20 +203,17 @@ def await_end(runs: Mapping[str, int]) -> list[str]:
 
     Those that still are, for all that is known: their process may not answer any more.
     """
-    deadline = time.monotonic() + _GONE_SECONDS
-    while remaining := _in_progress(runs):
-        if time.monotonic() >= deadline:
+    began = time.monotonic()
+    while runs:
+        now = asked()
+        states = {str(run["run"]): run.get("state") for run in now.runs}
+        listed = [run for run, pid in runs.items() if run in states or pid in now.silent]
+        remaining = [run for run in listed if states.get(run) != "ended"]
+        waited = time.monotonic() - began
+        if not listed or waited >= _GONE_SECONDS or (not remaining and waited >= _RECORDED_SECONDS):
             return remaining
-        time.sleep(0.02)
+        time.sleep(_AGAIN_SECONDS)
     return []
-
-
-def _in_progress(runs: Mapping[str, int]) -> list[str]:
-    if not runs:
-        return []
-    now = asked()
-    alive = {run["run"] for run in now.runs if run.get("state") != "ended"}
-    return [run for run, pid in runs.items() if run in alive or pid in now.silent]
 
 
 def _is_owner(pid: int, name: str) -> bool:

@@ -128,7 +128,7 @@ def make_result(
     if end.ended_by == "internal" or (not end.started and end.ended_by in ("", "gate")):
         detail = watch.captured["stderr"].decode(errors="replace").strip() or "; ".join(end.problems)
         what = "the jar was lost" if end.started else "the jar could not be made"
-        recording.lost(run_id, f"{what}: {detail}")
+        recording.lost(run_id, f"{what}: {detail}", policy)
         raise SandboxUnavailableError(f"{what}: {detail}", hint="run `belljar doctor`")
     outcome = _outcome(end)
     reason = _reason(policy, outcome, end)
@@ -158,7 +158,15 @@ def make_result(
         egress=traffic.records if traffic else (),
     )
     start = max(0.0, end.began - started) if end.began else None
-    return recording.finish(result, policy, watch.captured, start=start, patience=patience)
+    canaries = _canaries(plan, end)
+    return recording.finish(result, policy, watch.captured, start=start, canaries=canaries, patience=patience)
+
+
+def _canaries(plan: LaunchPlan, end: End) -> tuple[str, ...] | None:
+    """What the canaries found; None if they were not tried."""
+    if end.ended_by == "canary":
+        return end.problems or ("what was found is not known",)
+    return () if end.started and plan.backend != "unconfined" else None
 
 
 def give_up(process: Process, error: BaseException, result: Callable[[End, float], RunResult]) -> None:

@@ -144,6 +144,7 @@ class Sandbox:
         request = self._request(code, argv, language, name, args, explain_denials=explain_denials)
         plan = self._backend.compile(self.policy, request)
         if refused := plan.report.refused_by(self.policy):
+            self._begin(run_id, plan, request, stdin)
             result = refused_result(self.policy, plan, run_id, plan.report, refused)
             spans.result(result)
             spans.end()
@@ -216,16 +217,13 @@ class Sandbox:
     ) -> Generator[Output | Finished, None, None]:
         started = time.monotonic()
         spans.phase("launch")
-        report = self.report(plan)
-        if refused := report.refused_by(self.policy):
-            yield Finished(refused_result(self.policy, plan, run_id, report, refused))
-            return
-        details = recording.code_details(request.code, request.argv, request.language, request.arguments)
-        if stdin is not None or self._written:
-            stdin = at_once(stdin)
-            details |= recording.input_details(stdin, len(self._written))
         try:
-            recording.begin(run_id, "run", recording.Begun(self.policy, plan), plan, **details)
+            stdin = self._begin(run_id, plan, request, stdin)
+            report = self.report(plan)
+            if refused := report.refused_by(self.policy):
+                yield Finished(refused_result(self.policy, plan, run_id, report, refused))
+                return
+            recording.started(run_id)
             since_ns = max(time.time_ns() - _CLOCK_TICK_NS, self._last_end_ns)
             with self.launched(handle, plan, request, run_id, stdin) as (process, network):
                 spans.phase("execute")
@@ -263,8 +261,25 @@ class Sandbox:
                 spans.phase("collect")
                 yield Finished(result(process.end()))
         except BaseException as error:  # whatever it is: a run that has begun has an end
-            recording.broke_off(run_id, error)
+            recording.broke_off(run_id, error, self.policy)
             raise
+
+    def _begin(self, run_id: str, plan: LaunchPlan, request: RunRequest, stdin: Input) -> Input:
+        """Record it, before anything is made for it. Its input, read if that can be done before it runs."""
+        details = recording.code_details(
+            request.code,
+            request.argv,
+            request.language,
+            request.arguments,
+            request.script_name,
+            explains=request.explain_denials,
+        )
+        if stdin is not None or self._written:
+            stdin = at_once(stdin)
+            details |= recording.input_details(stdin, len(self._written))
+        same = recording.Begun(self.policy, plan, run_id, (*request.argv, *request.arguments))
+        recording.begin(run_id, "run", same, plan, starts=False, **details)
+        return stdin
 
     def compiled(self, code: bytes, name: str, policy: Policy) -> tuple[RunRequest, LaunchPlan]:
         """The plan of a run in this jar under limits of its own. For belljar itself, as `launched`."""

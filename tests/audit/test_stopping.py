@@ -10,15 +10,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from belljar import Pool
 from belljar.audit import killswitch
 from belljar.audit.log import audit_log, directory
 from belljar.audit.reading import records
+from belljar.errors import KillSwitchError
 from belljar.sandbox.control import started_at
 from belljar.sandbox.remote import asked, kill, running
 
@@ -130,6 +132,7 @@ def test_on_a_full_disk(tmp_path: Path, words: list[str]) -> None:
 
 UNABLE = """
 import sys
+from belljar import Pool
 from belljar.audit import killswitch
 from belljar.cli.main import main
 def turn_on(reason):
@@ -221,3 +224,35 @@ def test_runs_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
         (run,) = running()
         done = kill(run["run"], "now")
         assert (done.ended, done.remaining) == ([], [run["run"]])
+
+
+@pytest.mark.parametrize("language", ["python", "bash"])
+def test_jars_that_wait(language: str) -> None:
+    """A pool keeps none while the switch is on, and makes others for its first run when it is off."""
+    with Pool(size=3) as pool:
+        assert pool.run("echo=1", language=language).ok
+        deadline = time.monotonic() + 60
+        while not pool.statistics().waiting:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        killswitch.turn_on("a test")
+        while "bwrap" in children():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert not pool.statistics().waiting
+        with pytest.raises(KillSwitchError):
+            pool.run("echo=1", language=language)
+        assert "bwrap" not in children()
+        killswitch.turn_off()
+        assert pool.run("echo=2", language=language).ok
+
+
+def children() -> list[str]:
+    """The names of all processes beneath this one."""
+    found, waiting = [], [os.getpid()]
+    while waiting:
+        pid = waiting.pop()
+        with suppress(OSError):
+            waiting += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+            found.append(Path(f"/proc/{pid}/comm").read_text().strip())
+    return found

@@ -153,12 +153,13 @@ def finish(
     *,
     start: float | None = None,
     canaries: tuple[str, ...] | None = None,
+    egress: dict[str, int] | None = None,
     patience: float | None = None,
 ) -> RunResult:
     """A run has ended, and its result is about to be returned. Raises AuditError.
 
     `start` is how long it took, from the call until the code was let go; `canaries` what they found, if they were
-    tried; `patience` that of `AuditLog.append`.
+    tried; `egress` how many decisions its network took; `patience` that of `AuditLog.append`.
     """
     run = result.run_id
     output = _stored(run, 0, captured, policy, ok=result.ok) if captured else None
@@ -200,6 +201,8 @@ def finish(
         ended["start_seconds"] = round(start, 6)
     if output:
         ended["output"] = output
+    if egress is not None:
+        ended["egress"] = egress
     told.append(ended)
     _end(run, *told, patience=patience)
     redacting.forget(run)

@@ -158,8 +158,15 @@ def make_result(
         egress=traffic.records if traffic else (),
     )
     start = max(0.0, end.began - started) if end.began else None
-    canaries = _canaries(plan, end)
-    return recording.finish(result, policy, watch.captured, start=start, canaries=canaries, patience=patience)
+    return recording.finish(
+        result,
+        policy,
+        watch.captured,
+        start=start,
+        canaries=_canaries(plan, end),
+        egress=traffic.totals if traffic else None,
+        patience=patience,
+    )
 
 
 def _canaries(plan: LaunchPlan, end: End) -> tuple[str, ...] | None:

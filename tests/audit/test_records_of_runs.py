@@ -143,7 +143,8 @@ class TestEvents:
             session.run("1 / 0")
             session.snapshot().remove()
         events = [record["event"] for record in records(directory())]
-        assert events[-8:] == ["started", "step", "stepped", "step", "stepped", "snapshot", "canaries", "finished"]
+        steps, kept = ["step", "stepped"], ["snapshot", "snapshotted", "snapshot_removed"]
+        assert events[-10:] == ["started", *steps, *steps, *kept, "canaries", "finished"]
 
     def test_code_is_not_in_the_log(self) -> None:
         """The log goes to others; code lies beside it, under its digest, for its owner alone."""

@@ -136,6 +136,9 @@ class Clones:
                 if work.artifacts is not None and result.artifacts:
                     from belljar.sandbox.artifacts import save
 
+                    if isinstance(work.artifacts, str):
+                        place = os.path.abspath(work.artifacts)
+                        recording.files("save", run=run_id, directory=place, count=len(result.artifacts))
                     save(process.workspace, [artifact.path for artifact in result.artifacts], work.artifacts)
                 handle.ended()
                 self._running.discard(process)

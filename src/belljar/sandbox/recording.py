@@ -368,10 +368,10 @@ def step_ended(run_id: str, result: StepResult, policy: Policy, captured: Captur
     )
 
 
-def kept(session: str, path: str, files: int, size: int, *, run: str = "") -> None:
-    """The files of a session, or of a run, were written to a snapshot. Raises AuditError."""
+def files(event: str, *, run: str = "", session: str = "", **details: Any) -> None:
+    """Files of a run, or of a session, are about to be written somewhere, or have been. Raises AuditError."""
     whose = {name: value for name, value in (("run", run), ("session", session)) if value}
-    audit_log().append({"event": "snapshot", **whose, "path": path, "files": files, "size": size})
+    audit_log().append({"event": event, **whose, **details})
 
 
 def lost(run_id: str, reason: str, policy: Policy) -> None:

@@ -80,6 +80,7 @@ class Sandbox:
         self._one_shot = one_shot
         self._opened_ns = time.time_ns()
         self._last_end_ns = 0
+        self._last_run = ""
         self._written: dict[tuple[int, str], int] = {}
         """What the host wrote, and when: those are no artifacts."""
         self._applied: dict[str, int] = {}
@@ -279,6 +280,7 @@ class Sandbox:
             details |= recording.input_details(stdin, len(self._written))
         same = recording.Begun(self.policy, plan, run_id, (*request.argv, *request.arguments))
         recording.begin(run_id, "run", same, plan, starts=False, **details)
+        self._last_run = run_id
         return stdin
 
     def compiled(self, code: bytes, name: str, policy: Policy) -> tuple[RunRequest, LaunchPlan]:
@@ -355,6 +357,7 @@ class Sandbox:
                     since_ns=self._opened_ns,
                     applied=self._applied if path is None else {},
                     known_as=known_as,
+                    run=self._last_run,
                 )
         raise UsageError(
             "there is no copy-on-write workspace", hint="pass workspace=DIR (--workspace DIR), without live"
@@ -363,15 +366,21 @@ class Sandbox:
     def save_artifacts(self, result: RunResult, directory: str | os.PathLike[str] | KeptFiles) -> list[str]:
         """Copy the files that the run made or changed into a directory of the host's. The paths that were written."""
         target = os.fspath(directory) if isinstance(directory, str | os.PathLike) else directory
-        return self.save_files([artifact.path for artifact in result.artifacts], target)
+        return self.save_files([artifact.path for artifact in result.artifacts], target, run=result.run_id)
 
-    def save_files(self, paths: Sequence[str], directory: str | KeptFiles) -> list[str]:
-        """Copy files of the workspace into a directory of the host's. The paths that were written."""
+    def save_files(self, paths: Sequence[str], directory: str | KeptFiles, *, run: str = "") -> list[str]:
+        """Copy files of the workspace into a directory of the host's. The paths that were written.
+
+        Raises:
+            AuditError: it can't be recorded, so nothing was written.
+        """
         from belljar.sandbox.artifacts import save
 
         index = self._workspace_index()
         if index is None or not paths:
             return []
+        if isinstance(directory, str):
+            recording.files("save", run=run, directory=os.path.abspath(directory), count=len(paths))
         changed = self._open().changes(index, only=paths)
         try:
             return save(changed.descriptor, paths, directory)

@@ -12,7 +12,7 @@ import errno
 import fcntl
 import os
 import time
-from _thread import allocate_lock  # threading's own, without threading
+from _thread import LockType, allocate_lock  # threading's own, without threading
 
 from belljar.audit.chain import START, BrokenRecordError, Link, decode, encode, follow
 from belljar.audit.state import private_directory, state_directory
@@ -29,6 +29,7 @@ _WIDTH = 160
 """Of the head: always the same, so that it is overwritten whole."""
 _SUFFIX = ".jsonl"
 _NO_TURN = "somebody else writes, and does not end"
+_HINT = "nothing runs unrecorded: make room on that disk, or set BELLJAR_STATE_DIR to another place"
 _PAUSE_SECONDS = 0.01
 """Between two looks at a lock for which nobody waits without end."""
 
@@ -96,19 +97,18 @@ class AuditLog:
         Raises:
             AuditError: they could not be written. Then what they record must not happen.
         """
-        if not self._lock.acquire(timeout=-1 if patience is None else patience):
-            raise _unwritten(_NO_TURN, self.path)
-        try:
-            self._open()
-            _take_turn(self._head, patience)
+        with self._lock if patience is None else _Patiently(self._lock, patience):
             try:
-                return self._append(events)
-            finally:
-                fcntl.flock(self._head, fcntl.LOCK_UN)
-        except OSError as error:
-            raise _unwritten(error.strerror or str(error), error.filename or self.path) from error
-        finally:
-            self._lock.release()
+                self._open()
+                _take_turn(self._head, patience)
+                try:
+                    return self._append(events)
+                finally:
+                    fcntl.flock(self._head, fcntl.LOCK_UN)
+            except OSError as error:
+                raise AuditError(
+                    f"the audit log can't be written: {error.strerror}: {error.filename or self.path}", hint=_HINT
+                ) from error
 
     def _append(self, events: tuple[dict[str, Any] | str, ...]) -> Link:
         now = time.time()
@@ -266,11 +266,20 @@ def _take_turn(head: int, patience: float | None) -> None:
             return
 
 
-def _unwritten(why: str, path: object) -> AuditError:
-    return AuditError(
-        f"the audit log can't be written: {why}: {path}",
-        hint="nothing runs unrecorded: make room on that disk, or set BELLJAR_STATE_DIR to another place",
-    )
+class _Patiently:
+    """A lock among threads, for which nobody waits without end: the one that holds it may be this one, if an object is
+    finalised while it writes.
+    """
+
+    def __init__(self, lock: LockType, seconds: float) -> None:
+        self._lock, self._seconds = lock, seconds
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(timeout=self._seconds):
+            raise AuditError(f"the audit log can't be written: {_NO_TURN}", hint=_HINT)
+
+    def __exit__(self, *_exception: object) -> None:
+        self._lock.release()
 
 
 def _identity(descriptor: int) -> tuple[int, int]:

@@ -145,10 +145,12 @@ class Sandbox:
         request = self._request(code, argv, language, name, args, explain_denials=explain_denials)
         plan = self._backend.compile(self.policy, request)
         if refused := plan.report.refused_by(self.policy):
-            self._begin(run_id, plan, request, stdin)
-            result = refused_result(self.policy, plan, run_id, plan.report, refused)
-            spans.result(result)
-            spans.end()
+            try:
+                self._begin(run_id, plan, request, stdin)
+                result = refused_result(self.policy, plan, run_id, plan.report, refused)
+                spans.result(result)
+            finally:
+                spans.end()
             return Stream(Handle(), iter((Finished(result),)))
         handle = Handle()
         return Stream(handle, self._traced(spans, handle, plan, request, run_id, stdin))

@@ -49,7 +49,7 @@ BEGUN = ["created", "plan", "started"]
 PHASES: dict[str, tuple[list[str], str]] = {
     # What the log has of the run, and what `ps --all` says of it.
     "compile": ([], ""),
-    "recorded": (BEGUN, "unfinished"),
+    "recorded": (BEGUN[:2], "unfinished"),
     "launch": (BEGUN, "unfinished"),
     "gate": (BEGUN, "unfinished"),
     "executing": (BEGUN, "unfinished"),

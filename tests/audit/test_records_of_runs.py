@@ -14,7 +14,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -25,13 +25,16 @@ from belljar.audit.reading import records
 from belljar.audit.state import state_directory
 from belljar.audit.store import RunStore
 from belljar.audit.verify import verify
-from belljar.backends.contract import Status
+from belljar.backends.contract import End, Process, Status
 from belljar.errors import AuditError, KillSwitchError, UsageError
+from belljar.policy.resolve import resolve
+from belljar.sandbox import recording
 from belljar.sandbox.control import control_directory
 from belljar.sandbox.events import Finished, Output
 from belljar.sandbox.remote import kill, running
 from belljar.sandbox.replay import replay
 from belljar.sandbox.result import Outcome, RunResult
+from belljar.sandbox.running import Watch, make_result
 
 pytestmark = pytest.mark.backend("bubblewrap")
 
@@ -97,7 +100,33 @@ class TestEvents:
         with Sandbox({"backend": "unconfined"}) as jar:
             result = jar.run("1")
         assert result.outcome is Outcome.REFUSED
-        assert told(result.run_id) == ["canaries", "refused"]
+        assert told(result.run_id) == ["created", "plan", "refused"]
+        found = {record["event"]: record for record in records(directory()) if record.get("run") == result.run_id}
+        text = stored.load(stored.policies(), found["created"]["policy"].removeprefix("sha256:"), ".json")
+        assert text is not None
+        assert found["created"]["backend"] == "unconfined"
+        assert stored.load_input(found["created"]["code"]) == b"1"
+        again = replay(result.run_id)
+        assert (again.result.outcome, again.differences) == (Outcome.REFUSED, ())
+
+    def test_a_jar_that_does_not_hold(self) -> None:
+        """What the canaries found is told; that they were tried is only told if they were."""
+        plan = Sandbox().plan("1")
+        end = End(137, None, "canary", ("a hole",), False, 0.0, 0, None, None, None, 0, 0, ())
+        recording.begin("0", "run", recording.Begun(resolve(), plan), plan, language="python")
+        make_result(
+            resolve(),
+            plan,
+            Watch(cast("Process", None), 0),
+            end,
+            run_id="0",
+            report=plan.report,
+            started=0.0,
+            artifacts=(),
+            fallback_from=(),
+        )
+        (canaries,) = [one for one in records(directory()) if one["event"] == "canaries" and one["run"] == "0"]
+        assert (canaries["held"], canaries["problems"]) == (False, ["a hole"])
 
     def test_of_a_pool(self) -> None:
         """Every run has the same records there."""
@@ -114,7 +143,8 @@ class TestEvents:
             session.run("1 / 0")
             session.snapshot().remove()
         events = [record["event"] for record in records(directory())]
-        assert events[-8:] == ["started", "step", "stepped", "step", "stepped", "snapshot", "canaries", "finished"]
+        steps, kept = ["step", "stepped"], ["snapshot", "snapshotted", "snapshot_removed"]
+        assert events[-10:] == ["started", *steps, *steps, *kept, "canaries", "finished"]
 
     def test_code_is_not_in_the_log(self) -> None:
         """The log goes to others; code lies beside it, under its digest, for its owner alone."""
@@ -340,7 +370,60 @@ class TestReplay:
         (tmp_path / "data").write_text("three")
         again = replay(result.run_id)
         assert again.differences == (("stdout_bytes", 4, 6),)
+        (tmp_path / "data").write_text("two")
+        assert [what for what, _before, _now in replay(result.run_id).differences] == ["stdout"]
         assert "mounted, and is as it is now" in again.notes[0]
+
+    def test_as_it_was_given(self) -> None:
+        """However long the command, whatever is a token in the log, and with the name that tracebacks have."""
+        words = ["echo", "ada@example.org", *map(str, range(80))]
+        with Sandbox() as jar:
+            results = [
+                jar.exec(words),
+                jar.run("import sys; print(sys.argv)", args=words),
+                jar.run("1 / 0", name="sums.py"),
+                jar.run("open('/etc/shadow')", explain_denials=True),
+            ]
+        assert "sums.py" in results[2].stderr
+        for result in results:
+            again = replay(result.run_id)
+            assert (again.result.stdout, again.result.stderr) == (result.stdout, result.stderr)
+            assert (again.differences, again.notes) == ((), ())
+
+    DIFFERS: dict[str, tuple[str, str]] = {
+        "what is printed": ("import os; print(os.urandom(4).hex())", "stdout"),
+        "what is complained of": ("import os, sys; sys.stderr.write(os.urandom(4).hex())", "stderr"),
+        "the files": ("import os; open(os.urandom(4).hex(), 'w')", "artifacts"),
+    }
+
+    @pytest.mark.parametrize(("code", "what"), DIFFERS.values(), ids=DIFFERS)
+    def test_the_same_in_number(self, code: str, what: str) -> None:
+        """Is not the same."""
+        assert [one[0] for one in replay(run_one(code).run_id).differences] == [what]
+
+    def test_the_environment_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What the policy passes on is not stored, and may have changed."""
+        monkeypatch.setenv("DATABASE_WORD", "one")
+        result = run_one("import os; print(os.environ['DATABASE_WORD'])", policy={"env": {"pass": ["DATABASE_WORD"]}})
+        monkeypatch.setenv("DATABASE_WORD", "two")
+        again = replay(result.run_id)
+        assert [what for what, _before, _now in again.differences] == ["stdout"]
+        assert "DATABASE_WORD came from its caller's environment" in again.notes[0]
+
+    def test_what_is_not_replayed(self) -> None:
+        """Says why."""
+        with Session() as session:
+            run_id = session.run("1").run_id
+        with pytest.raises(UsageError, match="sessions are not replayed"):
+            replay(run_id)
+        audit_log().append(
+            {"event": "created", "run": "0123-lost"}, {"event": "lost", "run": "0123-lost", "reason": "?"}
+        )
+        with pytest.raises(UsageError, match="broke, so there is nothing to compare with"):
+            replay("0123-lost")
+        audit_log().append({"event": "created", "run": "0123-open"})
+        with pytest.raises(UsageError, match="no end in the audit log"):
+            replay("0123-open")
 
     def test_standard_input(self, tmp_path: Path) -> None:
         """Text, bytes or a file: the same is read again."""
@@ -428,7 +511,7 @@ class TestFromOutside:
         """With the reason, which whoever waits for it is told, and the log has."""
         (run,) = running()
         assert (run["backend"], run["owner"]) == ("bubblewrap", elsewhere.pid)
-        assert kill(run["run"], "belljar kill: because") == [run["run"]]
+        assert kill(run["run"], "belljar kill: because").ended == [run["run"]]
         assert running() == []
         assert elsewhere.stdout is not None
         assert elsewhere.stdout.read() == b"it was ended: belljar kill: because\n"
@@ -439,7 +522,7 @@ class TestFromOutside:
         """It is killed itself, and its jars with it."""
         os.kill(elsewhere.pid, signal.SIGSTOP)
         os.waitpid(elsewhere.pid, os.WUNTRACED)
-        assert kill("*", "now") == [f"process {elsewhere.pid}"]
+        assert kill("*", "now").ended == [f"process {elsewhere.pid}"]
         assert elsewhere.wait() == -9
 
     def test_a_number_that_is_another_processes_now(self) -> None:
@@ -450,7 +533,7 @@ class TestFromOutside:
             for name in (f"{bystander.pid}-1.sock", f"{bystander.pid}.sock", "nonsense"):
                 with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as end:
                     end.bind(str(place / name))
-            assert kill("*", "everything") == []
+            assert kill("*", "everything").ended == []
             assert bystander.poll() is None
             assert list(place.iterdir()) == []
             bystander.kill()
@@ -458,7 +541,7 @@ class TestFromOutside:
     def test_nothing_of_that_name(self, elsewhere: subprocess.Popen[bytes]) -> None:
         """Ends nothing."""
         assert elsewhere.pid
-        assert kill("no such run", "x") == []
+        assert kill("no such run", "x").ended == []
         assert len(running()) == 1
 
     def test_in_pools_and_sessions(self) -> None:
@@ -473,7 +556,7 @@ class TestFromOutside:
                 thread.start()
             while len(running()) < 2:
                 time.sleep(0.02)
-            assert len(kill("*", "both")) == 2
+            assert len(kill("*", "both").ended) == 2
             for thread in threads:
                 thread.join()
         assert [result.outcome for result in results] == [Outcome.KILLED, Outcome.KILLED]

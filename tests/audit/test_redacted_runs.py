@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from belljar import Pool, Sandbox, Session
+from belljar.audit import stored
 from belljar.audit.log import directory
 from belljar.audit.reading import records
+from belljar.backends.contract import End, Process
+from belljar.errors import SandboxUnavailableError
+from belljar.policy.resolve import resolve
 from belljar.sandbox.events import Output
+from belljar.sandbox.running import Watch, make_result
 
 pytestmark = pytest.mark.backend("bubblewrap")
 MAIL = "jane.doe@example.com"
@@ -40,6 +46,36 @@ class TestLog:
         """A secret that was typed."""
         with Sandbox() as jar:
             jar.exec(["echo", f"--password={KEY}"])
+        assert KEY not in logged()
+
+    def test_plans(self) -> None:
+        """Neither what was typed, nor what the policy sets: both are in the plan."""
+        policy = {"env": {"set": {"WORD": "hunter-of-ducks", "API_TOKEN": KEY}}}
+        with Sandbox(policy) as jar:
+            result = jar.exec(["sh", "-c", "echo $WORD", MAIL, KEY])
+            jar.run("1", args=[MAIL, KEY])
+        assert result.stdout == "hunter-of-ducks\n"
+        plans = [path.read_text() for path in Path(stored.plans()).iterdir()]
+        assert len(plans) == 2
+        for text in plans:
+            assert "<EMAIL_1>" in text
+            assert "(set by the policy)" in text
+            assert not [word for word in (MAIL, KEY, "hunter-of-ducks") if word in text]
+
+    def test_what_a_broken_jar_said(self) -> None:
+        """Its last words may be the code's."""
+        policy = resolve()
+        plan = Sandbox().plan("1")
+        watch = Watch(cast("Process", None), 0)
+        watch.captured["stderr"] += f"{MAIL} {KEY}".encode()
+        end = End(137, None, "internal", (), True, 0.0, 0, None, None, None, 0, 0, ())
+        with pytest.raises(SandboxUnavailableError, match=MAIL):
+            make_result(
+                policy, plan, watch, end,
+                run_id="0", report=plan.report, started=0.0, artifacts=(), fallback_from=(),
+            )  # fmt: skip
+        assert "<EMAIL_1>" in logged()
+        assert MAIL not in logged()
         assert KEY not in logged()
 
     def test_off(self) -> None:

@@ -113,8 +113,8 @@ def test_what_stands_still_can_be_killed(open_jar: OpenJar) -> None:
     with counting(open_jar()) as one:
         quarantine(one, "keep")
         run_id = one.id
-        assert kill(run_id, "enough") == [run_id]
-        assert await_end([run_id])
+        assert kill(run_id, "enough").ended == [run_id]
+        assert not await_end({run_id: 0})
     assert one.result is not None
     assert (one.result.outcome, one.result.reason) == ("killed", "it was ended: enough")
 
@@ -147,7 +147,7 @@ def test_the_bundle_has_it_all(open_jar: OpenJar, backend: str) -> None:
     with counting(open_jar(), COUNTING) as one:
         run_id = one.id
         done = quarantine(one, "kill")
-        assert await_end([run_id])
+        assert not await_end({run_id: 0})
     assert one.result is not None
     assert (one.result.outcome, one.result.reason) == ("killed", "it was ended: quarantined: a test")
     path = Path(done["path"])
@@ -217,7 +217,7 @@ def test_what_was_killed_is_not_frozen(open_jar: OpenJar) -> None:
         handle.access.process.kill("enough")
         with contextlib.suppress(OSError):  # that it is being ended, or has
             handle.access.process.freeze()
-        assert await_end([run_id])
+        assert not await_end({run_id: 0})
     assert one.result is not None
     assert one.result.reason == "it was ended: enough"
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from proxy_bench import Bench, Server, rule, rules, serving
 
-from belljar.egress.events import COUNTED, UNRECORDED, Event
+from belljar.egress.events import UNRECORDED, Event
 
 Make = Callable[..., Bench]
 SECONDS = 10
@@ -125,20 +125,6 @@ def test_a_fault_of_whoever_records_refuses(bench: Make, server: Server) -> None
     with ask(run, server.port) as sock:
         assert b"X-Belljar-Reason: unrecorded\r\n" in sock.recv(4096)
     assert server.accepted == 0
-
-
-def test_what_is_only_counted_is_not_waited_for(bench: Make, server: Server) -> None:
-    """When a run has as many records as it may, its next decisions are not held up."""
-    log = Log()
-    log.open.set()
-    log.answer = COUNTED
-    run = bench(rules(rule("web.test", server.port, methods=("GET",))), record=log)
-    with ask(run, server.port) as sock:
-        assert sock.recv(12) == b"HTTP/1.1 200"
-    log.open.clear()
-    with ask(run, server.port, "/more") as sock:
-        assert sock.recv(12) == b"HTTP/1.1 200"
-    log.open.set()
 
 
 def test_one_run_does_not_wait_for_the_decisions_of_others(bench: Make, server: Server) -> None:

@@ -54,14 +54,35 @@ def check() -> None:
         )
 
 
-def turn_on(reason: str) -> None:
-    """Nothing new runs from now on, and every belljar process of this user ends what runs."""
+def turn_on(reason: str) -> str:
+    """Nothing new runs from now on, and every belljar process of this user ends what runs.
+
+    On a full disk the file is empty, which needs no room, and counts as well. Returns why the reason is not in it;
+    nothing if it is.
+
+    Raises:
+        OSError: the file can't be made, so it is not on.
+    """
     os.makedirs(state_directory(), mode=0o700, exist_ok=True)
     text = json_text.dumps({"reason": reason, "since": time.time(), "by": os.getuid()})
     unfinished = f"{path()}.{os.getpid()}"
-    with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
-        file.write(text + "\n")
-    os.rename(unfinished, path())
+    try:
+        with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
+            file.write(text + "\n")
+        os.rename(unfinished, path())
+    except OSError as error:
+        _remove(unfinished)
+        if not os.path.lexists(path()):
+            os.close(os.open(path(), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+        return error.strerror or str(error)
+    return ""
+
+
+def _remove(name: str) -> None:
+    try:
+        os.unlink(name)
+    except OSError:
+        pass
 
 
 def turn_off() -> bool:

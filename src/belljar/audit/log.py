@@ -9,10 +9,11 @@ file, so that what is left unfinished is always looked for in the right one.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import time
-from _thread import allocate_lock  # threading's own, without threading
+from _thread import LockType, allocate_lock  # threading's own, without threading
 from _weakref import ref  # weakref's own, without weakref
 
 from belljar.audit.chain import START, BrokenRecordError, Link, decode, encode, follow
@@ -29,6 +30,10 @@ _MARK = "belljar-audit-1"
 _WIDTH = 160
 """Of the head: always the same, so that it is overwritten whole."""
 _SUFFIX = ".jsonl"
+_NO_TURN = "somebody else writes, and does not end"
+_HINT = "nothing runs unrecorded: make room on that disk, or set BELLJAR_STATE_DIR to another place"
+_PAUSE_SECONDS = 0.01
+"""Between two looks at a lock for which nobody waits without end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,24 +95,25 @@ class AuditLog:
         self._today = (0, "")
         _EVERY.add(ref(self, _EVERY.discard))
 
-    def append(self, *events: dict[str, Any] | str) -> Link:
+    def append(self, *events: dict[str, Any] | str, patience: float | None = None) -> Link:
         """Write records, all or none, and return where the chain stands.
+
+        `patience` is for what happens whether or not it is recorded: so many seconds are waited for others who write.
 
         Raises:
             AuditError: they could not be written. Then what they record must not happen.
         """
-        with self._lock:
+        with self._lock if patience is None else _Patiently(self._lock, patience):
             try:
                 self._open()
-                fcntl.flock(self._head, fcntl.LOCK_EX)
+                _take_turn(self._head, patience)
                 try:
                     return self._append(events)
                 finally:
                     fcntl.flock(self._head, fcntl.LOCK_UN)
             except OSError as error:
                 raise AuditError(
-                    f"the audit log can't be written: {error.strerror}: {error.filename or self.path}",
-                    hint="nothing runs unrecorded: make room on that disk, or set BELLJAR_STATE_DIR to another place",
+                    f"the audit log can't be written: {error.strerror}: {error.filename or self.path}", hint=_HINT
                 ) from error
 
     def _append(self, events: tuple[dict[str, Any] | str, ...]) -> Link:
@@ -289,6 +295,39 @@ def _whole(line: bytes) -> dict[str, Any]:
     if not line.endswith(b"\n"):
         raise BrokenRecordError("it is cut off")
     return decode(line)
+
+
+def _take_turn(head: int, patience: float | None) -> None:
+    """Have the lock; raise TimeoutError if another process holds it for longer than that."""
+    if patience is None:
+        fcntl.flock(head, fcntl.LOCK_EX)
+        return
+    until = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(head, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                raise TimeoutError(errno.ETIMEDOUT, _NO_TURN) from None
+            time.sleep(_PAUSE_SECONDS)
+        else:
+            return
+
+
+class _Patiently:
+    """A lock among threads, for which nobody waits without end: the one that holds it may be this one, if an object is
+    finalised while it writes.
+    """
+
+    def __init__(self, lock: LockType, seconds: float) -> None:
+        self._lock, self._seconds = lock, seconds
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(timeout=self._seconds):
+            raise AuditError(f"the audit log can't be written: {_NO_TURN}", hint=_HINT)
+
+    def __exit__(self, *_exception: object) -> None:
+        self._lock.release()
 
 
 def _identity(descriptor: int) -> tuple[int, int]:

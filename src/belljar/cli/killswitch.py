@@ -10,6 +10,9 @@ from belljar.cli.parsing import Command, Option, Parsed, expect_words
 from belljar.cli.terminal import visible
 from belljar.errors import UsageError
 
+_ANSWER_SECONDS = 0.4
+"""How long a process may take to say that it has ended what it runs, before it is killed: it has a second."""
+
 
 def run(parsed: Parsed) -> int:
     """Do it."""
@@ -20,31 +23,58 @@ def run(parsed: Parsed) -> int:
 
 
 def _on(parsed: Parsed) -> int:
+    """The file first, then what runs, then the record: stopping waits for nothing that can be in its way."""
     from belljar.audit import killswitch
-    from belljar.audit.log import record
+    from belljar.cli.kill import tell_problems
     from belljar.sandbox.remote import kill
 
     reason = parsed.text("--reason")
     if not reason:
         raise UsageError("why?", hint="belljar killswitch on --reason 'what happened'")
-    record("killswitch", on=True, reason=reason)
-    killswitch.turn_on(reason)
-    killed = kill("*", f"the kill switch is on: {reason}")
-    sys.stdout.write(f"on; {len(killed)} run{'' if len(killed) == 1 else 's'} ended\n")
-    return 0
+    problems = _turn_on(reason)
+    is_on = bool(killswitch.why())
+    told = {"event": "killswitch", "on": is_on, "reason": reason}
+    stopped = kill("*", f"the kill switch is on: {reason}", also=[told], answer_seconds=_ANSWER_SECONDS)
+    if parsed.flag("--json"):
+        from belljar.cli.document import print_json
+
+        ended = {"ended": stopped.ended, "remaining": stopped.remaining}
+        print_json({"on": is_on, "reason": reason, **ended, "recorded": not stopped.unrecorded})
+    else:
+        count = len(stopped.ended)
+        sys.stdout.write(f"{'on' if is_on else 'off'}; {count} run{'' if count == 1 else 's'} ended\n")
+    for problem in problems:
+        sys.stderr.write(f"belljar: {problem}\n")
+    return tell_problems(stopped) or bool(problems)
 
 
-def _off(_parsed: Parsed) -> int:
+def _turn_on(reason: str) -> list[str]:
+    """What went wrong; what runs is ended all the same."""
+    from belljar.audit import killswitch
+
+    try:
+        unsaid = killswitch.turn_on(reason)
+    except OSError as error:
+        return [f"it could not be turned on, so what is started now runs: {error.filename}: {error.strerror}"]
+    return [f"it is on, without its reason, which could not be written: {unsaid}"] if unsaid else []
+
+
+def _off(parsed: Parsed) -> int:
     from belljar.audit import killswitch
     from belljar.audit.log import record
 
     record("killswitch", on=False)
     was_on = killswitch.turn_off()
-    sys.stdout.write("off\n" if was_on else "it was off\n")
-    if why := killswitch.why():
+    why = killswitch.why()
+    if parsed.flag("--json"):
+        from belljar.cli.document import print_json
+
+        print_json({"on": bool(why), "was_on": was_on, "reason": why})
+    else:
+        sys.stdout.write("off\n" if was_on else "it was off\n")
+    if why:
         sys.stderr.write(f"belljar: it is still on: {visible(why)}\n")
-        return 1
-    return 0
+    return 1 if why else 0
 
 
 def _status(parsed: Parsed) -> int:
@@ -75,7 +105,10 @@ COMMAND = Command(
     details="""
 Every belljar process of this user ends what it runs within a second, and refuses to start anything. Other programs can
 do the same by making the file `killswitch` in the state directory; or by setting BELLJAR_KILLSWITCH to 1, or to the
-path of a file whose existence means that it is on. `status` exits with 1 while it is on.
+path of a file whose existence means that it is on. A process that does not answer is killed, and its jars with it.
+`on` waits for nothing: on a full disk, or while the audit log can't be written, it stops everything all the same, says
+what is missing, and exits with 1. Processes that use another state directory have a switch of their own. `status` exits
+with 1 while it is on.
 """,
     examples=(("killswitch on --reason 'a key leaked'", "stop"), ("killswitch off", "go on")),
 )

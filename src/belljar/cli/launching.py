@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found] # what `signal` wraps, which takes a millisecond to import
 import os
 import sys
 from collections.abc import Callable
@@ -23,6 +24,7 @@ def execute(parsed: Parsed, make_request: Callable[[Sandbox], Request]) -> int:
     """Run what `make_request` says in the jar that the options describe; returns the exit code."""
     jar_options.check(parsed)
     start_launcher(parsed.text("--backend"))
+    end_in_order()
     jar_options.note_project_file(parsed)
     from belljar.cli.running import run_once
 
@@ -38,6 +40,22 @@ def start_launcher(backend: str | None) -> None:
     from belljar.backends.bubblewrap.client import LAUNCHER
 
     LAUNCHER.start_by_fork()
+
+
+def end_in_order() -> None:
+    """Have SIGTERM and SIGHUP end the command as an exception does, so that the end of its run is recorded.
+
+    After the launcher was forked, which does not end by signals at all. Who ignores one, as `nohup` does, goes on.
+    """
+    for number in (_signal.SIGTERM, _signal.SIGHUP):
+        if _signal.getsignal(number) == _signal.SIG_DFL:
+            _signal.signal(number, _told_to_end)
+
+
+def _told_to_end(number: int, _frame: object) -> None:
+    for other in (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP):
+        _signal.signal(other, _signal.SIG_IGN)  # a second one must not interrupt the cleaning up
+    sys.exit(128 + number)
 
 
 def _needs_scope() -> bool:

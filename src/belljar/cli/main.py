@@ -55,11 +55,15 @@ def main(words: list[str] | None = None) -> int:
     try:
         code = _call(sys.argv[1:] if words is None else words)
         sys.stdout.flush()
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         import signal
 
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one must not interrupt the cleaning up
+        _tell_notes(interrupt)
         return INTERRUPTED
+    except SystemExit as end:  # SIGTERM or SIGHUP
+        _tell_notes(end)
+        raise
     except BrokenPipeError:
         _forget_output()
         return BROKEN_PIPE
@@ -72,6 +76,12 @@ def main(words: list[str] | None = None) -> int:
         except OSError:
             _forget_output()
     return code
+
+
+def _tell_notes(end: BaseException) -> None:
+    """What went wrong on the way: that an end could not be recorded."""
+    for note in getattr(end, "__notes__", ()):
+        sys.stderr.write(f"belljar: {note}\n")
 
 
 def _threads_to_await() -> bool:

@@ -11,23 +11,33 @@ from belljar.cli.parsing import Command, Option, Parsed, expect_words
 from belljar.cli.progress import waiting
 from belljar.cli.terminal import visible
 
+TYPE_CHECKING = False  # see policy/records.py
+if TYPE_CHECKING:
+    from belljar.audit.store import RunStore
+
+_SILENT = "not answering"
+"""What a run is whose process was asked and has said nothing: it may be stopped, or hang."""
+
 
 def run(parsed: Parsed) -> int:
     """Do it."""
-    from belljar.sandbox.remote import running
+    from belljar.sandbox.remote import asked
 
     expect_words(COMMAND, parsed, 0, 0)
-    rows = running()
-    if parsed.flag("--all"):
+    now = asked()
+    rows = now.runs
+    if parsed.flag("--all") or now.silent:
         from belljar.audit.store import RunStore
         from belljar.cli.jar_options import whole_number
 
-        alive = {row["run"] for row in rows}
         with waiting("the audit log", "bringing its index up to date"):
             store = RunStore()
         with store:
-            ended = [row for row in store.runs(limit=whole_number(parsed, "-n", 50)) if row["run"] not in alive]
-        rows = [*({"state": "running", **row} for row in rows), *({**row, "state": _state(row)} for row in ended)]
+            rows = [*({"state": "running", **row} for row in rows), *_silent(store, now.silent)]
+            if parsed.flag("--all"):
+                alive = {row["run"] for row in rows}
+                ended = [row for row in store.runs(limit=whole_number(parsed, "-n", 50)) if row["run"] not in alive]
+                rows += [{**row, "state": _state(row)} for row in ended]
     if parsed.flag("--json"):
         from belljar.cli.document import print_json
 
@@ -41,6 +51,16 @@ def run(parsed: Parsed) -> int:
     else:
         sys.stderr.write("belljar: nothing runs\n")
     return 0
+
+
+def _silent(store: RunStore, owners: tuple[int, ...]) -> list[dict[str, Any]]:
+    """What the log knows of processes that do not answer: the runs of theirs that have no end."""
+    found: list[dict[str, Any]] = []
+    for owner in owners:
+        rows = store.ask("select * from runs where owner = ? and ended is null order by created", owner)
+        known = [{**dict(row), "since": row["created"], "state": _SILENT} for row in rows]
+        found += known or [{"run": "?", "owner": owner, "state": _SILENT}]
+    return found
 
 
 def _state(row: dict[str, Any]) -> str:
@@ -74,5 +94,9 @@ COMMAND = Command(
         Option("-n", "COUNT", "with --all: so many (default: 50)"),
         JSON,
     ),
+    details="""
+What a process runs that does not answer is listed as the audit log has it, as `not answering`: it may stand still, or
+hang. `belljar kill --all` ends it.
+""",
     examples=(("ps", "what runs now"), ("ps --all --json", "what ran, for programs")),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from belljar.cli.jar_options import JSON
@@ -34,15 +35,17 @@ def run(parsed: Parsed) -> int:
     with waiting(f"quarantine of {name}", "taking evidence"):
         done = _take(name, parsed.text("--reason") or "no reason was given", chosen[0] if chosen else "kill")
     if output is not None:
-        done["path"] = _move(done["path"], output)
+        done["path"] = _move(done["path"], os.path.abspath(output), lambda: _tell_moved(done, output))
     if parsed.flag("--json"):
         from belljar.cli.document import print_json
 
         print_json(done)
-        return 0
-    sys.stdout.write(f"{done['path']}\n")
-    _tell(done)
-    return 0
+    else:
+        sys.stdout.write(f"{done['path']}\n")
+        _tell(done)
+    if done["unrecorded"]:
+        sys.stderr.write(f"belljar: this is not in the audit log: {visible(done['unrecorded'])}\n")
+    return 1 if done["unrecorded"] else 0
 
 
 def _take(name: str, reason: str, then: str) -> dict[str, Any]:
@@ -53,13 +56,27 @@ def _take(name: str, reason: str, then: str) -> dict[str, Any]:
         ended = take_ended(name, reason=reason)
         return {**{key: getattr(ended, key) for key in ended.__dataclass_fields__}, "then": "ended"}
     done = order("quarantine", found, reason=reason, then=then)
-    if then == "kill" and not await_end([found]):
+    if then == "kill" and await_end({found: 0}):
         sys.stderr.write(f"belljar: {found} was told to end, and has not ended yet\n")
     return {**done, "then": then}
 
 
-def _move(path: str, target: str) -> str:
-    """To another place, closed to everyone else as it was."""
+def _tell_moved(done: dict[str, Any], output: str) -> None:
+    """It is at both places, and the log says which is the one to look at."""
+    from belljar.audit.log import record
+
+    if not done["unrecorded"]:
+        record(
+            "quarantine_moved",
+            run=done["run"],
+            path=os.path.abspath(output),
+            was=done["path"],
+            sha256=done["sha256"],
+        )
+
+
+def _move(path: str, target: str, tell: Callable[[], None] = lambda: None) -> str:
+    """To another place, closed to everyone else as it was; `tell` is called while it is at both."""
     try:
         descriptor = os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
         try:
@@ -67,13 +84,14 @@ def _move(path: str, target: str) -> str:
                 shutil.copyfileobj(source, file, 1 << 20)
                 file.flush()
                 os.fsync(file.fileno())
+            tell()
         except BaseException:
             os.unlink(target)  # half of it
             raise
     except OSError as error:
         raise UsageError(f"{target} can't be written: {error.strerror}", hint=f"the bundle is at {path}") from error
     os.unlink(path)
-    return os.path.abspath(target)
+    return target
 
 
 def _tell(done: dict[str, Any]) -> None:

@@ -46,9 +46,11 @@ COMMAND = Command(
     run=run,
     options=(JSON,),
     details="""
-The policy is the one whose text was stored with the run; code and standard input (up to a megabyte) are those that were
-stored; all are checked against the audit log. A directory of the host's that the policy mounts is as it is now. Files
-that were written into the workspace are not stored. Exits with 1 if something differs.
+The policy is the one whose text was stored with the run; code, arguments and standard input (up to a megabyte) are
+those that were stored; all are checked against the audit log. Compared are the end, what was printed, what was refused
+and which files were made. A directory of the host's that the policy mounts is as it is now, and so is what it passes on
+from the environment. Files that were written into the workspace are not stored. Sessions are not replayed. Exits with 1
+if something differs.
 """,
     examples=(("replay 01a1e4e2ffbe-8c01c265", "does it end the same way?"),),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from belljar.cli.jar_options import JSON
@@ -11,11 +12,13 @@ from belljar.cli.terminal import visible
 
 def run(parsed: Parsed) -> int:
     """Do it. 1 if something was not written."""
+    from belljar.audit.log import record
     from belljar.sandbox.restoring import restore
     from belljar.sandbox.snapshot_files import SnapshotFiles
 
     name, directory = expect_words(COMMAND, parsed, 2, 2)
     with SnapshotFiles(name) as files:
+        record("restore", path=files.path, directory=os.path.abspath(directory))
         done = restore(files, directory)
         base, deleted = files.base, sorted(files.deleted)
     if parsed.flag("--json"):

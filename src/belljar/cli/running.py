@@ -71,11 +71,12 @@ def _stream(jar: Sandbox, keywords: dict[str, Any], parsed: Parsed) -> RunResult
 
     raw = parsed.flag("--raw")
     sinks = {"stdout": Sink(1, raw=raw), "stderr": Sink(2, raw=raw)}
-    for event in jar.stream(**keywords):
-        if isinstance(event, Finished):
-            _finish(list(sinks.values()), event.result, parsed)
-            return event.result
-        sinks[event.stream].write(event.data)
+    with jar.stream(**keywords) as events:  # whoever reads the output may go: then the run ends, and that is recorded
+        for event in events:
+            if isinstance(event, Finished):
+                _finish(list(sinks.values()), event.result, parsed)
+                return event.result
+            sinks[event.stream].write(event.data)
     raise InternalError("the run ended without a result")
 
 
@@ -102,9 +103,10 @@ def _speaks_for_itself(result: RunResult) -> bool:
 def _collect(jar: Sandbox, keywords: dict[str, Any], _parsed: Parsed) -> RunResult:
     from belljar.sandbox.events import Finished
 
-    for event in jar.stream(**keywords):
-        if isinstance(event, Finished):
-            return event.result
+    with jar.stream(**keywords) as events:
+        for event in events:
+            if isinstance(event, Finished):
+                return event.result
     raise InternalError("the run ended without a result")
 
 

@@ -9,11 +9,12 @@ from belljar.cli.parsing import Command, Option, Parsed, expect_words
 def run(parsed: Parsed) -> int:
     """Do it."""
     from belljar.cli import jar_options
-    from belljar.cli.launching import start_launcher
+    from belljar.cli.launching import end_in_order, start_launcher
 
     expect_words(COMMAND, parsed, 0, 0)
     jar_options.check(parsed)
     start_launcher(parsed.text("--backend"))
+    end_in_order()
     jar_options.note_project_file(parsed)
     from belljar.cli.shell_loop import converse
 

@@ -140,8 +140,8 @@ class ProxyClient:
             listeners: their descriptors are closed here, whatever happens.
             ca_file: PEM of further roots by which upstream certificates are verified.
             on_events: called with events, in order, in a thread that delivers those of all runs. They are recorded when
-                it returns, and what was decided is done only then; `counted` means that no more are recorded, and
-                `unrecorded`, or an exception, that these could not be: then nothing of the run passes any more.
+                it returns, and what was decided is done only then; `unrecorded`, or an exception, means that they could
+                not be: then nothing of the run passes any more.
 
         Raises:
             PrerequisiteError: the proxy can't start here, or a file can't be read.

@@ -6,8 +6,6 @@ from typing import Any
 
 from belljar.policy.records import dataclass
 
-COUNTED = "counted"
-"""Said of a run whose further decisions are not recorded, because there are too many: nothing waits for that."""
 UNRECORDED = "unrecorded"
 """Said of one whose decision could not be recorded: nothing of it passes any more."""
 

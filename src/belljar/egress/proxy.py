@@ -74,7 +74,7 @@ class Proxy:
             self._runs[run_id].secrets = secrets
 
     def note(self, run_id: str, state: str) -> None:
-        """What the host says of a run's records: `counted` from now on, or `unrecorded`."""
+        """What the host says of a run's records: `unrecorded`."""
         if run_id in self._runs:
             self._runs[run_id].note(state)
 

@@ -16,7 +16,7 @@ from belljar.egress.ca import Issuer
 from belljar.egress.canary import forms
 from belljar.egress.decide import Verdict, decide_connection, decide_name
 from belljar.egress.dial import UnreachableError
-from belljar.egress.events import COUNTED, UNRECORDED
+from belljar.egress.events import UNRECORDED
 from belljar.egress.ledger import Ledger
 from belljar.egress.names import NameRefused, canonical_address, is_address, normalise
 from belljar.egress.packets import ICMP, ICMP6, NAMES, TCP, UDP, Attempt, attempt
@@ -78,7 +78,6 @@ class Run:
         self._ledger = ledger
         self.act = 0
         """The number of the last decision to let something pass."""
-        self._counted = False
         self.unrecorded = False
         """Whether a decision could not be recorded: nothing passes any more."""
         self._told: set[tuple[object, ...]] = set()
@@ -140,14 +139,11 @@ class Run:
 
     def note(self, state: str) -> None:
         """What the host says of its records."""
-        if state == COUNTED:
-            self._counted = True
-        else:
-            self.unrecorded = True
+        self.unrecorded = self.unrecorded or state == UNRECORDED
 
     def recorded(self, act: int) -> bool:
         """Whether what was decided may be done: it is in the audit log."""
-        return not self.unrecorded and (self._counted or act <= self._ledger.written)
+        return not self.unrecorded and act <= self._ledger.written
 
     def when_answered(self, act: int, then: Callable[[], None]) -> None:
         """Call this when the host has answered for a decision; `recorded` says what."""

@@ -70,7 +70,10 @@ class Changes:
         since_ns: int,
         applied: dict[str, int],
         known_as: Callable[[str], str] = str,
+        run: str = "",
     ) -> None:
+        self._run = run
+        """The last that may have made them, for the audit log."""
         self._known_as = known_as
         """What the host's tools call a path: the directory may have a name that they know, such as `.git`."""
         self._applied = applied
@@ -400,13 +403,19 @@ class Changes:
         """Bring the changes back into the host's directory, all or those of these paths, but not the refused ones.
 
         `protected` brings back, too, what a tool on the host would act on.
+
+        Raises:
+            AuditError: it can't be recorded, so nothing is brought back.
         """
+        from belljar.sandbox import recording
         from belljar.sandbox.apply import apply_change
 
         applied, refused = [], []
         wanted = [change for change in self._entries if paths is None or change.path in paths]
         deletions = [change for change in reversed(wanted) if change.kind == "deleted"]
         others = [change for change in wanted if change.kind != "deleted"]
+        if wanted:
+            recording.files("apply", run=self._run, directory=self._source_path, count=len(wanted), protected=protected)
         for change in [*deletions, *others]:
             why = "" if change.protected and protected else change.refusal
             why = why or self._refusal(change)  # a person may have taken an hour to say yes, and others worked on

@@ -17,7 +17,7 @@ from belljar.sandbox.control import CONTROL
 from belljar.sandbox.events import Finished, Output
 from belljar.sandbox.inputs import at_once, opened_input
 from belljar.sandbox.result import Artifact, RunResult
-from belljar.sandbox.running import Watch, make_result, new_run_id, refused_result
+from belljar.sandbox.running import GIVEN_UP, Watch, give_up, make_result, new_run_id, refused_result
 from belljar.sandbox.sandbox import network_of
 from belljar.sandbox.stream import Access, Handle
 from belljar.sandbox.work import Work
@@ -73,29 +73,32 @@ class Clones:
     def events(self, handle: Handle, work: Work) -> Generator[Output | Finished, None, None]:
         """Run it in a jar that nobody has used and nobody will use again."""
         run_id, started = new_run_id(), time.monotonic()
-        if self._refused:
-            yield Finished(refused_result(self._policy, self._plan, run_id, self._report, self._refused))
-            return
         files = {**self._planted, **work.files} if self._planted or work.files else {}
-        jar = self._given(work, files)
+        spans = tracing.start("belljar.run", run_id)
+        jar: PooledProcess | None = None
         try:
-            details = recording.code_details(work.code, (), "python", work.arguments)
+            jar = None if self._refused else self._given(work, files)
+            details = recording.code_details(work.code, (), "python", work.arguments, work.name)
             if work.stdin is not None or work.files:
                 work = work._replace(stdin=at_once(work.stdin))
                 details |= recording.input_details(work.stdin, len(work.files))
-            recording.begin(run_id, "pool", self._begun, self._plan, **details)
-        except BaseException:
-            if jar is not None:
-                self._let_go(jar)
-            raise
-        CONTROL.enter(run_id, handle, backend=self._plan.backend, policy=self._plan.policy_digest, language="python")
-        spans = tracing.start("belljar.run", run_id)
-        spans.phase("launch")
-        try:
-            for event in self._run(handle, work, run_id, files, started, spans, jar):
+            recording.begin(run_id, "pool", self._begun, self._plan, starts=not self._refused, **details)
+            if self._refused:
+                yield Finished(refused_result(self._policy, self._plan, run_id, self._report, self._refused))
+                return
+            told = {"backend": self._plan.backend, "policy": self._plan.policy_digest, "language": "python"}
+            CONTROL.enter(run_id, handle, **told)
+            spans.phase("launch")
+            given, jar = jar, None
+            for event in self._run(handle, work, run_id, files, started, spans, given):
                 if isinstance(event, Finished):
                     spans.result(event.result)
                 yield event
+        except BaseException as error:  # whatever it is: a run that has begun has an end
+            if jar is not None:
+                self._let_go(jar)
+            recording.broke_off(run_id, error, self._policy)
+            raise
         finally:
             spans.end()
             CONTROL.leave(run_id)
@@ -123,7 +126,11 @@ class Clones:
                 spans.phase("execute")
                 watch = Watch(process, self._policy.proc.output_bytes, redacting.of_result(run_id, self._policy))
                 handle.prints(watch.captured, self._policy)
-                yield from watch.events()
+                try:
+                    yield from watch.events()
+                except GIVEN_UP as error:
+                    give_up(process, error, self._settling(handle, watch, run_id, started, files, network))
+                    raise
                 spans.phase("collect")
                 if network:
                     network.end()
@@ -136,6 +143,9 @@ class Clones:
                 if work.artifacts is not None and result.artifacts:
                     from belljar.sandbox.artifacts import save
 
+                    if isinstance(work.artifacts, str):
+                        place = os.path.abspath(work.artifacts)
+                        recording.files("save", run=run_id, directory=place, count=len(result.artifacts))
                     save(process.workspace, [artifact.path for artifact in result.artifacts], work.artifacts)
                 handle.ended()
                 self._running.discard(process)
@@ -195,6 +205,28 @@ class Clones:
         process.close()
         self._jars.bury(process)
 
+    def _settling(  # noqa: PLR0917 - what a result is made of
+        self,
+        handle: Handle,
+        watch: Watch,
+        run_id: str,
+        started: float,
+        files: Mapping[str, bytes],
+        network: JarNetwork | None,
+    ) -> Callable[[End, float], RunResult]:
+        """What becomes of a run that was given up, when it has ended."""
+
+        def settle(end: End, patience: float) -> RunResult:
+            process = cast("PooledProcess", watch.process)
+            artifacts = _made(process.workspace, files)
+            if network:
+                network.end()
+                network.close()
+                end = network.judged(end)
+            return self._result(handle, watch, end, run_id, started, artifacts, network, patience)
+
+        return settle
+
     def _result(  # noqa: PLR0917 - what a result is made of
         self,
         handle: Handle,
@@ -204,6 +236,7 @@ class Clones:
         started: float,
         artifacts: tuple[Artifact, ...] = (),
         network: JarNetwork | None = None,
+        patience: float | None = None,
     ) -> RunResult:
         return make_result(
             self._policy,
@@ -217,6 +250,7 @@ class Clones:
             fallback_from=(),
             traffic=network.traffic if network else None,
             handle=handle,
+            patience=patience,
         )
 
 

@@ -49,12 +49,16 @@ def control_directory() -> str:
 
 
 def started_at(pid: int) -> str:
-    """When a process began, as the kernel counts: with it a number means one process, and none later. Empty if gone."""
+    """When a process began, as the kernel counts: with it a number means one process, and none later.
+
+    Empty if it is gone; one that has ended and that nobody has asked for is.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[19].decode()
+            words = file.read().rpartition(b")")[2].split()
     except OSError:
         return ""
+    return "" if words[0] in (b"Z", b"X") else words[19].decode()
 
 
 class Control:
@@ -67,6 +71,7 @@ class Control:
         """Runs that somebody reads and that are over, and until when they are kept."""
         self._pools: dict[int, Callable[[], Any]] = {}
         self._sampling = False
+        self._dropping = False
         self._asked = 0.0
         """When somebody who follows a run asked for its output last."""
         self._sessions: dict[str, Callable[[], Any]] = {}
@@ -182,12 +187,25 @@ class Control:
             listener.close()
 
     def _look(self) -> None:
-        if self._runs and (reason := killswitch.why()):
+        if (self._runs or self._pools) and (reason := killswitch.why()):
             self.kill("*", f"the kill switch is on: {reason}")
+            if not self._dropping:
+                self._dropping = True
+                start_new_thread(self._drop_waiting, ())
         if self._ended:
             self._drop_old()
         if self._runs and not self._sampling:
             self._sample_long_runs()
+
+    def _drop_waiting(self) -> None:
+        """In a thread of its own: what pools have waiting goes, too, unless there is a run; then at the next look."""
+        try:
+            with self._lock:
+                pools = [pool for reference in self._pools.values() if (pool := reference()) is not None]
+            for pool in pools:
+                pool.drop_waiting()
+        finally:
+            self._dropping = False
 
     def _answer(self, listener: Any) -> None:
         try:
@@ -239,7 +257,7 @@ class Control:
         if order["op"] == "output":
             return self._output(str(order["run"]), order["place"], follows=bool(order["follows"]))
         with self._lock:
-            runs = [{**told, "state": "frozen"} if one.kept_still else told for one, told in self._runs.values()]
+            runs = [{**told, "state": _state(one)} if _state(one) else told for one, told in self._runs.values()]
             return {"runs": runs, "sessions": list(self._sessions)}
 
     def _output(self, run_id: str, place: dict[str, list[int]], *, follows: bool) -> dict[str, Any]:
@@ -298,8 +316,13 @@ class Control:
         """In a forked process: what runs is the parent's, and so are the threads that look into it."""
         for handle, _details in self._runs.values():
             handle.looking = allocate_lock()
-        self._lock, self._pid, self._sampling = allocate_lock(), 0, False
+        self._lock, self._pid, self._sampling, self._dropping = allocate_lock(), 0, False, False
         self._runs, self._ended, self._pools, self._sessions, self._orders = {}, {}, {}, {}, set()
+
+
+def _state(handle: Handle) -> str:
+    """What there is to say of a run, if it does not simply run."""
+    return "ended" if handle.over else "frozen" if handle.kept_still else ""
 
 
 CONTROL = Control()

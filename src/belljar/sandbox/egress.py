@@ -15,7 +15,7 @@ from belljar.backends.contract import Jar, Process, Trust
 from belljar.egress import ca
 from belljar.egress.client import PROXY, Listener, Served
 from belljar.egress.decide import Verdict
-from belljar.egress.events import COUNTED, UNRECORDED, Event
+from belljar.egress.events import UNRECORDED, Event
 from belljar.egress.java_store import java_store
 from belljar.egress.reasons import change, words
 from belljar.egress.rules import Rules, compile_rules
@@ -25,10 +25,16 @@ from belljar.sandbox import redacting
 from belljar.sandbox.egress_canary import ROLES, Canary
 from belljar.sandbox.result import Denial
 
-_MOST_RECORDS = 1000
+_MOST_OTHERS = 1000
+"""Refusals, and names that were looked up, of a run that are recorded: code makes them for nothing. What is let pass
+is always recorded, because it is done."""
+_MOST_KEPT = 1000
+"""Of what was let pass, in the result."""
 _MOST_DENIALS = 100
 _TOLD = ("kind", "host", "port", "method", "path", "reason", "detail", "rule", "where", "bytes_out", "bytes_in")
 """What of a decision is in the audit log, as far as there is something to tell."""
+_TELLING = ("canary", "proxy")
+"""Refusals that are recorded however many others there were: a token that was sent, a fault of the proxy's."""
 _MOST_ROOTS = 4 << 20
 CANARY = "canary-token"
 """Why a run is ended that sent a planted token."""
@@ -127,6 +133,8 @@ class Traffic:
         """What the canaries found: a run with one is refused."""
         self._lock = threading.Lock()
         self._records: list[Event] = []
+        self._counts = {"allowed": 0, "refused": 0, "unrecorded": 0}
+        self._passed = self._others = 0
         self._denied: dict[Denial, int] = {}
         self.served: Served | None = None
 
@@ -138,12 +146,7 @@ class Traffic:
         self.sent_canary |= canary
         with self._lock:
             events = [event for event in events if event.allowed or not self._canary.is_own(event)]
-            recorded = events[: _MOST_RECORDS - len(self._records)]
-            self._records += recorded
-            for event in events:
-                if not event.allowed:
-                    self._refused(event)
-            full = len(self._records) == _MOST_RECORDS
+            recorded = [event for event in events if self._counted(event)]
         written = self._written(recorded)
         if canary:  # when it is in the log: what is taken as evidence has it
             self._kill(CANARY)
@@ -151,7 +154,30 @@ class Traffic:
             for event in events:
                 with contextlib.suppress(Exception):  # a listener's fault is none of the run
                     self._also(event)
-        return UNRECORDED if not written else COUNTED if full else None
+        return None if written else UNRECORDED
+
+    def _counted(self, event: Event) -> bool:
+        """Count it, and keep it for the result; whether it is recorded."""
+        self._counts["allowed" if event.allowed else "refused"] += event.kind != "closed"
+        if not event.allowed:
+            self._refused(event)
+        if (event.allowed and event.kind != "name") or event.kind in _TELLING:
+            self._passed += 1
+            if self._passed <= _MOST_KEPT:
+                self._records.append(event)
+            return True
+        self._others += 1
+        if self._others > _MOST_OTHERS:
+            self._counts["unrecorded"] += 1
+            return False
+        self._records.append(event)
+        return True
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """How many decisions there were, and how many of them are in no record of their own; for the audit log."""
+        with self._lock:
+            return dict(self._counts)
 
     def _refused(self, event: Event) -> None:
         """Count it."""
@@ -225,7 +251,7 @@ class Traffic:
 
     @property
     def records(self) -> tuple[Event, ...]:
-        """The decisions, in order; the first thousand."""
+        """The decisions, in order: the first thousand of what passed, the first thousand others."""
         with self._lock:
             return tuple(self._records)
 

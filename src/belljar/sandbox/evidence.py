@@ -38,6 +38,8 @@ class Evidence:
 
     def add_records(self) -> None:
         """The audit log's, and of those once more what the network was asked for."""
+        if not self.records:
+            self.missing["records.jsonl"] = "the audit log has none of the run, or can't be read"
         self._bundle.add("records.jsonl", _lines(self.records))
         self._bundle.add("egress.jsonl", _lines([one for one in self.records if one["event"] == "egress"]))
 
@@ -128,13 +130,14 @@ class Evidence:
             with open(taken.path, "rb") as file:
                 self._bundle.add_file("files.snapshot", file, os.fstat(file.fileno()).st_size)
         finally:
-            taken.remove()
+            os.unlink(taken.path)
 
     def add_surroundings(self, policy: Policy | None) -> None:
         """The code's environment, and what ran it."""
         text = stored.load(stored.plans(), self._plan, ".json")
         plan = json.loads(text) if text else {}
-        env = self._environment(plan.get("env", {}), policy)
+        set_by_policy = dict(policy.env.set) if policy else {}
+        env = self._environment({**plan.get("env", {}), **set_by_policy}, policy)
         told = {"env": env, "argv": plan.get("argv"), "workdir": plan.get("workdir"), "image": plan.get("image")}
         self._bundle.add("environment.json", json.dumps(told, indent=2).encode())
         self._bundle.add("versions.json", json.dumps(_versions(str(plan.get("backend", ""))), indent=2).encode())
@@ -157,12 +160,19 @@ def stored_policy(run_id: str) -> Policy | None:
 
 
 def _records(run_id: str) -> list[dict[str, Any]]:
-    """What the log has of the run: by the index, and if that can't be written, by reading it all."""
+    """What the log has of the run: by the index, and if that can't be written, by reading it all.
+
+    Nothing, if the log can't be read at all: what else there is of a run that stands still is taken all the same.
+    """
     try:
         with RunStore() as store:
             return list(store.events(run_id))
-    except sqlite3.Error:
+    except (sqlite3.Error, OSError):
+        pass
+    try:
         return [one for one in reading.records(directory()) if one.get("run") == run_id]
+    except OSError:
+        return []
 
 
 def _lines(records: list[dict[str, Any]]) -> bytes:

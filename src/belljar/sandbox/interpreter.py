@@ -138,22 +138,26 @@ class Live:
         policy = replace(self._policy, proc=replace(self._policy.proc, timeout_seconds=lifetime))
         request, plan = self._sandbox.compiled(program(), "session.py", policy)
         started = time.monotonic()
-        report = self._sandbox.report(plan)
-        if refused := report.refused_by(self._policy):
-            self.result = refused_result(self._policy, plan, self.run_id, report, refused)
-            raise SandboxUnavailableError(self.result.reason)
-        recording.begin(self.run_id, "session", recording.Begun(self._policy, plan), plan, language="python")
-        reader, self._orders = os.pipe2(os.O_CLOEXEC)
-        self._stack.callback(self._hang_up)
-        os.set_blocking(self._orders, False)
         try:
-            launched = self._sandbox.launched(self._handle, plan, request, self.run_id, reader)
-            self._process, self._network = self._stack.enter_context(launched)
-        except BaseException:
+            same = recording.Begun(self._policy, plan)
+            recording.begin(self.run_id, "session", same, plan, starts=False, language="python")
+            report = self._sandbox.report(plan)
+            if refused := report.refused_by(self._policy):
+                self.result = refused_result(self._policy, plan, self.run_id, report, refused)
+                raise SandboxUnavailableError(self.result.reason)
+            recording.started(self.run_id)
+            reader, self._orders = os.pipe2(os.O_CLOEXEC)
+            self._stack.callback(self._hang_up)
+            os.set_blocking(self._orders, False)
+            try:
+                launched = self._sandbox.launched(self._handle, plan, request, self.run_id, reader)
+                self._process, self._network = self._stack.enter_context(launched)
+            finally:
+                os.close(reader)
+        except BaseException as error:  # whatever it is: a run that has begun has an end
             self._stack.close()
+            recording.broke_off(self.run_id, error, self._policy)
             raise
-        finally:
-            os.close(reader)
 
         def finish(watch: Watch) -> RunResult:
             end = self._process.end()
@@ -262,6 +266,7 @@ class Live:
             self._read(watch)
             result, fault = finish(watch), None
         except BelljarError as error:
+            recording.broke_off(self.run_id, error, self._policy)
             result, fault = None, error
         finally:
             with contextlib.suppress(OSError):

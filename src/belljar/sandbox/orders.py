@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from belljar.errors import BelljarError, SandboxUnavailableError, UsageError
-from belljar.sandbox import recording, snapshots
+from belljar.sandbox import snapshots
 from belljar.sandbox.running import new_run_id
 from belljar.sandbox.snapshots import Snapshot
 from belljar.sandbox.stream import Handle
@@ -50,15 +50,14 @@ def _keep(target: str, name: str, handle: Handle | None, home: Home | None) -> S
         try:
             held = access.held()
             try:
-                taken = snapshots.take(held, most_bytes=access.policy.fs.size_bytes, path=path)
+                whose = {"run": target, "session": handle.session}
+                return snapshots.keep(held, most_bytes=access.policy.fs.size_bytes, path=path, **whose)
             finally:
                 os.close(held.tree.descriptor)
         finally:
             if not handle.kept_still:
                 with contextlib.suppress(OSError):  # it was ended meanwhile
                     access.process.thaw()
-    recording.kept(handle.session, path, taken.files, taken.size, run=target)
-    return taken
 
 
 def _quarantine(order: dict[str, Any], handle: Handle | None) -> dict[str, Any]:
@@ -70,7 +69,7 @@ def _quarantine(order: dict[str, Any], handle: Handle | None) -> dict[str, Any]:
     try:
         done = take_live(str(order["run"]), handle, reason=str(order["reason"]), by="belljar quarantine", then=then)  # type: ignore[arg-type]
     except SandboxUnavailableError as error:
-        what = "it goes on" if then == "resume" else f"it stands still until `belljar kill {order['run']}`"
+        what = f"it stands still until `belljar kill {order['run']}`" if handle.kept_still else "it goes on"
         raise SandboxUnavailableError(error.message, hint=f"{error.hint}; the run: {what}") from error
     return {**{name: getattr(done, name) for name in done.__dataclass_fields__}, "missing": dict(done.missing)}
 

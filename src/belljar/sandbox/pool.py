@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, Self, cast
 
+from belljar.audit import killswitch
 from belljar.audit.state import state_directory
 from belljar.backends.runtimes import language_named
 from belljar.errors import BelljarError, PolicyError, UsageError
@@ -109,12 +110,17 @@ class Pool:
         self._closed = False
         self._stock: Stock | None = None
         self._clones: Clones | None = None
+        self._clone: Callable[[], Clones] | None = None
+        """How jars for Python are made, where they are cloned."""
+        self._opening = threading.Lock()
         chosen, _fallback = open_best(self.policy, state=state_directory())
         self.backend_name = chosen.name
         if chosen.name == "bubblewrap":
             from belljar.sandbox.clones import Clones
 
-            self._clones = Clones(cast("BubblewrapBackend", chosen), self.policy, size, preload, on_egress)
+            cloning = cast("BubblewrapBackend", chosen)
+            self._clone = lambda: Clones(cloning, self.policy, size, preload, on_egress)
+            self._clones = self._clone()
         elif preload:
             raise UsageError(f"preload is for bubblewrap, and the policy's backend is {chosen.name}")
         else:
@@ -181,19 +187,42 @@ class Pool:
         return Stream(handle, self._events(handle, work))
 
     def _events(self, handle: Handle, work: Work) -> Iterator[Output | Finished]:
-        clones = self._clones if work.language == "python" else None
-        events = clones.events(handle, work) if clones else self._other(work.language).events(handle, work)
         with self._lock:
-            self._running.add(handle)
+            self._running.add(handle)  # from here on no jars are dropped
         try:
-            for event in events:
-                if isinstance(event, Finished):
-                    self._count(event.result)
-                yield event
+            if self._clones is None and self._stock is None:
+                killswitch.check()  # before anything is made that would be dropped again
+            clones = self._cloned() if work.language == "python" else None
+            events = clones.events(handle, work) if clones else self._other(work.language).events(handle, work)
+            try:
+                for event in events:
+                    if isinstance(event, Finished):
+                        self._count(event.result)
+                    yield event
+            finally:
+                events.close()
         finally:
-            events.close()
             with self._lock:
                 self._running.discard(handle)
+
+    def _cloned(self) -> Clones | None:
+        """The jars for Python, where they are cloned; made anew if the kill switch was on."""
+        if self._clones is None and self._clone is not None:
+            with self._opening:
+                if self._clones is None and not self._closed:
+                    self._clones = self._clone()
+        return self._clones
+
+    def drop_waiting(self) -> None:
+        """Let go of every jar that waits, unless there is a run: the kill switch is on. The next run makes others."""
+        with self._lock:
+            if self._running or self._closed:
+                return
+            clones, self._clones = self._clones, None
+            stock, self._stock = self._stock, None
+        for jars in (clones, stock):
+            if jars is not None:
+                jars.close()
 
     def _other(self, language: str) -> Stock:
         """The Sandboxes that wait for a language that is not cloned."""

@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from belljar.audit.log import record
+from belljar.audit.log import audit_log, record
 from belljar.audit.state import private_directory, state_directory
 from belljar.audit.store import RunStore
 from belljar.backends.contract import End, Frozen, LaunchPlan
-from belljar.errors import BelljarError, SandboxUnavailableError, UsageError
+from belljar.errors import AuditError, BelljarError, SandboxUnavailableError, UsageError
 from belljar.policy.models import Policy
 from belljar.policy.records import dataclass
 from belljar.sandbox.bundle import BundleWriter
@@ -28,6 +28,8 @@ from belljar.sandbox.unfinished import sweep
 
 Then = Literal["kill", "keep", "resume"]
 _NOT_FROZEN = Frozen("", still=False)
+_PATIENCE_SECONDS = 0.5
+"""How long others are waited for who write to the audit log: nobody would know when they end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,8 @@ class Quarantined:
     """Whether every process of it did."""
     missing: Mapping[str, str]
     """What is not in the bundle, and why."""
+    unrecorded: str = ""
+    """Why it is not in the audit log, if it is not."""
 
 
 def directory() -> str:
@@ -53,7 +57,7 @@ def directory() -> str:
 def take_live(
     run_id: str, handle: Handle, *, reason: str, by: str, then: Then = "kill", ended_by: str = ""
 ) -> Quarantined:
-    """Of a run of this process. Recorded before anything is done to it.
+    """Of a run of this process. It stands still first, and that is recorded then: whether or not that can be.
 
     Raises:
         UsageError: it has ended, or has not begun.
@@ -63,9 +67,9 @@ def take_live(
         access = handle.access
         if access is None:
             raise UsageError(f"{run_id} has just ended, or has not begun", hint="try again")
-        record("quarantine", run=run_id, reason=reason, by=by, then=then)
         frozen, why = _freeze(access)
         handle.kept_still = bool(frozen.by)  # until it is said otherwise: whatever goes wrong from here on
+        _tell("quarantine", run=run_id, reason=reason, by=by, then=then)
         try:
             done = _bundle(
                 run_id,
@@ -93,7 +97,7 @@ def take_at_end(run_id: str, handle: Handle, policy: Policy, plan: LaunchPlan, w
         if handle.quarantined:
             return handle.quarantined
         reason = "; ".join(end.problems) or end.ended_by
-        record("quarantine", run=run_id, reason=reason, by="a canary", then="kill")
+        _tell("quarantine", run=run_id, reason=reason, by="a canary", then="kill")
         access = handle.access
         done = _bundle(
             run_id,
@@ -168,7 +172,7 @@ def _bundle(
                 evidence.add_files(tree, policy, f"{bundle.path}.files")
         told = {"run": run_id, "created": time.time(), **about, "frozen": frozen.by, "still": frozen.still}
         digest = bundle.finish({**told, "missing": evidence.missing})
-    record(
+    unrecorded = _tell(
         "quarantined",
         run=run_id,
         path=bundle.path,
@@ -177,7 +181,16 @@ def _bundle(
         still=frozen.still,
         missing=sorted(evidence.missing),
     )
-    return Quarantined(run_id, bundle.path, digest, frozen.by, frozen.still, evidence.missing)
+    return Quarantined(run_id, bundle.path, digest, frozen.by, frozen.still, evidence.missing, unrecorded)
+
+
+def _tell(event: str, **details: Any) -> str:
+    """Record what is done to stop a run, and is done whether or not that works. Why it does not."""
+    try:
+        audit_log().append({"event": event, **details}, patience=_PATIENCE_SECONDS)
+    except AuditError as error:
+        return error.message
+    return ""
 
 
 def _held(held: Callable[[], Held] | None, evidence: Evidence, stack: contextlib.ExitStack) -> Held | None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import time
+from collections.abc import Callable
 
 from belljar.audit import killswitch, stored
 from belljar.audit.log import audit_log
 from belljar.backends.contract import LaunchPlan
+from belljar.errors import AuditError
 from belljar.policy import json_text
+from belljar.policy.digest import sha256
 from belljar.policy.mapping import to_mapping
 from belljar.policy.models import Policy
 from belljar.sandbox import redacting
@@ -24,9 +29,16 @@ if TYPE_CHECKING:
 
     Captured = dict[str, bytearray]
 
+_MOST_WORDS = 50
+"""Of a command that are in the log."""
 _MOST_TOLD = 100
 """Denials and artifacts of a run that are in the log; how many there were is, too."""
 _POLICIES: set[tuple[str, str]] = set()
+_LONGEST_REASON = 2000
+PATIENCE_SECONDS = 2.0
+"""How long the end of a run that nobody waits for waits for others who write."""
+_OPEN: dict[str, tuple[float, str, str]] = {}
+"""The runs of this process whose end is not in the log yet: since when, on which backend, under which policy."""
 
 
 class Begun:
@@ -34,15 +46,20 @@ class Begun:
 
     __slots__ = ("plan", "policy", "resolved")
 
-    def __init__(self, policy: Policy, plan: LaunchPlan) -> None:
+    def __init__(self, policy: Policy, plan: LaunchPlan, run_id: str = "", given: tuple[str, ...] = ()) -> None:
+        """`given` are the words of the plan's command that are the caller's, and may hold anything."""
         self.resolved = policy
         text = json_text.dumps(to_mapping(policy), sort_keys=True)
         self.policy = "sha256:" + stored.store(stored.policies(), text.encode("ascii"), ".json")
-        self.plan = "sha256:" + stored.store(stored.plans(), _plan_text(plan, policy.env.pass_), ".json")
+        words = set(given)
+        argv = [redacting.for_log(word, run_id, policy) if word in words else word for word in plan.argv]
+        self.plan = "sha256:" + stored.store(stored.plans(), _plan_text(plan, argv, policy), ".json")
 
 
-def begin(run_id: str, kind: str, same: Begun, plan: LaunchPlan, **details: Any) -> None:
+def begin(run_id: str, kind: str, same: Begun, plan: LaunchPlan, *, starts: bool = True, **details: Any) -> None:
     """A run is about to start. Before anything of it happens.
+
+    `starts` is false if it is refused, or if something has to be made for it first: then `started` follows.
 
     Raises:
         KillSwitchError: nothing may run.
@@ -66,19 +83,47 @@ def begin(run_id: str, kind: str, same: Begun, plan: LaunchPlan, **details: Any)
     log = audit_log()
     if (log.path, same.policy) not in _POLICIES:
         told.insert(0, {"event": "policy", "policy": same.policy})
-    # A run's name is hexadecimal: these two need nobody to write them as JSON, in every run.
-    log.append(*told, f'"event":"plan","run":"{run_id}","plan":"{same.plan}"', f'"event":"started","run":"{run_id}"')
+    _OPEN[run_id] = time.monotonic(), plan.backend, same.policy
+    try:
+        # A run's name is hexadecimal: these two need nobody to write them as JSON, in every run.
+        plain = f'"event":"plan","run":"{run_id}","plan":"{same.plan}"', f'"event":"started","run":"{run_id}"'
+        log.append(*told, *plain[: 2 if starts else 1])
+    except AuditError:
+        del _OPEN[run_id]
+        raise
     _POLICIES.add((log.path, same.policy))
 
 
+def started(run_id: str) -> None:
+    """What a run needs is there, and its code is about to start. Raises KillSwitchError, AuditError."""
+    killswitch.check()
+    audit_log().append(f'"event":"started","run":"{run_id}"')
+
+
 def code_details(
-    code: bytes | None, argv: tuple[str, ...], language: str, arguments: tuple[str, ...]
+    code: bytes | None,
+    argv: tuple[str, ...],
+    language: str,
+    arguments: tuple[str, ...],
+    name: str = "",
+    *,
+    explains: bool = False,
 ) -> dict[str, Any]:
-    """What is run, by digest: code may hold anything, and the log goes to others."""
-    if code is None:
-        return {"language": "", "command": list(argv[:50])}
-    told: dict[str, Any] = {"language": language, "code": stored.keep_input(code), "code_bytes": len(code)}
-    return {**told, "arguments": list(arguments)} if arguments else told
+    """What is run, by digest: code may hold anything, and the log goes to others.
+
+    So may its arguments: the log has the first of them, with tokens, and `given` is where all are, as they were.
+    """
+    told: dict[str, Any] = {"language": language if code is not None else ""}
+    if code is not None:
+        told |= {"code": stored.keep_input(code), "code_bytes": len(code)}
+    if argv or arguments or name or explains:
+        given = {"argv": list(argv), "arguments": list(arguments), "name": name, "explain_denials": explains}
+        told["given"] = stored.keep_input(json_text.dumps(given).encode("ascii"))
+    if argv:
+        told["command"] = list(argv[:_MOST_WORDS])
+    if arguments:
+        told["arguments"] = list(arguments[:_MOST_WORDS])
+    return told
 
 
 def input_details(stdin: Input, files: int) -> dict[str, Any]:
@@ -93,20 +138,28 @@ def input_details(stdin: Input, files: int) -> dict[str, Any]:
     return told
 
 
-def fed(run_id: str, stdin: Fed) -> None:
+def fed(run_id: str, stdin: Fed, *, patience: float | None = None) -> None:
     """What went into a pipe while the run ran. Raises AuditError."""
     if stdin.whole:
         data = bytes(stdin.copy)
         told = {"event": "input", "run": run_id, "stdin": stored.keep_input(data), "stdin_bytes": len(data)}
-        audit_log().append(told)
+        audit_log().append(told, patience=patience)
 
 
 def finish(
-    result: RunResult, policy: Policy, captured: Captured | None = None, *, start: float | None = None
+    result: RunResult,
+    policy: Policy,
+    captured: Captured | None = None,
+    *,
+    start: float | None = None,
+    canaries: tuple[str, ...] | None = None,
+    egress: dict[str, int] | None = None,
+    patience: float | None = None,
 ) -> RunResult:
     """A run has ended, and its result is about to be returned. Raises AuditError.
 
-    `start` is how long it took, from the call until the code was let go.
+    `start` is how long it took, from the call until the code was let go; `canaries` what they found, if they were
+    tried; `egress` how many decisions its network took; `patience` that of `AuditLog.append`.
     """
     run = result.run_id
     output = _stored(run, 0, captured, policy, ok=result.ok) if captured else None
@@ -114,9 +167,8 @@ def finish(
     def clean(value: Any) -> Any:
         return redacting.for_log(value, run, policy)
 
-    held = "false" if result.outcome is Outcome.REFUSED else "true"
     told: list[dict[str, Any] | str] = [
-        f'"event":"canaries","run":"{run}","held":{held}',
+        *_of_canaries(run, canaries, clean),
         *(
             {
                 "event": "denied",
@@ -132,23 +184,120 @@ def finish(
         ),
     ]
     if result.outcome in (Outcome.TIMEOUT, Outcome.OOM) or result.truncated:
-        told.append({"event": "limit", "run": run, "reason": result.reason})
+        told.append({"event": "limit", "run": run, "reason": clean(result.reason)})
     elif result.outcome is Outcome.KILLED:
-        told.append({"event": "killed", "run": run, "reason": result.reason})
+        told.append({"event": "killed", "run": run, "reason": clean(result.reason)})
     if result.artifacts:
         paths = clean([artifact.path for artifact in result.artifacts[:_MOST_TOLD]])
         told.append({"event": "artifacts", "run": run, "paths": paths, "count": len(result.artifacts)})
     if result.duration > 1 and (samples := CONTROL.samples(run)) is not None:
         told.append({"event": "usage", "run": run, "every": samples.every, "samples": list(samples.taken)})
     ended = _finished(result)
+    if result.reason:
+        ended["reason"] = clean(result.reason)
+    if captured:
+        ended |= _digests(captured)
     if start is not None:
         ended["start_seconds"] = round(start, 6)
     if output:
         ended["output"] = output
+    if egress is not None:
+        ended["egress"] = egress
     told.append(ended)
-    audit_log().append(*told)
+    _end(run, *told, patience=patience)
     redacting.forget(run)
     return result
+
+
+def _of_canaries(run: str, found: tuple[str, ...] | None, clean: Callable[[Any], Any]) -> list[dict[str, Any] | str]:
+    """Whether they held, if they were tried."""
+    if found is None:
+        return []
+    if not found:
+        return [f'"event":"canaries","run":"{run}","held":true']
+    return [{"event": "canaries", "run": run, "held": False, "problems": clean(list(found[:_MOST_TOLD]))}]
+
+
+def _digests(captured: Captured) -> dict[str, str]:
+    """Of what was printed, as the caller gets it: so that a replay can tell whether it is the same."""
+    return {f"{stream}_digest": sha256(bytes(data)) for stream, data in captured.items() if data}
+
+
+def _end(run_id: str, *told: dict[str, Any] | str, patience: float | None = None) -> None:
+    """Write the end of a run. No other end of it is written then. Raises AuditError."""
+    begun = _OPEN.pop(run_id, None)
+    try:
+        audit_log().append(*told, patience=patience)
+    except BaseException:
+        if begun is not None:
+            _OPEN[run_id] = begun
+        raise
+
+
+def broke_off(run_id: str, error: BaseException, policy: Policy) -> None:
+    """A run is over because of this, and has no result. If its end is in the log, nothing happens.
+
+    Raises:
+        AuditError: it can't be recorded, and whoever was there is gone without an error: somebody has to hear of it.
+    """
+    if run_id not in _OPEN:
+        return
+    try:
+        if isinstance(error, Exception):
+            lost(run_id, str(error), policy)
+        else:
+            _killed(run_id, ENDINGS[given_up_for(error)])
+    except AuditError as unwritten:
+        if isinstance(error, GeneratorExit):
+            raise
+        error.add_note(f"the end of the run {run_id} is not in the audit log: {unwritten.message}")
+
+
+ENDINGS = {
+    "abandoned": "nobody waited for it any more, or its Sandbox closed",
+    "interrupted": "whoever waited for it was interrupted",
+    "ended": "the process that ran it ended",
+}
+"""Why a run was ended for which nobody waits, in words."""
+
+
+def given_up_for(error: BaseException) -> str:
+    """What of that it is."""
+    if isinstance(error, GeneratorExit):
+        return "abandoned"
+    return "interrupted" if isinstance(error, KeyboardInterrupt) else "ended"
+
+
+def _killed(run_id: str, reason: str) -> None:
+    """It was ended, and nobody knows what it had used by then."""
+    since, backend, policy = _OPEN[run_id]
+    _end(
+        run_id,
+        {"event": "killed", "run": run_id, "reason": reason},
+        {
+            "event": "finished",
+            "run": run_id,
+            "outcome": str(Outcome.KILLED),
+            "reason": reason,
+            "duration": round(time.monotonic() - since, 6),
+            "backend": backend,
+            "policy": policy,
+        },
+        patience=PATIENCE_SECONDS,
+    )
+
+
+def _end_all() -> None:
+    """The process ends, and with it what it runs: a stream that was left open, a session that nobody closed."""
+    for run_id in list(_OPEN):
+        try:
+            _killed(run_id, ENDINGS["ended"])
+        except (AuditError, KeyError) as error:
+            os.write(2, f"belljar: the end of the run {run_id} is not in the audit log: {error}\n".encode())
+
+
+atexit.register(_end_all)
+os.register_at_fork(after_in_child=_OPEN.clear)
 
 
 def _stored(run_id: str, part: int, captured: Captured, policy: Policy, *, ok: bool) -> dict[str, Any] | None:
@@ -219,24 +368,32 @@ def step_ended(run_id: str, result: StepResult, policy: Policy, captured: Captur
     )
 
 
-def kept(session: str, path: str, files: int, size: int, *, run: str = "") -> None:
-    """The files of a session, or of a run, were written to a snapshot. Raises AuditError."""
+def files(event: str, *, run: str = "", session: str = "", **details: Any) -> None:
+    """Files of a run, or of a session, are about to be written somewhere, or have been. Raises AuditError."""
     whose = {name: value for name, value in (("run", run), ("session", session)) if value}
-    audit_log().append({"event": "snapshot", **whose, "path": path, "files": files, "size": size})
+    audit_log().append({"event": event, **whose, **details})
 
 
-def lost(run_id: str, reason: str) -> None:
-    """A jar broke, or could not be made. Raises AuditError."""
-    audit_log().append({"event": "lost", "run": run_id, "reason": reason})
+def lost(run_id: str, reason: str, policy: Policy) -> None:
+    """A jar broke, or could not be made. The reason may have words of the code's in it. Raises AuditError."""
+    told = redacting.for_log(reason, run_id, policy)[:_LONGEST_REASON]
+    _end(run_id, {"event": "lost", "run": run_id, "reason": told}, patience=PATIENCE_SECONDS)
+    redacting.forget(run_id)
 
 
-def _plan_text(plan: LaunchPlan, passed: tuple[str, ...]) -> bytes:
-    """What of a plan is stored: all but the values that come from the caller's environment. They may be anything."""
+def _plan_text(plan: LaunchPlan, argv: list[str], policy: Policy) -> bytes:
+    """What of a plan is stored: all but the values that come from the caller's environment. They may be anything.
+
+    So may those of the policy's: its own text has them, which nobody needs to read to see what was done.
+    """
     clauses = [[clause.key, str(clause.status), clause.by, clause.lost] for clause in plan.report.clauses]
+    hidden = dict.fromkeys(policy.env.pass_, "(passed on)")
+    if redacting.wanted(policy, "log"):
+        hidden |= dict.fromkeys(policy.env.set, "(set by the policy)")
     told = {
         "backend": plan.backend,
-        "argv": list(plan.argv),
-        "env": {name: "(passed on)" if name in passed else value for name, value in plan.env.items()},
+        "argv": argv,
+        "env": {name: hidden.get(name, value) for name, value in plan.env.items()},
         "workdir": plan.workdir,
         "limits": dict(plan.limits),
         "image": plan.image,

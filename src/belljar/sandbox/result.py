@@ -90,7 +90,8 @@ class RunResult:
     image: str = ""
     """The digest of the container image that the code ran in (`sha256:…`); empty on a backend without images."""
     egress: tuple[Event, ...] = ()
-    """Where the policy opens the network: what the proxy decided, in order; the first thousand decisions."""
+    """Where the policy opens the network: what the proxy decided, in order; of what it let pass the first thousand
+    decisions, and so many of the others."""
     container: str = ""
     """The name of the run's container, where it was kept (`container.auto_remove: false`)."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from belljar.backends.contract import Clause, End, EnforcementReport, LaunchPlan, Process
 from belljar.errors import SandboxUnavailableError
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from belljar.sandbox.stream import Handle
 
 _CHUNK = 1 << 16
+GIVEN_UP = (GeneratorExit, KeyboardInterrupt, SystemExit)
+"""What comes when nobody waits for a run any more."""
+_LAST_SECONDS = 5.0
+"""How long a run that was given up may take to end before nobody listens for it any more."""
 _CANARIES = ("canary", "canary-token")
 """Why a run was ended, or not started: what must not be possible was, or it sent what it must not."""
 
@@ -116,12 +120,15 @@ def make_result(
     fallback_from: tuple[str, ...],
     traffic: Traffic | None = None,
     handle: Handle | None = None,
+    patience: float | None = None,
 ) -> RunResult:
     """What the run came to. Raises SandboxUnavailableError when the jar broke before the code could start."""
+    if handle is not None:
+        handle.over = True
     if end.ended_by == "internal" or (not end.started and end.ended_by in ("", "gate")):
         detail = watch.captured["stderr"].decode(errors="replace").strip() or "; ".join(end.problems)
         what = "the jar was lost" if end.started else "the jar could not be made"
-        recording.lost(run_id, f"{what}: {detail}"[:2000])
+        recording.lost(run_id, f"{what}: {detail}", policy)
         raise SandboxUnavailableError(f"{what}: {detail}", hint="run `belljar doctor`")
     outcome = _outcome(end)
     reason = _reason(policy, outcome, end)
@@ -151,7 +158,34 @@ def make_result(
         egress=traffic.records if traffic else (),
     )
     start = max(0.0, end.began - started) if end.began else None
-    return recording.finish(result, policy, watch.captured, start=start)
+    return recording.finish(
+        result,
+        policy,
+        watch.captured,
+        start=start,
+        canaries=_canaries(plan, end),
+        egress=traffic.totals if traffic else None,
+        patience=patience,
+    )
+
+
+def _canaries(plan: LaunchPlan, end: End) -> tuple[str, ...] | None:
+    """What the canaries found; None if they were not tried."""
+    if end.ended_by == "canary":
+        return end.problems or ("what was found is not known",)
+    return () if end.started and plan.backend != "unconfined" else None
+
+
+def give_up(process: Process, error: BaseException, result: Callable[[End, float], RunResult]) -> None:
+    """End a run for which nobody waits any more, because of this, and have its end told if it can be heard."""
+    process.kill(recording.given_up_for(error))
+    poll = select.poll()
+    poll.register(process.fileno(), select.POLLIN)
+    if poll.poll(1000 * _LAST_SECONDS):
+        try:
+            result(process.end(), recording.PATIENCE_SECONDS)
+        except Exception:  # noqa: BLE001, S110 - its stage is gone, or it can't be recorded: told by `broke_off`
+            pass
 
 
 def _signal_name(number: int) -> str | None:
@@ -197,7 +231,7 @@ def _reason(policy: Policy, outcome: Outcome, end: End) -> str:
         "unrecorded": "what the egress proxy decided could not be written to the audit log",
         "canary-token": "it sent a planted canary token to the network (net.canary_files)",
         "container": "its container's first process was killed: by the code itself, or from outside",
-        "abandoned": "nobody waited for it any more, or its Sandbox closed",
+        **recording.ENDINGS,
     }
     return words.get(end.ended_by, f"it was ended: {end.ended_by}")
 
@@ -241,4 +275,4 @@ def refused_result(
     return recording.finish(result, policy)
 
 
-__all__ = ["Finished", "Watch", "make_result", "new_run_id", "refused_result"]
+__all__ = ["GIVEN_UP", "Finished", "Watch", "give_up", "make_result", "new_run_id", "refused_result"]

@@ -6,10 +6,10 @@ import contextlib
 import os
 import time
 from _thread import RLock  # `threading` takes a millisecond to import
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
 from belljar.audit.state import state_directory
-from belljar.backends.contract import EnforcementReport, Entry, Jar, LaunchPlan, Process, RunRequest
+from belljar.backends.contract import End, EnforcementReport, Entry, Jar, LaunchPlan, Process, RunRequest
 from belljar.backends.runtimes import language_named
 from belljar.errors import BelljarError, UsageError
 from belljar.policy.models import Policy
@@ -19,7 +19,7 @@ from belljar.sandbox.detect import open_best
 from belljar.sandbox.events import Finished, Output
 from belljar.sandbox.inputs import Fed, Input, at_once, opened_input
 from belljar.sandbox.result import Artifact, RunResult
-from belljar.sandbox.running import Watch, make_result, new_run_id, refused_result
+from belljar.sandbox.running import GIVEN_UP, Watch, give_up, make_result, new_run_id, refused_result
 from belljar.sandbox.stream import Access, Handle, Stream
 
 TYPE_CHECKING = False  # see policy/records.py
@@ -80,6 +80,7 @@ class Sandbox:
         self._one_shot = one_shot
         self._opened_ns = time.time_ns()
         self._last_end_ns = 0
+        self._last_run = ""
         self._written: dict[tuple[int, str], int] = {}
         """What the host wrote, and when: those are no artifacts."""
         self._applied: dict[str, int] = {}
@@ -144,9 +145,12 @@ class Sandbox:
         request = self._request(code, argv, language, name, args, explain_denials=explain_denials)
         plan = self._backend.compile(self.policy, request)
         if refused := plan.report.refused_by(self.policy):
-            result = refused_result(self.policy, plan, run_id, plan.report, refused)
-            spans.result(result)
-            spans.end()
+            try:
+                self._begin(run_id, plan, request, stdin)
+                result = refused_result(self.policy, plan, run_id, plan.report, refused)
+                spans.result(result)
+            finally:
+                spans.end()
             return Stream(Handle(), iter((Finished(result),)))
         handle = Handle()
         return Stream(handle, self._traced(spans, handle, plan, request, run_id, stdin))
@@ -154,13 +158,17 @@ class Sandbox:
     def _traced(  # noqa: PLR0917 - as `_events`, and the spans
         self, spans: tracing.AnySpans, handle: Handle, plan: LaunchPlan, request: RunRequest, run_id: str, stdin: Input
     ) -> Iterator[Output | Finished]:
+        events = self._events(handle, plan, request, run_id, stdin, spans)
         try:
-            for event in self._events(handle, plan, request, run_id, stdin, spans):
+            for event in events:
                 if isinstance(event, Finished):
                     spans.result(event.result)
                 yield event
         finally:
-            spans.end()
+            try:
+                events.close()  # here, so that whoever leaves hears what goes wrong
+            finally:
+                spans.end()
 
     def prepare(self, *, language: str = "python") -> None:
         """Have a jar wait for the next run, in this language, which then starts sooner."""
@@ -209,48 +217,73 @@ class Sandbox:
 
     def _events(  # noqa: PLR0917 - what a run is made of
         self, handle: Handle, plan: LaunchPlan, request: RunRequest, run_id: str, stdin: Input, spans: tracing.AnySpans
-    ) -> Iterator[Output | Finished]:
+    ) -> Generator[Output | Finished, None, None]:
         started = time.monotonic()
         spans.phase("launch")
-        report = self.report(plan)
-        if refused := report.refused_by(self.policy):
-            yield Finished(refused_result(self.policy, plan, run_id, report, refused))
-            return
-        details = recording.code_details(request.code, request.argv, request.language, request.arguments)
+        try:
+            stdin = self._begin(run_id, plan, request, stdin)
+            report = self.report(plan)
+            if refused := report.refused_by(self.policy):
+                yield Finished(refused_result(self.policy, plan, run_id, report, refused))
+                return
+            recording.started(run_id)
+            since_ns = max(time.time_ns() - _CLOCK_TICK_NS, self._last_end_ns)
+            with self.launched(handle, plan, request, run_id, stdin) as (process, network):
+                spans.phase("execute")
+                watch = Watch(process, self.policy.proc.output_bytes, redacting.of_result(run_id, self.policy))
+                handle.prints(watch.captured, self.policy)
+
+                def result(end: End, patience: float | None = None) -> RunResult:
+                    if network:
+                        network.close()
+                        end = network.judged(end)
+                    artifacts = self._artifacts(since_ns)
+                    self._last_end_ns = time.time_ns()
+                    if isinstance(stdin, Fed):
+                        recording.fed(run_id, stdin, patience=patience)
+                    return make_result(
+                        self.policy,
+                        plan,
+                        watch,
+                        end,
+                        run_id=run_id,
+                        report=report,
+                        started=started,
+                        artifacts=artifacts,
+                        fallback_from=self.fallback_from,
+                        traffic=network.traffic if network else None,
+                        handle=handle,
+                        patience=patience,
+                    )
+
+                try:
+                    yield from watch.events()
+                except GIVEN_UP as error:
+                    give_up(process, error, result)
+                    raise
+                spans.phase("collect")
+                yield Finished(result(process.end()))
+        except BaseException as error:  # whatever it is: a run that has begun has an end
+            recording.broke_off(run_id, error, self.policy)
+            raise
+
+    def _begin(self, run_id: str, plan: LaunchPlan, request: RunRequest, stdin: Input) -> Input:
+        """Record it, before anything is made for it. Its input, read if that can be done before it runs."""
+        details = recording.code_details(
+            request.code,
+            request.argv,
+            request.language,
+            request.arguments,
+            request.script_name,
+            explains=request.explain_denials,
+        )
         if stdin is not None or self._written:
             stdin = at_once(stdin)
             details |= recording.input_details(stdin, len(self._written))
-        recording.begin(run_id, "run", recording.Begun(self.policy, plan), plan, **details)
-        since_ns = max(time.time_ns() - _CLOCK_TICK_NS, self._last_end_ns)
-        with self.launched(handle, plan, request, run_id, stdin) as (process, network):
-            spans.phase("execute")
-            watch = Watch(process, self.policy.proc.output_bytes, redacting.of_result(run_id, self.policy))
-            handle.prints(watch.captured, self.policy)
-            yield from watch.events()
-            spans.phase("collect")
-            end = process.end()
-            if network:
-                network.close()
-                end = network.judged(end)
-            artifacts = self._artifacts(since_ns)
-            self._last_end_ns = time.time_ns()
-            if isinstance(stdin, Fed):
-                recording.fed(run_id, stdin)
-            yield Finished(
-                make_result(
-                    self.policy,
-                    plan,
-                    watch,
-                    end,
-                    run_id=run_id,
-                    report=report,
-                    started=started,
-                    artifacts=artifacts,
-                    fallback_from=self.fallback_from,
-                    traffic=network.traffic if network else None,
-                    handle=handle,
-                )
-            )
+        same = recording.Begun(self.policy, plan, run_id, (*request.argv, *request.arguments))
+        recording.begin(run_id, "run", same, plan, starts=False, **details)
+        self._last_run = run_id
+        return stdin
 
     def compiled(self, code: bytes, name: str, policy: Policy) -> tuple[RunRequest, LaunchPlan]:
         """The plan of a run in this jar under limits of its own. For belljar itself, as `launched`."""
@@ -326,6 +359,7 @@ class Sandbox:
                     since_ns=self._opened_ns,
                     applied=self._applied if path is None else {},
                     known_as=known_as,
+                    run=self._last_run,
                 )
         raise UsageError(
             "there is no copy-on-write workspace", hint="pass workspace=DIR (--workspace DIR), without live"
@@ -334,15 +368,21 @@ class Sandbox:
     def save_artifacts(self, result: RunResult, directory: str | os.PathLike[str] | KeptFiles) -> list[str]:
         """Copy the files that the run made or changed into a directory of the host's. The paths that were written."""
         target = os.fspath(directory) if isinstance(directory, str | os.PathLike) else directory
-        return self.save_files([artifact.path for artifact in result.artifacts], target)
+        return self.save_files([artifact.path for artifact in result.artifacts], target, run=result.run_id)
 
-    def save_files(self, paths: Sequence[str], directory: str | KeptFiles) -> list[str]:
-        """Copy files of the workspace into a directory of the host's. The paths that were written."""
+    def save_files(self, paths: Sequence[str], directory: str | KeptFiles, *, run: str = "") -> list[str]:
+        """Copy files of the workspace into a directory of the host's. The paths that were written.
+
+        Raises:
+            AuditError: it can't be recorded, so nothing was written.
+        """
         from belljar.sandbox.artifacts import save
 
         index = self._workspace_index()
         if index is None or not paths:
             return []
+        if isinstance(directory, str):
+            recording.files("save", run=run, directory=os.path.abspath(directory), count=len(paths))
         changed = self._open().changes(index, only=paths)
         try:
             return save(changed.descriptor, paths, directory)

@@ -169,8 +169,10 @@ class Session:
                 yield from watch.events(code, stdin)
             finally:
                 self._current = None
-                watch.leave()
-                self._home.leave(live)
+                try:
+                    watch.leave()
+                finally:
+                    self._home.leave(live)
 
     def interrupt(self) -> bool:
         """Interrupt the step that is running, as Ctrl-C would, from any thread. False if none is.

@@ -297,16 +297,15 @@ class Home:
     def _save(self, path: str) -> Snapshot:
         held = self.sandbox.held_files()
         try:
-            taken = snapshots.take(held, most_bytes=self.policy.fs.size_bytes, path=path)
+            return snapshots.keep(held, most_bytes=self.policy.fs.size_bytes, path=path, session=self.id)
         finally:
             os.close(held.tree.descriptor)
-        recording.kept(self.id, path, taken.files, taken.size)
-        return taken
 
     def restore(self, snapshot: Snapshot | str) -> None:
         """A new jar, with those files."""
         path = _path(snapshot)
         snapshots.opened(path)  # or say so before anything is lost
+        recording.files("restore", session=self.id, path=path)
         self.restart()
         with self._lock:
             self.sandbox.close()

@@ -19,8 +19,9 @@ from typing import IO, Any
 from belljar.audit.state import state_directory
 from belljar.backends.contract import ChangedTree, Entry
 from belljar.backends.hostile_files import MAX_ENTRIES, open_beneath, parts, walk
-from belljar.errors import SandboxUnavailableError, UsageError
+from belljar.errors import AuditError, SandboxUnavailableError, UsageError
 from belljar.policy.records import dataclass
+from belljar.sandbox import recording
 from belljar.sandbox.unfinished import beside, sweep
 
 _LONGEST_HEAD = 64 << 20
@@ -79,7 +80,9 @@ class Snapshot:
     """The host's directory of which it holds the changes; None if it holds everything."""
 
     def remove(self) -> None:
-        """Delete it."""
+        """Delete it. Raises AuditError if that can't be recorded, and then it is not."""
+        if os.path.lexists(self.path):
+            recording.files("snapshot_removed", path=self.path)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.path)
 
@@ -95,6 +98,18 @@ class Held:
     """What that has, and the workspace has not."""
     modes: Mapping[str, int]
     """By path, where the tree's own may be others."""
+
+
+def keep(held: Held, *, most_bytes: int, path: str, run: str = "", session: str = "") -> Snapshot:
+    """As `take`, recorded before and after. Raises AuditError, too, and then there is no snapshot."""
+    recording.files("snapshot", run=run, session=session, path=path)
+    taken = take(held, most_bytes=most_bytes, path=path)
+    try:
+        recording.files("snapshotted", run=run, session=session, path=path, files=taken.files, size=taken.size)
+    except AuditError:
+        os.unlink(path)
+        raise
+    return taken
 
 
 def take(held: Held, *, most_bytes: int, path: str) -> Snapshot:
@@ -230,4 +245,4 @@ def path_of(name: str) -> str:
     return os.path.join(state_directory(), "snapshots", f"{name}.tar")
 
 
-__all__ = ["RESTORE", "Held", "Snapshot", "opened", "path_of", "source", "take"]
+__all__ = ["RESTORE", "Held", "Snapshot", "keep", "opened", "path_of", "source", "take"]

@@ -11,7 +11,7 @@ from belljar.sandbox import recording, redacting
 from belljar.sandbox import session_wire as wire
 from belljar.sandbox.events import Output
 from belljar.sandbox.interpreter import Frame, Live
-from belljar.sandbox.result import Denial, Outcome
+from belljar.sandbox.result import Artifact, Denial, Outcome
 from belljar.sandbox.step import Rich, Shown, StepError, StepFinished, StepResult
 
 if TYPE_CHECKING:
@@ -44,7 +44,9 @@ class StepWatch:
         self._stopped_by = ""
         """`timeout`, `output`, `interrupt` or `abandoned`, if it was stopped."""
         self._kill_at = self._again_at = 0.0
-        self._sent = False
+        self._started = time.monotonic()
+        self._sent = self._recorded = False
+        """Whether it was ordered, and whether its end is in the audit log."""
         self._redactor = redacting.of_result(live.run_id, home.policy)
         self._redacting = {name: self._redactor.byte_stream() for name in self._captured} if self._redactor else {}
         live.prints(self._captured, self._step)
@@ -53,10 +55,9 @@ class StepWatch:
 
     def events(self, code: str, stdin: str | None) -> Iterator[Output | Shown | StepFinished]:
         """Have it run; what it prints and shows as it comes, and its result."""
-        started = time.monotonic()
         traffic = self._live.network.traffic if self._live.network else None
         before = (len(traffic.records), _counted(traffic.denials)) if traffic else (0, {})
-        deadline = started + self._seconds
+        deadline = self._started + self._seconds
         self._order(code, stdin, deadline)
         while self._done is None and not self._lost:
             frame = self._next(deadline)
@@ -69,9 +70,13 @@ class StepWatch:
             traffic.tell()
         egress = traffic.records[before[0] :] if traffic else ()
         denials = _newer(traffic.denials, before[1]) if traffic else ()
-        result = self._result(started, egress, denials)
-        recording.step_ended(self._live.run_id, result, self._home.policy, self._captured)
+        result = self._result(self._home.new_files(), egress, denials)
+        self._record(result)
         yield StepFinished(result)
+
+    def _record(self, result: StepResult) -> None:
+        self._recorded = True
+        recording.step_ended(self._live.run_id, result, self._home.policy, self._captured)
 
     def _order(self, code: str, stdin: str | None, deadline: float) -> None:
         with self._live.changed:
@@ -122,13 +127,15 @@ class StepWatch:
         return self._interrupt()
 
     def leave(self) -> None:
-        """Nobody wants to know more: if it still runs, it is stopped."""
-        if self._done is not None or self._lost or not self._sent:
+        """Nobody wants to know more: if it still runs, it is stopped. Its end is recorded. Raises AuditError."""
+        if self._recorded or not self._sent:
             return
-        self._stop("abandoned")
+        if self._done is None and not self._lost:
+            self._stop("abandoned")
         while self._done is None and not self._lost:
             if frame := self._next(float("inf")):
                 self._take(*frame)
+        self._record(self._result((), (), ()))
 
     def _take(self, kind: bytes, payload: bytes) -> Output | Shown | None:
         try:
@@ -189,7 +196,9 @@ class StepWatch:
 
     # --- the result ---
 
-    def _result(self, started: float, egress: tuple[object, ...], denials: tuple[Denial, ...]) -> StepResult:
+    def _result(
+        self, artifacts: tuple[Artifact, ...], egress: tuple[object, ...], denials: tuple[Denial, ...]
+    ) -> StepResult:
         outcome, reason = self._outcome()
         done = self._done
         return StepResult(
@@ -205,8 +214,8 @@ class StepWatch:
             truncated=self._inbox.over,
             interrupted=self._stopped_by == "interrupt" or (done is not None and done.interrupted),
             state_lost=self._lost,
-            duration=time.monotonic() - started,
-            artifacts=self._home.new_files(),
+            duration=time.monotonic() - self._started,
+            artifacts=artifacts,
             denials=denials,
             egress=egress,  # type: ignore[arg-type]
             reason=reason,

@@ -65,6 +65,8 @@ class Handle:
         """While there is something to look into."""
         self.looking = allocate_lock()
         """Held by whoever looks into it: it does not go away meanwhile."""
+        self.over = False
+        """Whether all its processes are gone: then only its end is to be recorded, which may have to wait."""
         self.kept_still = False
         """Whether it was frozen to stay so: then whoever looks into it does not let it go on."""
         self.quarantined = ""

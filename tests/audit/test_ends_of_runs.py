@@ -178,3 +178,30 @@ def test_a_jar_that_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
             jar.run("1")
     assert events() == ["created", "plan", "lost"]
     assert the_end()["reason"] == "no room"
+
+
+LATER = """
+import os, shutil, sys
+from belljar import Sandbox
+from belljar.audit.log import directory
+from belljar.errors import AuditError
+with Sandbox() as jar:
+    stream = jar.stream("print(1, flush=True); input()", stdin="\\n")
+    next(stream)
+    shutil.rmtree(directory())
+    open(directory(), "w").close()
+    try:
+        list(stream)
+    except AuditError as error:
+        print(error.__notes__[0][:11])
+    os.unlink(directory())
+"""
+
+
+def test_an_end_that_is_recorded_later() -> None:
+    """If it could not be when it came: when the process ends. It is not said to have been killed then."""
+    done = subprocess.run([sys.executable, "-c", LATER], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "the end of \n", "")
+    end = the_end()
+    assert end["event"] == "lost"
+    assert end["reason"].startswith("its end could not be recorded when it came: the audit log can't be written")

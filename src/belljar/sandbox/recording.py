@@ -39,6 +39,8 @@ PATIENCE_SECONDS = 2.0
 """How long the end of a run that nobody waits for waits for others who write."""
 _OPEN: dict[str, tuple[float, str, str]] = {}
 """The runs of this process whose end is not in the log yet: since when, on which backend, under which policy."""
+_UNRECORDED: dict[str, str] = {}
+"""Those whose end could not be recorded, and why."""
 
 
 class Begun:
@@ -248,6 +250,8 @@ def broke_off(run_id: str, error: BaseException, policy: Policy) -> None:
         else:
             _killed(run_id, ENDINGS[given_up_for(error)])
     except AuditError as unwritten:
+        _OPEN.pop(run_id, None)
+        _UNRECORDED[run_id] = unwritten.message
         if isinstance(error, GeneratorExit):
             raise
         error.add_note(f"the end of the run {run_id} is not in the audit log: {unwritten.message}")
@@ -288,16 +292,36 @@ def _killed(run_id: str, reason: str) -> None:
 
 
 def _end_all() -> None:
-    """The process ends, and with it what it runs: a stream that was left open, a session that nobody closed."""
+    """The process ends, and with it what it runs: a stream that was left open, a session that nobody closed.
+
+    What has ended before, and could not be recorded then, may be now.
+    """
     for run_id in list(_OPEN):
         try:
             _killed(run_id, ENDINGS["ended"])
-        except (AuditError, KeyError) as error:
+        except KeyError:  # another thread had its end meanwhile
+            continue
+        except AuditError as error:
             os.write(2, f"belljar: the end of the run {run_id} is not in the audit log: {error}\n".encode())
+    ends = [
+        {"event": "lost", "run": run_id, "reason": f"its end could not be recorded when it came: {why}"}
+        for run_id, why in _UNRECORDED.items()
+    ]
+    if ends:
+        try:
+            audit_log().append(*ends, patience=PATIENCE_SECONDS)
+        except AuditError:  # which was told when it happened
+            pass
+
+
+def _forget_all() -> None:
+    """In a forked process: those are the parent's."""
+    _OPEN.clear()
+    _UNRECORDED.clear()
 
 
 atexit.register(_end_all)
-os.register_at_fork(after_in_child=_OPEN.clear)
+os.register_at_fork(after_in_child=_forget_all)
 
 
 def _stored(run_id: str, part: int, captured: Captured, policy: Policy, *, ok: bool) -> dict[str, Any] | None:

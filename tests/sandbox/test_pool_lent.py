@@ -119,6 +119,7 @@ def test_what_may_not_run_does_not(pool: Pool, monkeypatch: pytest.MonkeyPatch) 
     def unwritable(*_arguments: Any, **_details: Any) -> None:
         raise AuditError("the disk is full")
 
+    assert wait_for(lambda: len(named("init")) == 6)  # three jars, and nothing of the run before
     jars = named("init")
     with monkeypatch.context() as patch:
         patch.setattr(recording, "begin", unwritable)

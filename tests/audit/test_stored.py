@@ -61,3 +61,16 @@ def test_inputs_on_a_full_disk(tmp_path: Path) -> None:
     command = ["unshare", "--mount", "sh", "-c", f'{inside} "$0" "$1"', FULL_OF_INPUTS, str(tmp_path / "ballast")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_secret_digest_can_not_be_guessed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It is the same for the same text, in every process of the user; and with another key, another."""
+    monkeypatch.setenv("BELLJAR_STATE_DIR", str(tmp_path / "one"))
+    first = stored.secret_digest(b"1234")
+    script = "from belljar.audit import stored; print(stored.secret_digest(b'1234'))"
+    other = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
+    assert first == other != hashlib.sha256(b"1234").hexdigest()
+    assert (tmp_path / "one/digests.key").stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in (tmp_path / "one").iterdir()] == ["digests.key"]
+    monkeypatch.setenv("BELLJAR_STATE_DIR", str(tmp_path / "two"))
+    assert stored.secret_digest(b"1234") != first

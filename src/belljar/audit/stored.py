@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import time
+from functools import cache
 
 from belljar.audit.log import directory
 from belljar.audit.state import private_directory, state_directory
@@ -60,6 +61,40 @@ def store(place: str, data: bytes, suffix: str = "") -> str:
     if len(_KNOWN) < _MOST_KNOWN:
         _KNOWN.add(path)
     return digest
+
+
+def secret_digest(data: bytes) -> str:
+    """A digest that tells whether two texts are the same, and to nobody else anything: a short one could be guessed.
+
+    Raises:
+        AuditError: the key that it takes can't be written.
+    """
+    return sha256(_key(f"{state_directory()}/digests.key") + data)
+
+
+@cache
+def _key(path: str) -> bytes:
+    try:
+        if not os.path.exists(path):
+            _make_key(path)
+        with open(path, "rb") as file:
+            return file.read(32)
+    except OSError as error:
+        raise _unwritten(error, path) from error
+
+
+def _make_key(path: str) -> None:
+    private_directory(os.path.dirname(path))
+    unfinished = f"{path}.{os.getpid()}-{os.urandom(4).hex()}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    with open(os.open(unfinished, flags, 0o600), "wb") as file:
+        file.write(os.urandom(32))
+    try:
+        os.link(unfinished, path)
+    except FileExistsError:
+        pass  # another process was first
+    finally:
+        os.unlink(unfinished)
 
 
 _DAY = 86_400.0

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from belljar.sandbox.sampling import Samples
 
 TICK_MS = 250
-_PATIENCE_MS = 500
+_PATIENCE_MS = 200
 """For someone who has connected and says nothing: meanwhile nobody looks at the kill switch."""
 _PAUSE_SECONDS = 0.02
 _LONG_SECONDS = 1.0

@@ -12,7 +12,6 @@ from belljar.audit.log import audit_log
 from belljar.backends.contract import LaunchPlan
 from belljar.errors import AuditError
 from belljar.policy import json_text
-from belljar.policy.digest import sha256
 from belljar.policy.mapping import to_mapping
 from belljar.policy.models import Policy
 from belljar.sandbox import redacting
@@ -222,7 +221,7 @@ def _of_canaries(run: str, found: tuple[str, ...] | None, clean: Callable[[Any],
 
 def _digests(captured: Captured) -> dict[str, str]:
     """Of what was printed, as the caller gets it: so that a replay can tell whether it is the same."""
-    return {f"{stream}_digest": sha256(bytes(data)) for stream, data in captured.items() if data}
+    return {f"{stream}_digest": stored.secret_digest(bytes(data)) for stream, data in captured.items() if data}
 
 
 def _end(run_id: str, *told: dict[str, Any] | str, patience: float | None = None) -> None:

@@ -412,6 +412,14 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> str:
     )
     (packages / "leaves.py").write_text("raise SystemExit('not today')\n")
     (packages / "holds.py").write_text("held = open('/etc/passwd')\n")
+    (packages / "maps.py").write_text("import mmap\nheld = mmap.mmap(-1, 4096)\n")
+    (packages / "locks.py").write_text("import multiprocessing\nheld = multiprocessing.Lock()\n")
+    (packages / "forks.py").write_text("import os\nos.fork()\n")
+    (packages / "detaches.py").write_text("import os, time\nif os.fork() == 0: os.fork() or time.sleep(60)\n")
+    (packages / "spawns.py").write_text("import subprocess\nheld = subprocess.Popen(['sleep', '60'])\n")
+    (packages / "vanishes.py").write_text("import os\nos._exit(3)\n")
+    (packages / "crashes.py").write_text("import ctypes\nctypes.string_at(0)\n")
+    (packages / "asks.py").write_text("import subprocess\nsaid = subprocess.run(['true']).returncode\n")
     (packages / "usesssl.py").write_text("import ssl; ssl.create_default_context(); ssl.RAND_bytes(4)\n")
     return str(path)
 
@@ -423,12 +431,28 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> str:
         ("threaded", "threaded can't be preloaded: it starts 1 threads"),
         ("leaves", "leaves can't be preloaded: SystemExit: not today"),
         ("holds", "holds can't be preloaded: it holds a file or a socket open"),
+        ("maps", "maps can't be preloaded: it holds memory that all copies would share"),
+        ("locks", "locks can't be preloaded: it holds memory that all copies would share"),
+        ("forks", "forks can't be preloaded: it leaves a process behind"),
+        ("detaches", "detaches can't be preloaded: it leaves a process behind"),
+        ("spawns", "spawns can't be preloaded: it leaves a process behind"),
+        ("vanishes", "vanishes can't be preloaded: it ends the interpreter"),
+        ("crashes", "crashes can't be preloaded: it ends the interpreter"),
     ],
 )
 def test_what_can_not_be_preloaded(environment: str, module: str, why: str) -> None:
     """Is an error in words, before the first run."""
     with pytest.raises(SandboxUnavailableError, match=why):
-        Pool({"python": {"venv": environment}}, preload=[module])
+        Pool({"python": {"venv": environment}}, preload=["asks", module]).close()
+
+
+def test_preloading_from_where_the_policy_says(tmp_path: Path) -> None:
+    """`PYTHONPATH` holds for `preload` as for the code, which finds each entry once."""
+    (tmp_path / "elsewhere.py").write_text("")
+    policy = {"fs": {"mounts": [{"path": "/data", "source": str(tmp_path)}]}, "env": {"set": {"PYTHONPATH": "/data"}}}
+    with Pool(policy, size=1, preload=["elsewhere"]) as pool:
+        code = "import sys; print('elsewhere' in sys.modules, sys.path.count('/data'))"
+        assert told(pool.run(code)) == "True 1\n"
 
 
 def test_packages_of_a_virtual_environment(environment: str) -> None:

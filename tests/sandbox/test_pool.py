@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from belljar import PolicyError, Pool, RunResult, SandboxUnavailableError
+from belljar import PolicyError, Pool, RunResult, Sandbox, SandboxUnavailableError
 from belljar.errors import UsageError
 from belljar.sandbox.result import Outcome
 
@@ -54,11 +54,20 @@ ENDS = {
     "a message": ("raise SystemExit('so long')", 1, None, "so long\n"),
     "exit without a code": ("raise SystemExit", 0, None, ""),
     "a large code": ("raise SystemExit(256 + 3)", 3, None, ""),
+    "a code that no C long holds": ("raise SystemExit(2**70)", 255, None, ""),
+    "another, below": ("raise SystemExit(-2**70)", 255, None, ""),
+    "the lowest that fits": ("raise SystemExit(-2**63)", 0, None, ""),
     "no syntax": ("def", 1, None, "SyntaxError: invalid syntax\n"),
-    "a NUL": ("a = '\0'", 1, None, ""),
+    "a NUL": (
+        "x = 1\ny = 2; a = '\0'\n",
+        1,
+        None,
+        '  File "/run/jar/main.py", line 2\n    y = 2; a = \'\nSyntaxError: source code cannot contain null bytes\n',
+    ),
     "os._exit": ("import os; os._exit(9)", 9, None, ""),
     "a signal": ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", 143, "SIGTERM", ""),
     "an interrupt": ("raise KeyboardInterrupt", 130, "SIGINT", "KeyboardInterrupt\n"),
+    "a code like an interrupt's": ("raise SystemExit(130)", 130, None, ""),
     "a crash": ("import ctypes; ctypes.string_at(0)", 139, "SIGSEGV", ""),
     "recursion in C": ("l = []\nfor _ in range(10**6): l = [l]\nprint(repr(l))", 1, None, ""),
 }
@@ -93,6 +102,46 @@ threading.Thread(target=lambda: (time.sleep(0.2), print("thread"))).start()
 print("main")
 """
     assert told(pool.run(code)) == "main\nthread\nat exit\n"
+
+
+def as_a_file(code: str) -> tuple[int | None, str, str]:
+    """What Python itself makes of it, in a jar: exit code, output and errors."""
+    with Sandbox(timeout="20s") as jar:
+        jar.files.write("main.py", code)
+        result = jar.exec(["python3", "/workspace/main.py"])
+    return result.exit_code, *(text.replace("/workspace/", "/run/jar/") for text in (result.stdout, result.stderr))
+
+
+@pytest.mark.parametrize("target", ["work", "time.sleep, args=(60,)"], ids=["the program's", "another's"])
+def test_threads_that_do_not_end(pool: Pool, target: str) -> None:
+    """Daemon threads do not see how the program is taken apart; finalizers run if Python runs them."""
+    code = f"""
+import threading, time
+class Slow:
+    def __del__(self, sleep=time.sleep, print=print):
+        sleep(0.3)
+        print("finalized")
+def step(): pass
+def work():
+    while True: step()
+for _ in range(4): threading.Thread(target={target}, daemon=True).start()
+slow = Slow()
+raise SystemExit(3)
+"""
+    result = pool.run(code)
+    assert (result.exit_code, result.stdout, result.stderr) == as_a_file(code)
+
+
+def test_the_program_is_a_file_of_pythons(pool: Pool) -> None:
+    """Its module has what `python FILE` gives it, and what the compiler warns of is shown."""
+    code = """
+print({name: type(value).__name__ for name, value in sorted(globals().items())})
+print(__builtins__.len("ab"), __loader__.get_filename(), __loader__.name)
+if 1 is 1: print("warned")
+"""
+    result = pool.run(code)
+    assert (result.exit_code, result.stdout, result.stderr) == as_a_file(code)
+    assert "SyntaxWarning" in result.stderr
 
 
 def test_what_is_open_at_the_end_is_written(pool: Pool, tmp_path: Path) -> None:

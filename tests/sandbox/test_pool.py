@@ -588,8 +588,22 @@ def test_leaving_a_map_early_ends_its_runs(pool: Pool) -> None:
     results = pool.map(["print(1)", *["import time; time.sleep(60)"] * 9], concurrency=4)
     told(next(results))
     before = time.monotonic()
-    results.close()  # type: ignore[attr-defined]
+    results.close()
     assert time.monotonic() - before < 10
+
+
+def test_callers_take_turns() -> None:
+    """Whoever has one run is not behind the many of another."""
+    with Pool(size=1, timeout="60s") as pool:
+        many = pool.map(["import time; time.sleep(0.01)"] * 150, concurrency=150, ordered=False)
+        told(next(many))
+        deadline = time.monotonic() + 20
+        while (seen := pool.statistics()).runs + seen.running + seen.queued < 140 and time.monotonic() < deadline:
+            time.sleep(0.001)  # until they have come to the queue
+        told(pool.run("pass"))
+        left = pool.statistics().queued
+        many.close()
+        assert left > seen.queued / 2, (seen, left)
 
 
 def test_a_run_that_waits_for_a_jar_can_be_called_off() -> None:

@@ -6,8 +6,7 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from belljar.audit import killswitch
@@ -22,6 +21,7 @@ from belljar.sandbox.events import Finished, Output
 from belljar.sandbox.files import has_bytes
 from belljar.sandbox.inputs import Input
 from belljar.sandbox.kept_files import KeptFiles
+from belljar.sandbox.pool_map import Batch
 from belljar.sandbox.result import RunResult
 from belljar.sandbox.sandbox import PolicyLike, last, resolved
 from belljar.sandbox.stream import Handle, Stream
@@ -176,13 +176,37 @@ class Pool:
         artifacts: str | os.PathLike[str] | KeptFiles | None = None,
     ) -> Stream:
         """Run code, and yield its output as it is produced; the last event is `Finished`. Leaving it ends the run."""
+        return self.of_caller(
+            threading.get_ident(),
+            code,
+            language=language,
+            name=name,
+            args=args,
+            files=files,
+            stdin=stdin,
+            artifacts=artifacts,
+        )
+
+    def of_caller(
+        self,
+        caller: Hashable,
+        code: str | bytes,
+        *,
+        language: str = "python",
+        name: str = "",
+        args: Sequence[str] = (),
+        files: Mapping[str, str | bytes] | None = None,
+        stdin: Input = None,
+        artifacts: str | os.PathLike[str] | KeptFiles | None = None,
+    ) -> Stream:
+        """As `stream`, and for whom: where runs have to wait, the callers take turns. For belljar itself."""
         _check_words(args)
         content = {path: _bytes(text) for path, text in (files or {}).items()}
         for path in content:
             if not {"", ".", ".."}.isdisjoint(path.split("/")) or "\0" in path or not has_bytes(path):
                 raise UsageError(f"{path!r} is no path in the workspace", hint="give a relative one: data/input.csv")
         into = artifacts if artifacts is None or isinstance(artifacts, KeptFiles) else os.fspath(artifacts)
-        work = Work(_bytes(code), language_named(language), name, tuple(args), content, stdin, into)
+        work = Work(_bytes(code), language_named(language), name, tuple(args), content, stdin, into, caller)
         handle = Handle()
         return Stream(handle, self._events(handle, work))
 
@@ -238,27 +262,26 @@ class Pool:
 
     def map(
         self, codes: Iterable[str | bytes], *, concurrency: int | None = None, ordered: bool = True
-    ) -> Iterator[RunResult]:
+    ) -> Generator[RunResult, None, None]:
         """Run many, some at a time, and yield their results: in order, or as they finish.
 
         No more of `codes` is taken than twice as many as run at a time: whoever makes them waits for whoever takes the
-        results.
+        results. Leaving it ends what runs.
         """
-        workers = concurrency or os.cpu_count() or 1
-        with ThreadPoolExecutor(workers, thread_name_prefix="belljar-pool") as threads:
-            pending: dict[Future[RunResult], Stream] = {}
-            try:
-                for code in codes:
-                    stream = self.stream(code)
-                    pending[threads.submit(last, stream)] = stream
-                    while len(pending) >= 2 * workers:
-                        yield _next(pending, ordered=ordered)
-                while pending:
-                    yield _next(pending, ordered=ordered)
-            finally:  # whoever leaves early wants no more of them
-                for future, stream in pending.items():
-                    future.cancel()
-                    stream.kill("abandoned")
+        return self._mapped(codes, Batch(codes, concurrency, ordered=ordered))
+
+    def _mapped(self, codes: Iterable[str | bytes], batch: Batch) -> Generator[RunResult, None, None]:
+        try:
+            for code in codes:
+                batch.add(self.of_caller(batch, code))
+                while batch.is_full:
+                    batch.wait()
+                    yield batch.take()
+            while batch:
+                batch.wait()
+                yield batch.take()
+        finally:  # whoever leaves early wants no more of them
+            batch.end()
 
     def kill(self, reason: str = "killed") -> None:
         """End every run, from any thread. The pool goes on."""
@@ -313,13 +336,6 @@ class Pool:
             self._clones.close()
         if self._stock:
             self._stock.close()
-
-
-def _next(pending: dict[Future[RunResult], Stream], *, ordered: bool) -> RunResult:
-    done = next(iter(pending)) if ordered else next(iter(wait(pending, return_when=FIRST_COMPLETED).done))
-    result = done.result()
-    del pending[done]
-    return result
 
 
 def _refuse_shared(policy: Policy) -> None:

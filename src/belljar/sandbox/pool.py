@@ -304,6 +304,7 @@ class Pool:
         if self._stock:
             seen["waiting"] += self._stock.waiting
             seen["running"] += self._stock.running
+            seen["queued"] += self._stock.queued
         with self._lock:
             times, outcomes = sorted(self._times), dict(self._outcomes)
         return PoolStatistics(

@@ -657,7 +657,12 @@ def test_a_policy_that_publishes_a_port() -> None:
 
 
 def test_a_closed_pool() -> None:
+    """Runs nothing more, and says what it has done."""
     pool = Pool(size=1)
+    told(pool.run("pass"))
     pool.close()
     with pytest.raises((UsageError, SandboxUnavailableError)):
         pool.run("pass")
+    seen = pool.statistics()
+    assert (seen.runs, seen.waiting, seen.running) == (1, 0, 0)
+    assert pool.state() == {}

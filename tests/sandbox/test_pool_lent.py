@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from belljar import Pool, RunResult, SandboxUnavailableError
+from belljar import Pool, RunResult
 from belljar.backends.bubblewrap.client import LAUNCHER
 from belljar.backends.contract import Status
 from belljar.errors import AuditError, UsageError
@@ -152,12 +152,15 @@ def test_code_and_files_of_any_size(pool: Pool, size: int) -> None:
 
 
 def test_files_that_there_is_no_room_for() -> None:
-    """An error in words, which is the run's alone."""
+    """An error in words, which is the run's alone: the jar is in order, and what was given is not."""
     with Pool({"fs": {"size_mb": 2}}, size=1) as pool:
-        with pytest.raises(SandboxUnavailableError, match="No space left"):
+        with pytest.raises(UsageError, match="can't be put into its jar: big: No space left") as raised:
             pool.run("pass", files={"big": b"x" * (4 << 20)})
-        with pytest.raises(SandboxUnavailableError, match="could not start"):
-            pool.run("pass", files={"a": b"", "a/b": b""})
+        assert "fs.size_mb" in raised.value.hint
+        with pytest.raises(UsageError, match="name too long"):
+            pool.run("pass", files={"a" * 300: b""})
+        with pytest.raises(UsageError, match="'a/b' can't be a file and hold 'a/b/c/d' as well"):
+            pool.run("pass", files={"a/b": b"", "a/b/c/d": b""})
         assert told(pool.run("print(1)")) == "1\n"
 
 

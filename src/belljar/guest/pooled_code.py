@@ -32,6 +32,8 @@ PLACE = "/run/jar"
 LEAVING = int(signal.SIGRTMIN)
 """What Python that has run to its end sends to pid 1, just before it exits."""
 GO = b"G"
+UNFIT = b"U"
+"""With why: what was given can't be put into the jar."""
 MOST_INLINE = 60 << 10
 """What travels in the packet itself."""
 
@@ -122,16 +124,20 @@ def _unpack(body: bytes, gate: _socket.socket, place: int) -> tuple[str, list[st
             _write(path, content[:size])
             content = content[size:]
         _write(name, content, place)
-    except OSError as error:
-        gate.send(b"F" + f"the run could not start: {error.strerror or error}".encode()[:500])
+    except OSError as error:  # it was given what does not fit
+        gate.send(UNFIT + f"{error.filename or name}: {error.strerror or error}".encode(errors="replace")[:500])
         os._exit(125)
     return f"{PLACE}/{name}", words[2:first_file], content
 
 
 def _write(path: str, content: bytes, directory: int | None = None) -> None:
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644, dir_fd=directory)
-    while content:
-        content = content[os.write(descriptor, content) :]
+    try:
+        while content:
+            content = content[os.write(descriptor, content) :]
+    except OSError as error:
+        error.filename = path
+        raise
     os.close(descriptor)
 
 

@@ -159,6 +159,7 @@ class Pool:
 
         Raises:
             SandboxUnavailableError: the jar broke. What the code itself does wrong is in the result.
+            UsageError: something is not as it should be, or the files do not fit into the jar.
         """
         return last(
             self.stream(code, language=language, name=name, args=args, files=files, stdin=stdin, artifacts=artifacts)
@@ -202,9 +203,7 @@ class Pool:
         """As `stream`, and for whom: where runs have to wait, the callers take turns. For belljar itself."""
         _check_words(args)
         content = {path: _bytes(text) for path, text in (files or {}).items()}
-        for path in content:
-            if not {"", ".", ".."}.isdisjoint(path.split("/")) or "\0" in path or not has_bytes(path):
-                raise UsageError(f"{path!r} is no path in the workspace", hint="give a relative one: data/input.csv")
+        _check_paths(content)
         into = artifacts if artifacts is None or isinstance(artifacts, KeptFiles) else os.fspath(artifacts)
         work = Work(_bytes(code), language_named(language), name, tuple(args), content, stdin, into, caller)
         handle = Handle()
@@ -297,14 +296,15 @@ class Pool:
             self._outcomes[str(result.outcome)] = self._outcomes.get(str(result.outcome), 0) + 1
 
     def statistics(self) -> PoolStatistics:
-        """What it has done so far, and what it has ready."""
+        """What it has done so far, and what it has ready: nothing, if it is closed."""
         seen = {"waiting": 0, "running": 0, "queued": 0, "zygotes": 0}
-        if self._clones:
-            seen = self._clones.statistics()
-        if self._stock:
-            seen["waiting"] += self._stock.waiting
-            seen["running"] += self._stock.running
-            seen["queued"] += self._stock.queued
+        clones, stock = (None, None) if self._closed else (self._clones, self._stock)
+        if clones:
+            seen = clones.statistics()
+        if stock:
+            seen["waiting"] += stock.waiting
+            seen["running"] += stock.running
+            seen["queued"] += stock.queued
         with self._lock:
             times, outcomes = sorted(self._times), dict(self._outcomes)
         return PoolStatistics(
@@ -320,6 +320,8 @@ class Pool:
 
     def state(self) -> dict[str, Any]:
         """How many jars wait and run, for metrics; nothing if it is closed, or broken."""
+        if self._closed:
+            return {}
         try:
             seen = self.statistics()
         except (BelljarError, OSError):
@@ -351,6 +353,16 @@ def _refuse_shared(policy: Policy) -> None:
             "a pool's runs can't publish a port: there may be many at once, and there is one port",
             hint="use a Sandbox for a server",
         )
+
+
+def _check_paths(files: Mapping[str, bytes]) -> None:
+    for path in files:
+        names = path.split("/")
+        if not {"", ".", ".."}.isdisjoint(names) or "\0" in path or not has_bytes(path):
+            raise UsageError(f"{path!r} is no path in the workspace", hint="give a relative one: data/input.csv")
+        for depth in range(1, len(names)):
+            if (above := "/".join(names[:depth])) in files:
+                raise UsageError(f"{above!r} can't be a file and hold {path!r} as well", hint="rename one of them")
 
 
 def _check_words(args: Sequence[str]) -> None:

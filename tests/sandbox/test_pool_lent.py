@@ -151,16 +151,17 @@ def test_code_and_files_of_any_size(pool: Pool, size: int) -> None:
     assert result.artifacts == ()
 
 
-def test_files_that_there_is_no_room_for() -> None:
+@pytest.mark.parametrize("language", ["python", "bash"])
+def test_files_that_there_is_no_room_for(language: str) -> None:
     """An error in words, which is the run's alone: the jar is in order, and what was given is not."""
     with Pool({"fs": {"size_mb": 2}}, size=1) as pool:
         with pytest.raises(UsageError, match="can't be put into its jar: big: No space left") as raised:
-            pool.run("pass", files={"big": b"x" * (4 << 20)})
+            pool.run("true", language=language, files={"big": b"x" * (4 << 20)})
         assert "fs.size_mb" in raised.value.hint
         with pytest.raises(UsageError, match="name too long"):
-            pool.run("pass", files={"a" * 300: b""})
+            pool.run("true", language=language, files={"a" * 300: b""})
         with pytest.raises(UsageError, match="'a/b' can't be a file and hold 'a/b/c/d' as well"):
-            pool.run("pass", files={"a/b": b"", "a/b/c/d": b""})
+            pool.run("true", language=language, files={"a/b": b"", "a/b/c/d": b""})
         assert told(pool.run("print(1)")) == "1\n"
 
 

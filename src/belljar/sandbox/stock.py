@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Hashable
+from collections.abc import Callable, Generator, Hashable, Mapping
 from typing import TYPE_CHECKING, cast
 
 from belljar.backends.turns import Turns
@@ -103,8 +103,7 @@ class Stock:
         jar: Sandbox | None = None
         try:
             jar = self._take(work.language)
-            for path, content in work.files.items():
-                jar.files.write(path, content)
+            _fill(jar, work.files)
             with jar.stream(
                 work.code, language=work.language, name=work.name, args=work.arguments, stdin=work.stdin
             ) as stream:
@@ -267,6 +266,16 @@ class Stock:
             self._change.notify_all()
         for thread in self._threads:
             thread.join()
+
+
+def _fill(jar: Sandbox, files: Mapping[str, bytes]) -> None:
+    for path, content in files.items():
+        try:
+            jar.files.write(path, content)
+        except OSError as error:
+            from belljar.backends.bubblewrap.pool_process import does_not_fit
+
+            raise does_not_fit(f"{path}: {error.strerror or error}") from error
 
 
 __all__ = ["Stock"]

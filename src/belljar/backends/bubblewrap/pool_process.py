@@ -116,10 +116,7 @@ class PooledProcess(BubblewrapProcess):
         """
         self._hear()
         if self._unfit:
-            raise UsageError(
-                f"what the run was given can't be put into its jar: {self._unfit}",
-                hint="give less, or raise fs.size_mb and fs.inodes" if _NO_ROOM in self._unfit else "rename it",
-            )
+            raise does_not_fit(self._unfit)
         if self._problem:
             return _never(self._problem, "gate")
         if self._told is None:
@@ -210,6 +207,14 @@ class PooledProcess(BubblewrapProcess):
             if descriptor >= 0:
                 os.close(descriptor)
         self.workspace, self._counting = -1, []
+
+
+def does_not_fit(why: str) -> UsageError:
+    """What is told of a run that was given more than its jar holds, or names that it can't have."""
+    return UsageError(
+        f"what the run was given can't be put into its jar: {why}",
+        hint="give less, or raise fs.size_mb and fs.inodes" if _NO_ROOM in why else "rename it",
+    )
 
 
 def never_started(reason: str) -> End:

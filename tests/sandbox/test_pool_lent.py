@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import select
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ import pytest
 
 from belljar import Pool, RunResult
 from belljar.backends.bubblewrap.client import LAUNCHER
+from belljar.backends.bubblewrap.pool_process import PooledProcess
 from belljar.backends.contract import Status
 from belljar.errors import AuditError, UsageError
 from belljar.sandbox import recording
@@ -163,6 +165,25 @@ def test_files_that_there_is_no_room_for(language: str) -> None:
         with pytest.raises(UsageError, match="'a/b' can't be a file and hold 'a/b/c/d' as well"):
             pool.run("true", language=language, files={"a/b": b"", "a/b/c/d": b""})
         assert told(pool.run("print(1)")) == "1\n"
+
+
+def test_files_that_do_not_fit_are_not_tried_again(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However late the jar is told to begin: by then it has said why it can't, and is gone."""
+    tries: list[str] = []
+    start = PooledProcess.start
+
+    def late(jar: PooledProcess, timeout_seconds: float) -> None:
+        tries.append(jar.name)
+        gone = select.poll()
+        gone.register(jar.gate, 0)  # its end only
+        assert gone.poll(20_000)
+        assert len(tries) < 3
+        start(jar, timeout_seconds)
+
+    monkeypatch.setattr(PooledProcess, "start", late)
+    with pytest.raises(UsageError, match="name too long"):
+        pool.run("pass", files={"a" * 300: b""})
+    assert len(tries) == 1
 
 
 def test_what_is_refused_last_is_told(pool: Pool) -> None:

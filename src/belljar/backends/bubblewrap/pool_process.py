@@ -80,10 +80,13 @@ class PooledProcess(BubblewrapProcess):
             os.close(errors_inside)
 
     def start(self, timeout_seconds: float) -> None:
-        """Have it run what it was given. Raises JarGoneError, and then nothing has run."""
+        """Have it run what it was given. Raises JarGoneError, or as `end` UsageError, and then nothing has run."""
         try:
             self.gate.send(GO)
         except (BrokenPipeError, ConnectionResetError) as error:
+            self._hear()
+            if self._unfit:  # nor would it fit into another
+                raise does_not_fit(self._unfit) from None
             raise JarGoneError from error
         self._started = time.monotonic()
         with contextlib.suppress(OSError):  # then the stage is gone, and that is heard of

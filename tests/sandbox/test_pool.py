@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from belljar import PolicyError, Pool, RunResult, SandboxUnavailableError
+from belljar import PolicyError, Pool, RunResult, Sandbox, SandboxUnavailableError
 from belljar.errors import UsageError
 from belljar.sandbox.result import Outcome
 
@@ -54,11 +54,20 @@ ENDS = {
     "a message": ("raise SystemExit('so long')", 1, None, "so long\n"),
     "exit without a code": ("raise SystemExit", 0, None, ""),
     "a large code": ("raise SystemExit(256 + 3)", 3, None, ""),
+    "a code that no C long holds": ("raise SystemExit(2**70)", 255, None, ""),
+    "another, below": ("raise SystemExit(-2**70)", 255, None, ""),
+    "the lowest that fits": ("raise SystemExit(-2**63)", 0, None, ""),
     "no syntax": ("def", 1, None, "SyntaxError: invalid syntax\n"),
-    "a NUL": ("a = '\0'", 1, None, ""),
+    "a NUL": (
+        "x = 1\ny = 2; a = '\0'\n",
+        1,
+        None,
+        '  File "/run/jar/main.py", line 2\n    y = 2; a = \'\nSyntaxError: source code cannot contain null bytes\n',
+    ),
     "os._exit": ("import os; os._exit(9)", 9, None, ""),
     "a signal": ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", 143, "SIGTERM", ""),
     "an interrupt": ("raise KeyboardInterrupt", 130, "SIGINT", "KeyboardInterrupt\n"),
+    "a code like an interrupt's": ("raise SystemExit(130)", 130, None, ""),
     "a crash": ("import ctypes; ctypes.string_at(0)", 139, "SIGSEGV", ""),
     "recursion in C": ("l = []\nfor _ in range(10**6): l = [l]\nprint(repr(l))", 1, None, ""),
 }
@@ -93,6 +102,46 @@ threading.Thread(target=lambda: (time.sleep(0.2), print("thread"))).start()
 print("main")
 """
     assert told(pool.run(code)) == "main\nthread\nat exit\n"
+
+
+def as_a_file(code: str) -> tuple[int | None, str, str]:
+    """What Python itself makes of it, in a jar: exit code, output and errors."""
+    with Sandbox(timeout="20s") as jar:
+        jar.files.write("main.py", code)
+        result = jar.exec(["python3", "/workspace/main.py"])
+    return result.exit_code, *(text.replace("/workspace/", "/run/jar/") for text in (result.stdout, result.stderr))
+
+
+@pytest.mark.parametrize("target", ["work", "time.sleep, args=(60,)"], ids=["the program's", "another's"])
+def test_threads_that_do_not_end(pool: Pool, target: str) -> None:
+    """Daemon threads do not see how the program is taken apart; finalizers run if Python runs them."""
+    code = f"""
+import threading, time
+class Slow:
+    def __del__(self, sleep=time.sleep, print=print):
+        sleep(0.3)
+        print("finalized")
+def step(): pass
+def work():
+    while True: step()
+for _ in range(4): threading.Thread(target={target}, daemon=True).start()
+slow = Slow()
+raise SystemExit(3)
+"""
+    result = pool.run(code)
+    assert (result.exit_code, result.stdout, result.stderr) == as_a_file(code)
+
+
+def test_the_program_is_a_file_of_pythons(pool: Pool) -> None:
+    """Its module has what `python FILE` gives it, and what the compiler warns of is shown."""
+    code = """
+print({name: type(value).__name__ for name, value in sorted(globals().items())})
+print(__builtins__.len("ab"), __loader__.get_filename(), __loader__.name)
+if 1 is 1: print("warned")
+"""
+    result = pool.run(code)
+    assert (result.exit_code, result.stdout, result.stderr) == as_a_file(code)
+    assert "SyntaxWarning" in result.stderr
 
 
 def test_what_is_open_at_the_end_is_written(pool: Pool, tmp_path: Path) -> None:
@@ -412,6 +461,14 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> str:
     )
     (packages / "leaves.py").write_text("raise SystemExit('not today')\n")
     (packages / "holds.py").write_text("held = open('/etc/passwd')\n")
+    (packages / "maps.py").write_text("import mmap\nheld = mmap.mmap(-1, 4096)\n")
+    (packages / "locks.py").write_text("import multiprocessing\nheld = multiprocessing.Lock()\n")
+    (packages / "forks.py").write_text("import os\nos.fork()\n")
+    (packages / "detaches.py").write_text("import os, time\nif os.fork() == 0: os.fork() or time.sleep(60)\n")
+    (packages / "spawns.py").write_text("import subprocess\nheld = subprocess.Popen(['sleep', '60'])\n")
+    (packages / "vanishes.py").write_text("import os\nos._exit(3)\n")
+    (packages / "crashes.py").write_text("import ctypes\nctypes.string_at(0)\n")
+    (packages / "asks.py").write_text("import subprocess\nsaid = subprocess.run(['true']).returncode\n")
     (packages / "usesssl.py").write_text("import ssl; ssl.create_default_context(); ssl.RAND_bytes(4)\n")
     return str(path)
 
@@ -423,12 +480,28 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> str:
         ("threaded", "threaded can't be preloaded: it starts 1 threads"),
         ("leaves", "leaves can't be preloaded: SystemExit: not today"),
         ("holds", "holds can't be preloaded: it holds a file or a socket open"),
+        ("maps", "maps can't be preloaded: it holds memory that all copies would share"),
+        ("locks", "locks can't be preloaded: it holds memory that all copies would share"),
+        ("forks", "forks can't be preloaded: it leaves a process behind"),
+        ("detaches", "detaches can't be preloaded: it leaves a process behind"),
+        ("spawns", "spawns can't be preloaded: it leaves a process behind"),
+        ("vanishes", "vanishes can't be preloaded: it ends the interpreter"),
+        ("crashes", "crashes can't be preloaded: it ends the interpreter"),
     ],
 )
 def test_what_can_not_be_preloaded(environment: str, module: str, why: str) -> None:
     """Is an error in words, before the first run."""
     with pytest.raises(SandboxUnavailableError, match=why):
-        Pool({"python": {"venv": environment}}, preload=[module])
+        Pool({"python": {"venv": environment}}, preload=["asks", module]).close()
+
+
+def test_preloading_from_where_the_policy_says(tmp_path: Path) -> None:
+    """`PYTHONPATH` holds for `preload` as for the code, which finds each entry once."""
+    (tmp_path / "elsewhere.py").write_text("")
+    policy = {"fs": {"mounts": [{"path": "/data", "source": str(tmp_path)}]}, "env": {"set": {"PYTHONPATH": "/data"}}}
+    with Pool(policy, size=1, preload=["elsewhere"]) as pool:
+        code = "import sys; print('elsewhere' in sys.modules, sys.path.count('/data'))"
+        assert told(pool.run(code)) == "True 1\n"
 
 
 def test_packages_of_a_virtual_environment(environment: str) -> None:
@@ -515,8 +588,22 @@ def test_leaving_a_map_early_ends_its_runs(pool: Pool) -> None:
     results = pool.map(["print(1)", *["import time; time.sleep(60)"] * 9], concurrency=4)
     told(next(results))
     before = time.monotonic()
-    results.close()  # type: ignore[attr-defined]
+    results.close()
     assert time.monotonic() - before < 10
+
+
+def test_callers_take_turns() -> None:
+    """Whoever has one run is not behind the many of another."""
+    with Pool(size=1, timeout="60s") as pool:
+        many = pool.map(["import time; time.sleep(0.01)"] * 150, concurrency=150, ordered=False)
+        told(next(many))
+        deadline = time.monotonic() + 20
+        while (seen := pool.statistics()).runs + seen.running + seen.queued < 140 and time.monotonic() < deadline:
+            time.sleep(0.001)  # until they have come to the queue
+        told(pool.run("pass"))
+        left = pool.statistics().queued
+        many.close()
+        assert left > seen.queued / 2, (seen, left)
 
 
 def test_a_run_that_waits_for_a_jar_can_be_called_off() -> None:
@@ -570,7 +657,12 @@ def test_a_policy_that_publishes_a_port() -> None:
 
 
 def test_a_closed_pool() -> None:
+    """Runs nothing more, and says what it has done."""
     pool = Pool(size=1)
+    told(pool.run("pass"))
     pool.close()
     with pytest.raises((UsageError, SandboxUnavailableError)):
         pool.run("pass")
+    seen = pool.statistics()
+    assert (seen.runs, seen.waiting, seen.running) == (1, 0, 0)
+    assert pool.state() == {}

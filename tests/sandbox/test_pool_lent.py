@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import select
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -13,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from belljar import Pool, RunResult, SandboxUnavailableError
+from belljar import Pool, RunResult
 from belljar.backends.bubblewrap.client import LAUNCHER
+from belljar.backends.bubblewrap.pool_process import PooledProcess
 from belljar.backends.contract import Status
 from belljar.errors import AuditError, UsageError
 from belljar.sandbox import recording
@@ -152,14 +154,37 @@ def test_code_and_files_of_any_size(pool: Pool, size: int) -> None:
     assert result.artifacts == ()
 
 
-def test_files_that_there_is_no_room_for() -> None:
-    """An error in words, which is the run's alone."""
+@pytest.mark.parametrize("language", ["python", "bash"])
+def test_files_that_there_is_no_room_for(language: str) -> None:
+    """An error in words, which is the run's alone: the jar is in order, and what was given is not."""
     with Pool({"fs": {"size_mb": 2}}, size=1) as pool:
-        with pytest.raises(SandboxUnavailableError, match="No space left"):
-            pool.run("pass", files={"big": b"x" * (4 << 20)})
-        with pytest.raises(SandboxUnavailableError, match="could not start"):
-            pool.run("pass", files={"a": b"", "a/b": b""})
+        with pytest.raises(UsageError, match="can't be put into its jar: big: No space left") as raised:
+            pool.run("true", language=language, files={"big": b"x" * (4 << 20)})
+        assert "fs.size_mb" in raised.value.hint
+        with pytest.raises(UsageError, match="name too long"):
+            pool.run("true", language=language, files={"a" * 300: b""})
+        with pytest.raises(UsageError, match="'a/b' can't be a file and hold 'a/b/c/d' as well"):
+            pool.run("true", language=language, files={"a/b": b"", "a/b/c/d": b""})
         assert told(pool.run("print(1)")) == "1\n"
+
+
+def test_files_that_do_not_fit_are_not_tried_again(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However late the jar is told to begin: by then it has said why it can't, and is gone."""
+    tries: list[str] = []
+    start = PooledProcess.start
+
+    def late(jar: PooledProcess, timeout_seconds: float) -> None:
+        tries.append(jar.name)
+        gone = select.poll()
+        gone.register(jar.gate, 0)  # its end only
+        assert gone.poll(20_000)
+        assert len(tries) < 3
+        start(jar, timeout_seconds)
+
+    monkeypatch.setattr(PooledProcess, "start", late)
+    with pytest.raises(UsageError, match="name too long"):
+        pool.run("pass", files={"a" * 300: b""})
+    assert len(tries) == 1
 
 
 def test_what_is_refused_last_is_told(pool: Pool) -> None:

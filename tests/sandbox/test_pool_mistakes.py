@@ -21,6 +21,20 @@ def test_a_pool(options: dict[str, Any], why: str) -> None:
         Pool(**options)
 
 
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"codes": "pass"}, "a list of programs, not one"),
+        ({"codes": ["pass"], "concurrency": -1}, "concurrency is -1"),
+        ({"codes": ["pass"], "concurrency": "2"}, "concurrency is '2'"),
+    ],
+)
+def test_a_map(options: dict[str, Any], why: str) -> None:
+    """When it is asked for, not when the first result is."""
+    with Pool(size=1) as pool, pytest.raises(UsageError, match=why):
+        pool.map(**options)
+
+
 @pytest.mark.parametrize("options", [{"code": None}, {"code": "1", "files": {"a": 3}}], ids=["code", "a file"])
 def test_a_run(options: dict[str, Any]) -> None:
     with Pool(size=1) as pool:

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from belljar import Pool, RunResult
+from belljar import Pool, RunResult, Sandbox
 from belljar.errors import UsageError
+from belljar.sandbox.events import Finished
 from belljar.sandbox.result import Outcome
+from belljar.sandbox.stock import Stock
 
 LANGUAGES = {
     "bash": "cat in; echo made > out; echo $#; exit 3",
@@ -81,6 +83,70 @@ def test_a_language_that_nobody_knows(pool: Pool) -> None:
     with pytest.raises(UsageError, match="cobol"):
         pool.run("x", language="cobol")
     assert pool.statistics().runs >= 0
+
+
+@pytest.mark.backend("bubblewrap")
+def test_more_runs_than_there_may_be_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those beyond wait their turn, and can be called off."""
+    monkeypatch.setattr("belljar.sandbox.stock._MOST_RUNNING", 1)
+    results: list[RunResult] = []
+    with Pool(size=1, timeout="30s") as pool, pool.stream("echo on; sleep 60", language="bash") as first:
+        assert next(first).data == b"on\n"  # type: ignore[union-attr]
+        threads = [
+            threading.Thread(target=lambda: results.append(pool.run("echo $0", language="bash"))) for _ in range(3)
+        ]
+        for thread in threads:
+            thread.start()
+        until(lambda: pool.statistics().queued == 3)
+        assert pool.statistics().running == 1
+        pool.kill()
+        for thread in threads:
+            thread.join(20)
+        assert [result.outcome for result in results] == [Outcome.KILLED] * 3
+        ended = [event for event in first if isinstance(event, Finished)]
+        assert ended[0].result.outcome is Outcome.KILLED
+        assert pool.run("echo on", language="bash").stdout == "on\n"
+        assert (pool.statistics().running, pool.statistics().queued) == (0, 0)
+
+
+@pytest.mark.backend("bubblewrap")
+def test_a_place_goes_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which was given none, and gets the one of a run that ends; with a pool that closes, it gets none."""
+    monkeypatch.setattr("belljar.sandbox.stock._MOST_RUNNING", 1)
+    said: list[str] = []
+    with Pool(size=1, timeout="30s") as pool:
+        thread = threading.Thread(target=lambda: said.append(pool.run("echo next", language="bash").stdout))
+        with pool.stream("echo on; sleep 60", language="bash") as first:
+            next(first)
+            thread.start()
+            until(lambda: pool.statistics().queued == 1)
+        thread.join(20)
+    assert said == ["next\n"]
+
+
+@pytest.mark.backend("bubblewrap")
+@pytest.mark.parametrize("error", [UsageError("no"), OSError("no")], ids=["ours", "the system's"])
+def test_a_language_that_can_not_be_prepared(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Does not keep jars from waiting for another."""
+    prepare = Sandbox.prepare
+    tried = threading.Event()
+
+    def picky(jar: Sandbox, *, language: str = "python") -> None:
+        if language == "javascript":
+            tried.set()
+            raise error
+        prepare(jar, language=language)
+
+    monkeypatch.setattr(Sandbox, "prepare", picky)
+    with Sandbox() as jar:
+        stock = Stock(jar.policy, 1, None)
+    try:
+        stock.ask_for("javascript")
+        assert tried.wait(20)
+        stock.ask_for("bash")
+        until(lambda: stock.waiting == 1)
+    finally:
+        stock.close()
 
 
 @pytest.mark.backend("bubblewrap")

@@ -12,7 +12,9 @@ from __future__ import annotations
 import _io
 import _signal  # type: ignore[import-not-found]
 import _socket
+import _thread
 import atexit
+import builtins
 import contextlib
 import ctypes
 import gc
@@ -21,6 +23,7 @@ import signal
 import struct
 import sys
 from collections.abc import Callable
+from importlib.machinery import SourceFileLoader
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -29,15 +32,21 @@ PLACE = "/run/jar"
 LEAVING = int(signal.SIGRTMIN)
 """What Python that has run to its end sends to pid 1, just before it exits."""
 GO = b"G"
+UNFIT = b"U"
+"""With why: what was given can't be put into the jar."""
 MOST_INLINE = 60 << 10
 """What travels in the packet itself."""
 
 _PR_SET_DUMPABLE = 4
-_INTERRUPTED = 130
+_INTERRUPTED = -1
+"""What no program can exit with."""
 _MOST_PACKET = MOST_INLINE + 1
 _ROOM = _socket.CMSG_SPACE(4 * 4)
 
 _libc = ctypes.PyDLL(None, use_errno=True)
+_HAS_ANNOTATIONS = "__annotations__" in vars(sys.modules["__main__"])
+"""Whether this Python gives some to a program from the start, as it did to the zygote."""
+_MOST_STATUS = (1 << 63) - 1
 
 
 def be_code(gate: _socket.socket, place: int, env: dict[str, str], *, counted: bool) -> NoReturn:
@@ -59,13 +68,14 @@ def be_code(gate: _socket.socket, place: int, env: dict[str, str], *, counted: b
         gc.freeze()  # what is here now is not the run's, and need not be looked at when it ends
         gate.send(b"ready")
         body, descriptors = _receive(gate)
-        program = _prepared(*_unpack(body, gate, place), env)
-        _connect(descriptors)
+        source = _unpack(body, gate, place)
+        _connect(descriptors)  # before it is compiled: the compiler may have something to say
+        program = _prepared(*source, env)
         if gate.recv(1) != GO:  # nobody wants it any more
             os._exit(125)
         gate.close()
         _enter()
-        code = _python(*program)
+        code = _python(program)
         if counted:  # else what it used is known only when it has ended
             _libc.sigqueue(1, LEAVING, ctypes.c_void_p(code))
     finally:
@@ -114,16 +124,20 @@ def _unpack(body: bytes, gate: _socket.socket, place: int) -> tuple[str, list[st
             _write(path, content[:size])
             content = content[size:]
         _write(name, content, place)
-    except OSError as error:
-        gate.send(b"F" + f"the run could not start: {error.strerror or error}".encode()[:500])
+    except OSError as error:  # it was given what does not fit
+        gate.send(UNFIT + f"{error.filename or name}: {error.strerror or error}".encode(errors="replace")[:500])
         os._exit(125)
     return f"{PLACE}/{name}", words[2:first_file], content
 
 
 def _write(path: str, content: bytes, directory: int | None = None) -> None:
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644, dir_fd=directory)
-    while content:
-        content = content[os.write(descriptor, content) :]
+    try:
+        while content:
+            content = content[os.write(descriptor, content) :]
+    except OSError as error:
+        error.filename = path
+        raise
     os.close(descriptor)
 
 
@@ -133,7 +147,7 @@ def _rehearse(gate: _socket.socket, place: int) -> None:
     program = _prepared(*_unpack(_REHEARSAL, gate, place), {"PYTHONPATH": "/tmp"})
     _connect([1, 2])
     _enter(rehearses=True)
-    _python(*program, rehearses=True)
+    _python(program, rehearses=True)
     os.unlink("rehearsal.py", dir_fd=place)
     sys.argv[:], sys.orig_argv[:], sys.path[:] = kept[:3]
     sys.excepthook, sys.modules["__main__"] = kept[3:]
@@ -162,8 +176,8 @@ def _reseed() -> None:
         tempfile.__dict__["_name_sequence"] = None  # made anew when next asked for
 
 
-def _prepared(path: str, arguments: list[str], source: bytes, env: dict[str, str]) -> tuple[Any, dict[str, Any]]:
-    """All that `python FILE ARGUMENTS…` does before it runs the file: its code, or what is wrong with it; its names."""
+def _prepared(path: str, arguments: list[str], source: bytes, env: dict[str, str]) -> Any:
+    """All that `python FILE ARGUMENTS…` does before it runs the file; its code, or what is wrong with it."""
     sys.argv[:] = [path, *arguments]
     sys.orig_argv[:] = [sys.executable, path, *arguments]
     beside = [entry for entry in env.get("PYTHONPATH", "").split(":") if entry]
@@ -171,16 +185,27 @@ def _prepared(path: str, arguments: list[str], source: bytes, env: dict[str, str
     sys.path_importer_cache.clear()
     sys.excepthook = _without_us
     module = type(sys)("__main__")
-    module.__dict__.update(__file__=path, __builtins__=__builtins__, __cached__=None)
+    loader = SourceFileLoader("__main__", path)
+    module.__dict__.update(__file__=path, __builtins__=builtins, __cached__=None, __loader__=loader)
+    if _HAS_ANNOTATIONS:
+        module.__annotations__ = {}
     sys.modules["__main__"] = module
     try:
-        return compile(source, path, "exec", dont_inherit=True), module.__dict__
+        return compile(source, path, "exec", dont_inherit=True)
     except Exception as error:  # noqa: BLE001 - it is no Python, has a NUL in it, or is nested too deeply
-        return error, module.__dict__
+        return _with_a_nul(source, path) if b"\0" in source else error
 
 
-def _python(code: Any, space: dict[str, Any], *, rehearses: bool = False) -> int:
+def _with_a_nul(source: bytes, path: str) -> SyntaxError:
+    """What Python says of a file that has one; of a text, it says less."""
+    before = source[: source.index(b"\0")]
+    text = before[before.rfind(b"\n") + 1 :].decode(errors="replace")
+    return SyntaxError("source code cannot contain null bytes", (path, before.count(b"\n") + 1, 0, text))
+
+
+def _python(code: Any, *, rehearses: bool = False) -> int:
     """What `python FILE ARGUMENTS…` would do, in a Python that is up already: to its exit code."""
+    space = sys.modules["__main__"].__dict__
     if isinstance(code, Exception):
         _show(code)
         return 1
@@ -190,7 +215,11 @@ def _python(code: Any, space: dict[str, Any], *, rehearses: bool = False) -> int
     if (threading := sys.modules.get("threading")) is not None:
         _carefully(threading._shutdown)  # noqa: SLF001
     _carefully(atexit._run_exitfuncs)  # noqa: SLF001
-    _let_go(space)
+    if _thread._count() and status != _INTERRUPTED:  # noqa: SLF001
+        # Only the interpreter's own end, which takes its time, stops threads that go on before things go away.
+        del space  # the program's names are held by itself alone, as there
+        _libc.Py_Exit(status)
+    _let_go({} if _thread._count() else space)  # noqa: SLF001
     out = sys.stdout
     if out is not None and not out.closed and not _carefully(out.flush):
         status = 120
@@ -255,7 +284,8 @@ def _exit_code(leaving: SystemExit) -> int:
     if leaving.code is None:
         return 0
     if isinstance(leaving.code, int):
-        return leaving.code & 0xFF
+        fits = -_MOST_STATUS - 1 <= leaving.code <= _MOST_STATUS  # in C, where what does not is -1
+        return leaving.code & 0xFF if fits else 0xFF
     print(leaving.code, file=sys.stderr)
     return 1
 

@@ -51,6 +51,7 @@ _HEARD = (_SIGCHLD, pooled_code.LEAVING)
 _END = struct.Struct("=ciQQ")
 """What is told of the end: `E`, the wait status, microseconds of processor time, bytes of memory at the most."""
 _WARM_UP = 64
+_MOST_WHY = 2000
 
 _libc = jar_steps.libc
 _machine = os.uname().machine
@@ -115,7 +116,7 @@ def main() -> None:
     _libc.prctl(_PR_SET_NAME, b"belljar-zygote", 0, 0, 0)
     for name in _OURS:
         del sys.modules[name]  # a program may have one of this name
-    if why := _preload(settings["preload"]):
+    if why := _preload(settings["preload"], _beside(settings), control):
         control.send(json.dumps({"error": why}).encode())
         os._exit(1)
     jar = _Jar.of(settings)
@@ -155,20 +156,81 @@ def _serve(control: socket.socket, jar: _Jar) -> NoReturn:
             close(descriptor)
 
 
-def _preload(names: list[str]) -> str:
-    """Import what the pool was told to; why that can't be, in words, if it can't."""
-    opened = len(os.listdir("/proc/self/fd"))
+def _preload(names: list[str], beside: list[str], control: socket.socket) -> str:
+    """Import what the pool was told to; why that can't be, in words, if it can't.
+
+    The stage is told of each beforehand: if that is the last that it hears, it knows which one it was.
+    """
+    sys.path[1:1] = beside
+    before = _Shared.now()
     for name in names:
+        control.send(json.dumps({"importing": name}).encode())
+        why = ""
         try:
             importlib.import_module(name)
         except BaseException as error:  # noqa: BLE001 - whatever a module does
-            return f"{name} can't be preloaded: {type(error).__name__}: {error}"
-        threads = len(os.listdir("/proc/self/task"))
-        if threads > 1:
-            return f"{name} can't be preloaded: it starts {threads - 1} threads, which a copy would not have"
-        if len(os.listdir("/proc/self/fd")) != opened:
-            return f"{name} can't be preloaded: it holds a file or a socket open, which all copies would share"
+            why = f"{type(error).__name__}: {error}"
+        if os.getpid() != _ZYGOTE_PID:  # it has forked, and this is the copy: two would answer on one socket
+            os._exit(0)
+        if why := why or before.against(_Shared.now()):
+            return f"{name} can't be preloaded: {why[:_MOST_WHY]}"
+    for entry in beside:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(entry)  # each run has its own
     return ""
+
+
+def _beside(settings: dict[str, Any]) -> list[str]:
+    """Where the policy has Python look for modules, but for what is a run's: nothing of a workspace is opened here."""
+    of_runs = [f"{path.rstrip('/')}/" for path in (settings["workdir"], *settings["fresh"])]
+    entries = settings["env"].get("PYTHONPATH", "").split(":")
+    return [entry for entry in entries if entry[:1] == "/" and not f"{entry}/".startswith(tuple(of_runs))]
+
+
+class _Shared(NamedTuple):
+    """What a copy of this process would lack, or have in common with all others."""
+
+    processes: set[str]
+    threads: int
+    memory: set[str]
+    files: int
+
+    @classmethod
+    def now(cls) -> _Shared:
+        """As it is."""
+        with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
+            memory = {line.split(" ", 1)[0] for line in file if _is_shared(line)}
+        return cls(
+            processes={name for name in os.listdir("/proc") if name.isdecimal()},
+            threads=len(os.listdir("/proc/self/task")),
+            memory=memory,
+            files=len(os.listdir("/proc/self/fd")),
+        )
+
+    def against(self, later: _Shared) -> str:
+        """What is wrong with what has been added since."""
+        if later.processes - self.processes:
+            return "it leaves a process behind, which would belong to no run"
+        if later.threads > self.threads:
+            return f"it starts {later.threads - self.threads} threads, which a copy would not have"
+        if later.memory - self.memory:
+            return "it holds memory that all copies would share, a lock between processes for example"
+        if later.files != self.files:
+            return "it holds a file or a socket open, which all copies would share"
+        return ""
+
+
+def _is_shared(line: str) -> bool:
+    """Whether a line of /proc/self/maps is of memory that copies write to in common, or could.
+
+    What is only read may become writable again if its file was opened so; that of a file which nobody can write to is
+    as harmless as the file.
+    """
+    _place, access, _offset, _device, _inode, *path = line.split(maxsplit=5)
+    if access[3] != "s":
+        return False
+    name = path[0].rstrip("\n") if path else ""
+    return access[1] == "w" or name.endswith(" (deleted)") or os.access(name, os.W_OK)
 
 
 # --- pid 1 of a jar --------------------------------------------------------------------------------------------------

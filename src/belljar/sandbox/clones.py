@@ -180,7 +180,7 @@ class Clones:
         """The run, in a jar; or its end, if it came to none. A jar that died while it waited is no reason to fail."""
         with opened_input(work.stdin) as stdin:
             while True:
-                jar = given or self._jars.take(handle.started)
+                jar = given or self._jars.take(handle.started, work.caller)
                 if isinstance(jar, End):
                     return jar
                 try:

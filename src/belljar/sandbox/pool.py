@@ -6,8 +6,7 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from belljar.audit import killswitch
@@ -22,6 +21,7 @@ from belljar.sandbox.events import Finished, Output
 from belljar.sandbox.files import has_bytes
 from belljar.sandbox.inputs import Input
 from belljar.sandbox.kept_files import KeptFiles
+from belljar.sandbox.pool_map import Batch
 from belljar.sandbox.result import RunResult
 from belljar.sandbox.sandbox import PolicyLike, last, resolved
 from belljar.sandbox.stream import Handle, Stream
@@ -159,6 +159,7 @@ class Pool:
 
         Raises:
             SandboxUnavailableError: the jar broke. What the code itself does wrong is in the result.
+            UsageError: something is not as it should be, or the files do not fit into the jar.
         """
         return last(
             self.stream(code, language=language, name=name, args=args, files=files, stdin=stdin, artifacts=artifacts)
@@ -176,13 +177,35 @@ class Pool:
         artifacts: str | os.PathLike[str] | KeptFiles | None = None,
     ) -> Stream:
         """Run code, and yield its output as it is produced; the last event is `Finished`. Leaving it ends the run."""
+        return self.of_caller(
+            threading.get_ident(),
+            code,
+            language=language,
+            name=name,
+            args=args,
+            files=files,
+            stdin=stdin,
+            artifacts=artifacts,
+        )
+
+    def of_caller(
+        self,
+        caller: Hashable,
+        code: str | bytes,
+        *,
+        language: str = "python",
+        name: str = "",
+        args: Sequence[str] = (),
+        files: Mapping[str, str | bytes] | None = None,
+        stdin: Input = None,
+        artifacts: str | os.PathLike[str] | KeptFiles | None = None,
+    ) -> Stream:
+        """As `stream`, and for whom: where runs have to wait, the callers take turns. For belljar itself."""
         _check_words(args)
         content = {path: _bytes(text) for path, text in (files or {}).items()}
-        for path in content:
-            if not {"", ".", ".."}.isdisjoint(path.split("/")) or "\0" in path or not has_bytes(path):
-                raise UsageError(f"{path!r} is no path in the workspace", hint="give a relative one: data/input.csv")
+        _check_paths(content)
         into = artifacts if artifacts is None or isinstance(artifacts, KeptFiles) else os.fspath(artifacts)
-        work = Work(_bytes(code), language_named(language), name, tuple(args), content, stdin, into)
+        work = Work(_bytes(code), language_named(language), name, tuple(args), content, stdin, into, caller)
         handle = Handle()
         return Stream(handle, self._events(handle, work))
 
@@ -238,27 +261,26 @@ class Pool:
 
     def map(
         self, codes: Iterable[str | bytes], *, concurrency: int | None = None, ordered: bool = True
-    ) -> Iterator[RunResult]:
+    ) -> Generator[RunResult, None, None]:
         """Run many, some at a time, and yield their results: in order, or as they finish.
 
         No more of `codes` is taken than twice as many as run at a time: whoever makes them waits for whoever takes the
-        results.
+        results. Leaving it ends what runs.
         """
-        workers = concurrency or os.cpu_count() or 1
-        with ThreadPoolExecutor(workers, thread_name_prefix="belljar-pool") as threads:
-            pending: dict[Future[RunResult], Stream] = {}
-            try:
-                for code in codes:
-                    stream = self.stream(code)
-                    pending[threads.submit(last, stream)] = stream
-                    while len(pending) >= 2 * workers:
-                        yield _next(pending, ordered=ordered)
-                while pending:
-                    yield _next(pending, ordered=ordered)
-            finally:  # whoever leaves early wants no more of them
-                for future, stream in pending.items():
-                    future.cancel()
-                    stream.kill("abandoned")
+        return self._mapped(codes, Batch(codes, concurrency, ordered=ordered))
+
+    def _mapped(self, codes: Iterable[str | bytes], batch: Batch) -> Generator[RunResult, None, None]:
+        try:
+            for code in codes:
+                batch.add(self.of_caller(batch, code))
+                while batch.is_full:
+                    batch.wait()
+                    yield batch.take()
+            while batch:
+                batch.wait()
+                yield batch.take()
+        finally:  # whoever leaves early wants no more of them
+            batch.end()
 
     def kill(self, reason: str = "killed") -> None:
         """End every run, from any thread. The pool goes on."""
@@ -274,13 +296,15 @@ class Pool:
             self._outcomes[str(result.outcome)] = self._outcomes.get(str(result.outcome), 0) + 1
 
     def statistics(self) -> PoolStatistics:
-        """What it has done so far, and what it has ready."""
+        """What it has done so far, and what it has ready: nothing, if it is closed."""
         seen = {"waiting": 0, "running": 0, "queued": 0, "zygotes": 0}
-        if self._clones:
-            seen = self._clones.statistics()
-        if self._stock:
-            seen["waiting"] += self._stock.waiting
-            seen["running"] += self._stock.running
+        clones, stock = (None, None) if self._closed else (self._clones, self._stock)
+        if clones:
+            seen = clones.statistics()
+        if stock:
+            seen["waiting"] += stock.waiting
+            seen["running"] += stock.running
+            seen["queued"] += stock.queued
         with self._lock:
             times, outcomes = sorted(self._times), dict(self._outcomes)
         return PoolStatistics(
@@ -296,6 +320,8 @@ class Pool:
 
     def state(self) -> dict[str, Any]:
         """How many jars wait and run, for metrics; nothing if it is closed, or broken."""
+        if self._closed:
+            return {}
         try:
             seen = self.statistics()
         except (BelljarError, OSError):
@@ -315,13 +341,6 @@ class Pool:
             self._stock.close()
 
 
-def _next(pending: dict[Future[RunResult], Stream], *, ordered: bool) -> RunResult:
-    done = next(iter(pending)) if ordered else next(iter(wait(pending, return_when=FIRST_COMPLETED).done))
-    result = done.result()
-    del pending[done]
-    return result
-
-
 def _refuse_shared(policy: Policy) -> None:
     shared = [mount.path for mount in policy.fs.mounts if mount.source is not None and mount.rw]
     if shared:
@@ -334,6 +353,16 @@ def _refuse_shared(policy: Policy) -> None:
             "a pool's runs can't publish a port: there may be many at once, and there is one port",
             hint="use a Sandbox for a server",
         )
+
+
+def _check_paths(files: Mapping[str, bytes]) -> None:
+    for path in files:
+        names = path.split("/")
+        if not {"", ".", ".."}.isdisjoint(names) or "\0" in path or not has_bytes(path):
+            raise UsageError(f"{path!r} is no path in the workspace", hint="give a relative one: data/input.csv")
+        for depth in range(1, len(names)):
+            if (above := "/".join(names[:depth])) in files:
+                raise UsageError(f"{above!r} can't be a file and hold {path!r} as well", hint="rename one of them")
 
 
 def _check_words(args: Sequence[str]) -> None:

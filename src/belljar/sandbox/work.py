@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import NamedTuple
 
 from belljar.sandbox.inputs import Input
@@ -21,3 +21,5 @@ class Work(NamedTuple):
     stdin: Input
     artifacts: str | KeptFiles | None
     """A directory into which the files are copied that it made, or what keeps them."""
+    caller: Hashable = None
+    """For whom: where runs have to wait, the callers take turns."""

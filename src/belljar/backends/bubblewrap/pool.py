@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 from belljar.backends.bubblewrap import wire
 from belljar.backends.bubblewrap.backend import BubblewrapJar
@@ -42,11 +42,11 @@ class BubblewrapPool(BubblewrapJar):
         if os.getpid() != self._owner:  # both would give code to the same jars
             raise UsageError("this Pool is another process's, which forked this one", hint="open a Pool here")
 
-    def take(self, waits: Wanted) -> PooledProcess | End:
+    def take(self, waits: Wanted, caller: Hashable) -> PooledProcess | End:
         """A jar for one run, or how the run ended for which there is none. Any thread may call."""
         self._check_ours()
         try:
-            found = self._shelf.take()
+            found = self._shelf.take(caller)
         except BelljarError as error:
             raise self._told(error) from None
         if isinstance(found, PooledProcess):

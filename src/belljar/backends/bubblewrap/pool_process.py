@@ -8,6 +8,7 @@ was ended, or something was refused in it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import signal
@@ -23,12 +24,14 @@ from belljar.backends.bubblewrap.backend import BubblewrapJar, BubblewrapProcess
 from belljar.backends.bubblewrap.jar_root import write_all
 from belljar.backends.bubblewrap.pool_run import FIRST_SAMPLE_SECONDS
 from belljar.backends.contract import End
-from belljar.guest.pooled_code import GO, MOST_INLINE
+from belljar.errors import UsageError
+from belljar.guest.pooled_code import GO, MOST_INLINE, UNFIT
 from belljar.limits.counters import Counter, read_counters
 
 _END = struct.Struct("=ciQQ")
 """As the jar's pid 1 packs it (`guest/zygote.py`)."""
 _MOST_SAID = 1024
+_NO_ROOM = os.strerror(errno.ENOSPC)
 
 
 class JarGoneError(Exception):
@@ -59,6 +62,8 @@ class PooledProcess(BubblewrapProcess):
         self._told: tuple[int, float, int] | None = None
         """What pid 1 said: wait status, seconds of processor time, bytes of memory."""
         self._problem = ""
+        self._unfit = ""
+        """Why what it was given could not be put into it."""
         self._unread = False
 
     def give(
@@ -75,10 +80,13 @@ class PooledProcess(BubblewrapProcess):
             os.close(errors_inside)
 
     def start(self, timeout_seconds: float) -> None:
-        """Have it run what it was given. Raises JarGoneError, and then nothing has run."""
+        """Have it run what it was given. Raises JarGoneError, or as `end` UsageError, and then nothing has run."""
         try:
             self.gate.send(GO)
         except (BrokenPipeError, ConnectionResetError) as error:
+            self._hear()
+            if self._unfit:  # nor would it fit into another
+                raise does_not_fit(self._unfit) from None
             raise JarGoneError from error
         self._started = time.monotonic()
         with contextlib.suppress(OSError):  # then the stage is gone, and that is heard of
@@ -103,8 +111,15 @@ class PooledProcess(BubblewrapProcess):
         return self.gate.fileno()
 
     def end(self) -> End:
-        """Wait for the end, and tell it. Raises JarGoneError if it died by itself, and nothing has run."""
+        """Wait for the end, and tell it.
+
+        Raises:
+            JarGoneError: it died by itself, and nothing has run.
+            UsageError: nothing has run, because what it was given does not fit into it.
+        """
         self._hear()
+        if self._unfit:
+            raise does_not_fit(self._unfit)
         if self._problem:
             return _never(self._problem, "gate")
         if self._told is None:
@@ -113,7 +128,7 @@ class PooledProcess(BubblewrapProcess):
         return self._as_the_stage_says() if sampled or _has_word(self._events) else self._as_told()
 
     def _hear(self) -> None:
-        if self._told is not None or self._problem:
+        if self._told is not None or self._problem or self._unfit:
             return
         try:
             said = self.gate.recv(_MOST_SAID)
@@ -125,6 +140,8 @@ class PooledProcess(BubblewrapProcess):
             self._told = status, microseconds / 1e6, most_bytes
         elif said[:1] == b"F":
             self._problem = said[1:].decode(errors="replace")
+        elif said[:1] == UNFIT:
+            self._unfit = said[1:].decode(errors="replace")
 
     def _as_told(self) -> End:
         """Its pid 1 has told, and the stage has nothing to add: what it used is in the files of its group."""
@@ -193,6 +210,14 @@ class PooledProcess(BubblewrapProcess):
             if descriptor >= 0:
                 os.close(descriptor)
         self.workspace, self._counting = -1, []
+
+
+def does_not_fit(why: str) -> UsageError:
+    """What is told of a run that was given more than its jar holds, or names that it can't have."""
+    return UsageError(
+        f"what the run was given can't be put into its jar: {why}",
+        hint="give less, or raise fs.size_mb and fs.inodes" if _NO_ROOM in why else "rename it",
+    )
 
 
 def never_started(reason: str) -> End:

@@ -1,7 +1,7 @@
 """The jars that a pool's stage has lent to the host, and the runs for which there is none yet.
 
-A thread takes what is offered, has it prepared, and gives it to who has waited longest. Whoever finds one on the shelf
-has no other thread to wait for.
+A thread takes what is offered, has it prepared, and gives it to a run of the caller whose turn it is. Whoever finds one
+on the shelf has no other thread to wait for.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import select
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 from belljar.backends.bubblewrap import wire
 from belljar.backends.bubblewrap.backend import BubblewrapJar, end_of
 from belljar.backends.bubblewrap.client import fault
 from belljar.backends.bubblewrap.pool_process import PooledProcess, never_started
 from belljar.backends.contract import End
+from belljar.backends.turns import Turns
 from belljar.errors import BelljarError, SandboxUnavailableError
 
 Prepare = Callable[[PooledProcess], None]
@@ -28,8 +29,9 @@ Prepare = Callable[[PooledProcess], None]
 class Waiter:
     """A run for which there is no jar yet."""
 
-    def __init__(self, shelf: Shelf) -> None:
+    def __init__(self, shelf: Shelf, caller: Hashable) -> None:
         self._shelf = shelf
+        self.caller = caller
         self._woken = threading.Lock()
         self._woken.acquire()
         self.jar: PooledProcess | None = None
@@ -72,7 +74,7 @@ class Shelf:
         self._helpers = helpers
         self._lock = threading.Lock()
         self._jars: deque[PooledProcess] = deque()
-        self._waiting: deque[Waiter] = deque()
+        self._waiting: Turns[Waiter] = Turns()
         self._ended: dict[str, PooledProcess] = {}
         """Those that are done with, as long as the stage has not said that they are gone."""
         self._gone: set[str] = set()
@@ -102,25 +104,25 @@ class Shelf:
             self._drop(jar)
         return None
 
-    def take(self) -> PooledProcess | Waiter:
-        """A jar, or what to wait for. Raises what has befallen the pool, when there will be no more."""
+    def take(self, caller: Hashable) -> PooledProcess | Waiter:
+        """A jar, or what to wait for, in turn. Raises what has befallen the pool, when there will be no more."""
         with self._lock:
             if (jar := self._first()) is not None:
                 return jar
             if self._why is not None:
                 raise self._why
-            waiter = Waiter(self)
-            self._waiting.append(waiter)
+            waiter = Waiter(self, caller)
+            self._waiting.add(caller, waiter)
             self._tell_queued()
             return waiter
 
     def call_off(self, waiter: Waiter, reason: str) -> None:
         """It waits no more; if it has been given a jar, that one is its own affair."""
-        with self._lock, contextlib.suppress(ValueError):
-            self._waiting.remove(waiter)
-            waiter.killed = reason
-            waiter.wake()
-            self._tell_queued()
+        with self._lock:
+            if self._waiting.remove(waiter.caller, waiter):
+                waiter.killed = reason
+                waiter.wake()
+                self._tell_queued()
 
     def bury(self, process: PooledProcess) -> None:
         """Let go of a run that has ended: in the shelf's thread, when the stage has seen that nothing is left of it."""
@@ -199,7 +201,7 @@ class Shelf:
             if not self._is_alive(jar):
                 self._drop(jar)
             elif self._waiting:
-                waiter = self._waiting.popleft()
+                waiter = self._waiting.next()
                 waiter.jar = jar
                 waiter.wake()
                 self._tell_queued()
@@ -227,7 +229,7 @@ class Shelf:
         """A jar does not hold: whoever waits for it is told so, and gets none."""
         with self._lock:
             if self._waiting:
-                waiter = self._waiting.popleft()
+                waiter = self._waiting.next()
                 waiter.refused = message
                 waiter.wake()
 
@@ -251,7 +253,7 @@ class Shelf:
 
     def _wake_all(self) -> None:
         while self._waiting:
-            waiter = self._waiting.popleft()
+            waiter = self._waiting.next()
             waiter.fault = self._why
             waiter.wake()
 

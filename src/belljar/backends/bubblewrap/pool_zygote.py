@@ -19,6 +19,8 @@ from belljar.errors import SandboxUnavailableError
 from belljar.limits import rlimits
 
 _SECONDS = 60.0
+_MOST_SAID = 1 << 16
+_LEAVE_OUT = "leave it out of `preload`: each run can import it for itself"
 
 
 def zygote_files(pool: Mapping[str, Any], spec: JarSpec, *, counted: bool) -> dict[str, bytes]:
@@ -67,19 +69,27 @@ class Zygote:
     def _greet(self, faults: int) -> None:
         """Wait until it is up. What it can't import is the caller's business, and told in its words."""
         self.socket.settimeout(_SECONDS)
+        message: dict[str, str] = {}
+        importing, why = "", ""
         try:
-            said, ancillary, _flags, _address = self.socket.recvmsg(4096, socket.CMSG_SPACE(12))
+            while True:
+                said, ancillary, _flags, _address = self.socket.recvmsg(_MOST_SAID, socket.CMSG_SPACE(12))
+                message = json.loads(said) if said else {"ended": ""}
+                if "importing" not in message:
+                    break
+                importing = message["importing"]
         except TimeoutError:
-            said, ancillary = b"", []
+            message, why = {"ended": ""}, f"it takes longer than {_SECONDS:.0f} s"
         finally:
             self.socket.settimeout(None)
-        os.set_blocking(faults, False)
-        with contextlib.suppress(OSError), contextlib.closing(os.fdopen(faults, "rb", buffering=0)) as file:
-            problem = (file.read(2000) or b"").decode(errors="replace").strip()
-        if not said:
+        problem = _last_words(faults)
+        if "ended" in message:
+            why = ": ".join(filter(None, (why or "it ends the interpreter", problem)))
+            if importing:
+                raise SandboxUnavailableError(f"{importing} can't be preloaded: {why}", hint=_LEAVE_OUT)
             raise SandboxUnavailableError(f"the pool's interpreter did not start: {problem or 'it said nothing'}")
-        if error := json.loads(said).get("error"):
-            raise SandboxUnavailableError(error, hint="leave it out of `preload`: each run can import it for itself")
+        if error := message.get("error"):
+            raise SandboxUnavailableError(error, hint=_LEAVE_OUT)
         pid = next(struct.unpack("3i", data)[0] for _level, kind, data in ancillary if kind == socket.SCM_CREDENTIALS)
         self.inner_fd = os.pidfd_open(pid)
 
@@ -94,6 +104,14 @@ class Zygote:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
         self.socket.close()
+
+
+def _last_words(faults: int) -> str:
+    """What it wrote to its errors."""
+    os.set_blocking(faults, False)
+    with contextlib.suppress(OSError), contextlib.closing(os.fdopen(faults, "rb", buffering=0)) as file:
+        return (file.read(2000) or b"").decode(errors="replace").strip()
+    return ""
 
 
 def is_readable(*descriptors: int) -> bool:

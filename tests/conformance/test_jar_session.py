@@ -175,6 +175,23 @@ class TestLimits:
         assert not session.interrupt(), "nothing runs"
         assert session.run("x").value == "5"
 
+    LATER = {"timeout": ("pass", Outcome.TIMEOUT), "output": ("print('y' * 1000)", Outcome.KILLED)}
+
+    @pytest.mark.parametrize(("code", "outcome"), LATER.values(), ids=LATER)
+    def test_limits_hold_after_an_interrupt(self, open_session: OpenSession, code: str, outcome: Outcome) -> None:
+        """Code that catches it, and goes on, is stopped by the limit that it reaches then."""
+        session = open_session({"proc": {"output_mb": 1, "timeout_ms": "1s"}})
+        caught = (
+            "import time\ntry:\n    print('running'); time.sleep(60)\nexcept KeyboardInterrupt: pass\n"
+            f"until = time.monotonic() + 5\nwhile time.monotonic() < until: {code}"
+        )
+        for event in session.stream(caught):
+            if isinstance(event, Output) and event.data == b"running\n":
+                assert session.interrupt()
+            elif isinstance(event, StepFinished):
+                assert (event.result.outcome, event.result.interrupted) == (outcome, True)
+                assert (event.result.truncated, event.result.state_lost) == (outcome is Outcome.KILLED, False)
+
     def test_many_interrupts_hit_no_other_step(self, session: Session) -> None:
         """One that comes too late, at the end of a step, is for nobody."""
         session.run("count = 0")

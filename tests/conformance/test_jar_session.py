@@ -401,17 +401,61 @@ sorted((os.path.join(top, name), oct(os.lstat(os.path.join(top, name)).st_mode))
             session.snapshot()
 
 
+def wait_until_evicted(session: Session) -> None:
+    """Until it was ended for being idle or old."""
+    deadline = time.monotonic() + 20
+    while session.state != "evicted":
+        assert time.monotonic() < deadline, session.state
+        time.sleep(0.02)
+
+
 class TestEviction:
     """Sessions end by themselves, and their files are kept for a time."""
+
+    WITHOUT = {
+        "no step, idle": ("", "idle_s"),
+        "no step, old": ("", "max_age_s"),
+        "crashed, idle": ("import os; os._exit(3)", "idle_s"),
+    }
+
+    @pytest.mark.parametrize(("before", "clock"), WITHOUT.values(), ids=WITHOUT)
+    def test_without_an_interpreter(self, open_session: OpenSession, before: str, clock: str) -> None:
+        """One that has run nothing yet, or whose interpreter has ended, does not stay for ever."""
+        session = open_session({"session": {clock: "1.5s"}})
+        session.files.write("kept", "k")
+        if before:
+            assert session.run(before).state_lost
+        wait_until_evicted(session)
+        with pytest.raises(UsageError, match=clock):
+            session.run("1")
+        session.restart()
+        assert session.files.read("kept") == b"k"
+
+    @pytest.mark.parametrize("before", ["", "import os; os._exit(3)"], ids=["no step", "crashed"])
+    def test_one_without_an_interpreter_makes_room(self, open_session: OpenSession, before: str) -> None:
+        """Its place is another's as soon as it is wanted."""
+        policy = {"session": {"max_sessions": 1}}
+        session = open_session(policy)
+        if before:
+            assert session.run(before).state_lost
+        assert open_session(policy).run("1").value == "1"
+        assert session.state == "evicted"
+
+    def test_not_while_a_command_works(self, open_session: OpenSession) -> None:
+        """What runs beside the interpreter is no idleness either, and gives its place to nobody."""
+        session = open_session({"session": {"idle_s": 0.3, "max_sessions": 1}})
+        stream = session.stream_beside(argv=["sh", "-c", "echo up; sleep 1; echo done"])
+        printed = next(stream)
+        assert isinstance(printed, Output)
+        with pytest.raises(SandboxUnavailableError, match="max_sessions"):
+            open_session({"session": {"max_sessions": 1}})
+        assert [event.data for event in stream if isinstance(event, Output)] == [b"done\n"]
 
     def test_idle(self, open_session: OpenSession) -> None:
         """Its processes are gone; another session has its files."""
         session = open_session({"session": {"idle_s": 0.5}})
         session.run("x = 1; open('kept', 'w').write('k')")
-        deadline = time.monotonic() + 60
-        while session.state != "evicted":
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_until_evicted(session)
         with pytest.raises(UsageError, match="idle"):
             session.run("x")
         with Session.resume(session.id, backend=session.backend_name) as resumed:
@@ -429,10 +473,7 @@ class TestEviction:
         session = open_session({"session": {"max_age_s": "2s"}})
         result = session.run("import time\nopen('kept', 'w')\nwhile True: time.sleep(0.1)")
         assert (result.outcome, result.state_lost) == (Outcome.TIMEOUT, True)
-        deadline = time.monotonic() + 60
-        while session.state != "evicted":
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_until_evicted(session)
         with pytest.raises(UsageError, match="max_age_s"):
             session.run("1")
 

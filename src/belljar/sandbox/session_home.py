@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from belljar.errors import BelljarError, SandboxUnavailableError, UsageError
@@ -17,10 +18,12 @@ from belljar.sandbox.interpreter import Live
 from belljar.sandbox.result import Artifact, Outcome, RunResult
 from belljar.sandbox.running import new_run_id
 from belljar.sandbox.sandbox import MAX_ARTIFACTS, PolicyLike, Sandbox, resolved
+from belljar.sandbox.session_clock import Clock
 from belljar.sandbox.snapshots import Snapshot
 
 if TYPE_CHECKING:
     from belljar.egress.events import Event
+    from belljar.sandbox.files import Files
 
 _EVICTED = {
     "idle": "it was idle for longer than {0.idle_seconds:g} s (session.idle_s)",
@@ -29,6 +32,8 @@ _EVICTED = {
 }
 """Why a session is ended that nobody closed."""
 _MOST_FORKS = 63
+_LONGEST_WAIT_SECONDS = 24 * 3600.0
+"""Then a timer looks at the clock again: no number of a policy is too large for it."""
 _HOMES: weakref.WeakSet[Home] = weakref.WeakSet()
 
 
@@ -56,6 +61,9 @@ class Home:
         self._steps = 0
         self._forks = 0
         self._known: dict[str, int] = {}
+        session = self.policy.session
+        self._clock = Clock(idle_seconds=session.idle_seconds, age_seconds=session.max_age_seconds)
+        self._timer: threading.Timer | None = None
         open_sessions.sweep()
         self._place: open_sessions.Place | None = self._take_place()
         self.sandbox = self._sandbox()
@@ -66,6 +74,7 @@ class Home:
             self.close()
             raise
         _HOMES.add(self)
+        self._wait_for_end()
         CONTROL.open_session(self.id, weakref.ref(self))
 
     def _take_place(self) -> open_sessions.Place:
@@ -96,26 +105,36 @@ class Home:
             raise UsageError("this session is closed")
 
     def _entered(self) -> Live:
-        if self._live is None:
-            session = self.policy.session
-            self._live = Live(
-                self.sandbox,
-                session=self.id,
-                lifetime=session.max_age_seconds,
-                idle=session.idle_seconds,
-                on_end=self._on_end,
-            )
-            self._live.inbox(0)
-        else:
-            with self._live.changed:
-                self._live.busy += 1
+        self._clock.enter()
+        try:
+            if self._live is None:
+                self._live = Live(self.sandbox, session=self.id, clock=self._clock, on_end=self._on_end)
+                self._live.inbox(0)
+        except BaseException:
+            self._clock.leave()
+            raise
         return self._live
 
-    def leave(self, live: Live) -> None:
+    def leave(self) -> None:
         """The step is over."""
-        with live.changed:
-            live.busy -= 1
-            live.used = time.monotonic()
+        self._clock.leave()
+
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[Sandbox]:
+        """The Sandbox, for what is done beside the interpreter: the session is not idle meanwhile."""
+        with self._lock:
+            self._check_open()
+            self._clock.enter()
+        try:
+            yield self.sandbox
+        finally:
+            self._clock.leave()
+
+    @property
+    def files(self) -> Files:
+        """The files of the workspace."""
+        self._clock.touch()
+        return self.sandbox.files
 
     def _lost(self, number: int) -> str:
         """Why there is no interpreter any more; empty if there is, or if there was none yet."""
@@ -183,7 +202,7 @@ class Home:
                         live.changed.wait(max(0.0, deadline - time.monotonic()))
             raise SandboxUnavailableError("the interpreter could not be forked", hint="is there room in proc.pids?")
         finally:
-            self.leave(live)
+            self.leave()
 
     def end_branch(self, number: int) -> None:
         """End one of the forks."""
@@ -207,6 +226,8 @@ class Home:
                 if os.path.exists(kept):
                     self._fill(kept)
                     os.unlink(kept)
+                self._clock.begin()
+            self._wait_for_end()
 
     def _end_live(self, why: str) -> RunResult | None:
         with self._lock:
@@ -220,10 +241,35 @@ class Home:
         """In the thread of the run, which has ended."""
         if why == "" and live.result is not None and live.result.outcome is Outcome.TIMEOUT:
             why = "old"
-        if why in _EVICTED:
-            with self._lock:
-                if self._live is live and not self._closed:
-                    self._evict(why)
+        with self._lock:
+            if why in _EVICTED and self._live is live and not self._closed:
+                self._evict(why)
+            else:
+                self._wait_for_end()
+
+    def _runs(self) -> bool:
+        return self._live is not None and not self._live.ended
+
+    def _wait_for_end(self) -> None:
+        """While there is no run, whose own thread would do it: end the session when it is idle for long, or old."""
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+            if self._closed or self._evicted or self._runs():
+                return
+            seconds = min(self._clock.idle_left(), self._clock.age_left(), _LONGEST_WAIT_SECONDS)
+            self._timer = threading.Timer(seconds, self._look_at_clock)
+            self._timer.daemon = True  # as that of a run: a program that forgets to close a session must be able to end
+            self._timer.start()
+
+    def _look_at_clock(self) -> None:
+        with self._lock:
+            if self._closed or self._evicted or self._runs():
+                return
+            if why := self._clock.over():
+                self._evict(why)
+            else:
+                self._wait_for_end()
 
     def _evict(self, why: str) -> None:
         self._evicted, self._unkept = why, ""
@@ -241,20 +287,24 @@ class Home:
             self._leave_place()
 
     def evict_if_idle(self) -> bool:
-        """End it, to make room, if nobody uses it."""
+        """End it, to make room, if nobody uses it. False if it has its place still, or had none."""
         with self._lock:
-            live = self._live
-            if live is None or live.busy or self._closed:
+            if self._closed or self._evicted or self._clock.busy:
                 return False
-            live.kill("room")
-        live.join()
-        return True
+            live = self._live
+            if live is not None and self._runs():
+                live.kill("room")
+        if live is not None:
+            live.join()
+        with self._lock:
+            if not (self._closed or self._evicted or self._clock.busy or self._runs()):
+                self._evict("room")
+            return self._place is None
 
     @property
     def used(self) -> float:
         """When it was used last."""
-        live = self._live
-        return live.used if live is not None else time.monotonic()
+        return self._clock.used
 
     def _leave_place(self) -> None:
         if self._place is not None:
@@ -269,6 +319,8 @@ class Home:
             self._closed = True
         CONTROL.close_session(self.id)
         result = self._end_live("closed")
+        if self._timer is not None:
+            self._timer.cancel()
         if not self._evicted:
             self.sandbox.close()
         self._leave_place()

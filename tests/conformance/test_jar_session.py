@@ -175,6 +175,24 @@ class TestLimits:
         assert not session.interrupt(), "nothing runs"
         assert session.run("x").value == "5"
 
+    RENDERED = {
+        "its text": "class R:\n    def __repr__(self): wait()\nR()",
+        "another form of it": "class R:\n    def _repr_html_(self): wait()\nR()",
+        "an error's text": "class R(Exception):\n    def __str__(self): wait()\nraise R",
+        "an exit's text": "class R:\n    def __str__(self): wait()\nraise SystemExit(R())",
+    }
+
+    @pytest.mark.parametrize("code", RENDERED.values(), ids=RENDERED)
+    def test_interrupt_of_what_renders_a_value(self, session: Session, code: str) -> None:
+        """That is the code's own, too."""
+        session.run("x = 5\nimport time\ndef wait(): print('running', flush=True); time.sleep(8)")
+        for event in session.stream(code):
+            if isinstance(event, Output) and event.data == b"running\n":
+                assert session.interrupt()
+            elif isinstance(event, StepFinished):
+                assert (event.result.outcome, event.result.reason) == (Outcome.KILLED, "it was interrupted")
+        assert session.run("x").value == "5"
+
     LATER = {"timeout": ("pass", Outcome.TIMEOUT), "output": ("print('y' * 1000)", Outcome.KILLED)}
 
     @pytest.mark.parametrize(("code", "outcome"), LATER.values(), ids=LATER)

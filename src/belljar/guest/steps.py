@@ -40,6 +40,7 @@ class Interpreter:
         self._slot = slot
         self._step = 0
         self._running = False
+        """Whether code of the step's runs, which may be interrupted: its own, and what renders its value."""
         self._thread = get_ident()
         """The one that runs the steps, and that an interrupt is for."""
         self._telling = allocate_lock()
@@ -59,7 +60,7 @@ class Interpreter:
                 order = json.loads(payload)
                 try:
                     done = self._do(order)
-                except KeyboardInterrupt:  # one more, while the first was being told
+                except KeyboardInterrupt:  # while an error was being told, whose text is the code's own, too
                     self._running = False
                     done = {"step": self._step, "error": _told(KeyboardInterrupt()), "interrupted": True}
                 self._flush()
@@ -97,7 +98,6 @@ class Interpreter:
         except SystemExit as error:
             done["exit"] = _status(error)
         except BaseException as error:  # noqa: BLE001 - whatever the code raises is told
-            self._running = False
             done |= {"error": _told(error), "interrupted": isinstance(error, KeyboardInterrupt)}
         finally:
             self._running = False
@@ -120,7 +120,6 @@ class Interpreter:
         value = None
         for code in codes:
             value = self._evaluate(code)
-        self._running = False
         return value
 
     def _evaluate(self, code: CodeType) -> Any:

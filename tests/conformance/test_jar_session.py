@@ -317,6 +317,25 @@ class TestLimits:
         assert session.run("x").value == "9"
 
 
+class TestForkedByTheCode:
+    """`os.fork()` in a step makes a process, and no second interpreter."""
+
+    ENDS = {"nothing": ("pass", 0, ""), "exit": ("sys.exit(3)", 3, ""), "error": ("1/0", 1, "ZeroDivisionError")}
+
+    @pytest.mark.parametrize(("code", "status", "words"), ENDS.values(), ids=ENDS)
+    def test_the_child_ends_with_the_step(self, session: Session, code: str, status: int, words: str) -> None:
+        """With the status of a script that does the same; the parent's variables are those that stay."""
+        fork = (
+            "import os, sys\npid, who = os.fork(), 'parent'\nif pid == 0:\n"
+            f"    who = 'child'; display(who)\n    {code}\n"
+            "else:\n    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))"
+        )
+        result = session.run(fork, timeout=10)
+        assert (result.outcome, result.stdout, result.results) == (Outcome.OK, f"{status}\n", ())
+        assert words in result.stderr
+        assert session.run("who").value == "'parent'"
+
+
 class TestCrash:
     """An interpreter that ends is told, and a new one starts clean if asked."""
 

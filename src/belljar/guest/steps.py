@@ -18,7 +18,7 @@ import sys
 import traceback
 from _thread import allocate_lock, get_ident
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 from belljar.guest import rich
 
@@ -41,6 +41,8 @@ class Interpreter:
         self._step = 0
         self._running = False
         """Whether code of the step's runs, which may be interrupted: its own, and what renders its value."""
+        self._pid = os.getpid()
+        """The process that the keeper leads. A child that a step forked has all this, too, and is led by nobody."""
         self._thread = get_ident()
         """The one that runs the steps, and that an interrupt is for."""
         self._telling = allocate_lock()
@@ -64,6 +66,8 @@ class Interpreter:
                     self._running = False
                     done = {"step": self._step, "error": _told(KeyboardInterrupt()), "interrupted": True}
                 self._flush()
+                if os.getpid() != self._pid:
+                    _end_as_child(done)
                 self._tell(DONE, done)
 
     def _settle(self) -> None:
@@ -183,6 +187,8 @@ class Interpreter:
                 pass
 
     def _tell(self, kind: bytes, what: dict[str, Any]) -> None:
+        if os.getpid() != self._pid:
+            return  # a child's words between its parent's would make nonsense of both
         payload = json.dumps(what).encode()
         interruptible = self._running and get_ident() == self._thread
         if interruptible:
@@ -225,6 +231,7 @@ class Interpreter:
             return
         if os.fork():  # so that it is no child of the code's, which may wait for its own
             os._exit(0)
+        self._pid = os.getpid()
         self._telling = allocate_lock()  # a thread may have had it, and is no more
         self._channel.close()
         self._channel = socket.socket(fileno=descriptors[0])
@@ -234,6 +241,13 @@ class Interpreter:
             os.close(descriptor)
         self._open_streams()
         self._tell(UP, {"pid": os.getpid(), "python": sys.version.split()[0]})
+
+
+def _end_as_child(done: dict[str, Any]) -> NoReturn:
+    """In a process that a step forked and that has come to the step's end: it ends as a script's would."""
+    if error := done.get("error"):
+        os.write(2, error["traceback"].encode(errors="backslashreplace"))
+    os._exit(done.get("exit", 1 if error else 0))
 
 
 def _status(error: SystemExit) -> int:

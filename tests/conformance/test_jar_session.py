@@ -70,6 +70,18 @@ class TestVariables:
         assert (fork.state, session.run("x").value, again.run("x").value) == ("crashed", "[1]", "[1, 2, 3]")
         again.close()
 
+    def test_a_fork_of_state_has_an_event_loop_of_its_own(self, session: Session) -> None:
+        """Two that wait on the same descriptors would wake each other, and themselves not."""
+        wakes = (
+            "import asyncio, os; os.fstat((await asyncio.sleep(0, asyncio.get_running_loop()))._ssock.fileno()).st_ino"
+        )
+        before = session.run(wakes).value
+        fork = session.fork(state=True)
+        assert before != fork.run(wakes).value
+        assert fork.run("await asyncio.to_thread(abs, -1)", timeout=5).value == "1"
+        assert session.run(wakes).value == before
+        assert session.run("await asyncio.to_thread(abs, -1)", timeout=5).value == "1"
+
 
 class TestOutput:
     """What comes back."""
@@ -139,6 +151,14 @@ Table()
         assert (session.run("import sys; sys.exit(3)").exit_code, session.run("x").value) == (3, "1")
         assert session.run("sys.exit()").ok
         assert session.run("sys.exit('why')").stderr == "why\n"
+        assert [session.run(f"sys.exit({status})").exit_code for status in ("2**70", "-2**70", "-1", "256 + 7")] == [
+            255,
+            255,
+            255,
+            7,
+        ]
+        wordless = session.run("class W:\n    def __str__(self): 1/0\nsys.exit(W())")
+        assert (wordless.exit_code, wordless.state_lost) == (1, False)
 
     def test_input(self, session: Session) -> None:
         """What it is given, and an end of file otherwise."""

@@ -28,6 +28,7 @@ STEP, FORK, UP, SHOWN, DONE = b"S", b"F", b"U", b"D", b"R"
 SLOT = struct.Struct("!Q")
 _COROUTINE = 0x80
 _NO_STDIN = "/dev/null"
+_LONG = 1 << 63
 
 
 class Interpreter:
@@ -47,6 +48,8 @@ class Interpreter:
         """The one that runs the steps, and that an interrupt is for."""
         self._telling = allocate_lock()
         self._loop: Any = None
+        self._others_loops: list[Any] = []
+        """Those of the interpreters that this one was forked from, kept for ever: to close one would disturb them."""
         self.main = type(sys)("__main__")
         self.main.__dict__.update(__builtins__=builtins, display=self._display)
 
@@ -240,7 +243,17 @@ class Interpreter:
             os.dup2(descriptor, number)
             os.close(descriptor)
         self._open_streams()
+        self._leave_loop()
         self._tell(UP, {"pid": os.getpid(), "python": sys.version.split()[0]})
+
+    def _leave_loop(self) -> None:
+        """A copy of an event loop waits on the same descriptors as the other, and each takes what wakes the other."""
+        if self._loop is not None:
+            import asyncio
+
+            self._others_loops.append(self._loop)
+            self._loop = None
+            asyncio.set_event_loop(None)
 
 
 def _end_as_child(done: dict[str, Any]) -> NoReturn:
@@ -251,9 +264,14 @@ def _end_as_child(done: dict[str, Any]) -> NoReturn:
 
 
 def _status(error: SystemExit) -> int:
-    if error.code is None or isinstance(error.code, int):
-        return int(error.code or 0) & 0xFF
-    sys.stderr.write(f"{error.code}\n")
+    """As Python's own: a number, where it is one that fits, or a text on standard error."""
+    try:
+        if error.code is None or isinstance(error.code, int):
+            status = int(error.code or 0)
+            return status & 0xFF if -_LONG <= status < _LONG else 0xFF
+        sys.stderr.write(f"{error.code}\n")
+    except Exception:  # noqa: BLE001, S110 - the code's own text, or what it put in the place of standard error
+        pass
     return 1
 
 

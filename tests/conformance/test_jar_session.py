@@ -14,6 +14,7 @@ import pytest
 from belljar import SandboxUnavailableError, Session
 from belljar.errors import UsageError
 from belljar.sandbox.events import Output
+from belljar.sandbox.open_sessions import kept_path
 from belljar.sandbox.result import Artifact, Outcome
 from belljar.sandbox.step import Shown, StepFinished
 
@@ -446,8 +447,29 @@ sorted((os.path.join(top, name), oct(os.lstat(os.path.join(top, name)).st_mode))
         session.restore("changes")
         assert session.run(f"import os; {look}").value == wanted
         assert (project / "kept").read_text() == "kept"
-        with open_session() as other, pytest.raises(UsageError, match="holds changes of"):
-            other.restore(snapshot)
+        with open_session() as other:
+            other.run("x = 1; open('own', 'w').write('own')")
+            with pytest.raises(UsageError, match="holds changes of"):
+                other.restore(snapshot)
+            assert other.run("open('own').read(), x").value == "('own', 1)"
+        snapshot.remove()
+
+    def test_a_snapshot_that_is_cut_changes_nothing(self, session: Session, tmp_path: Path) -> None:
+        """What can't be restored leaves files and variables as they are."""
+        session.run("x = 1; open('a', 'w').write('1' * 20000)")
+        snapshot = session.snapshot()
+        cut = tmp_path / "cut.tar"
+        cut.write_bytes(Path(snapshot.path).read_bytes()[:12000])
+        snapshot.remove()
+        with pytest.raises(SandboxUnavailableError, match="could not be restored"):
+            session.restore(str(cut))
+        assert session.run("len(open('a').read()), x").value == "(20000, 1)"
+
+    def test_a_steps_time_is_not_for_restoring(self, session: Session, open_session: OpenSession) -> None:
+        """However short it is."""
+        session.files.write("a", "1")
+        snapshot = session.snapshot()
+        assert open_session({"proc": {"timeout_ms": "1ms"}}, files=snapshot).files.read("a") == b"1"
         snapshot.remove()
 
     def test_a_huge_hole_is_refused(self, open_session: OpenSession) -> None:
@@ -512,13 +534,43 @@ class TestEviction:
         """Its processes are gone; another session has its files."""
         session = open_session({"session": {"idle_s": 0.5}})
         session.run("x = 1; open('kept', 'w').write('k')")
+        snapshot = session.snapshot()
         wait_until_evicted(session)
+        beside: list[Callable[[], object]] = [
+            session.snapshot,
+            session.fork,
+            lambda: session.files,
+            lambda: session.exec(["true"]),
+            lambda: session.stream_beside("1"),
+        ]
+        for call in beside:
+            with pytest.raises(UsageError, match="idle_s"):
+                call()
         with pytest.raises(UsageError, match="idle"):
             session.run("x")
         with Session.resume(session.id, backend=session.backend_name) as resumed:
             assert resumed.run("open('kept').read(), 'x' in globals()").value == "('k', False)"
-        session.restart()
+        session.restore(snapshot)
+        snapshot.remove()
         assert session.run("open('kept').read(), 'x' in globals()").value == "('k', False)"
+
+    def test_taken_up_with_all_files_or_not_at_all(self, open_session: OpenSession) -> None:
+        """If they can't be had it stays ended, and they stay where they are."""
+        session = open_session({"session": {"idle_s": 1}})
+        session.files.write("a", "1")
+        session.files.write("b", "2" * 20000)
+        wait_until_evicted(session)
+        kept = Path(kept_path(session.id))
+        whole = kept.read_bytes()
+        kept.write_bytes(whole[:12000])
+        for _time in range(2):
+            with pytest.raises(SandboxUnavailableError, match="could not be restored"):
+                session.restart()
+            assert session.state == "evicted"
+        kept.write_bytes(whole)
+        session.restart()
+        assert [entry.path for entry in session.files.list()] == ["a", "b"]
+        assert not kept.exists()
 
     def test_not_while_it_works(self, open_session: OpenSession) -> None:
         """A step that takes longer than a session may be idle is not idleness."""

@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from belljar.errors import BelljarError, SandboxUnavailableError, UsageError
@@ -32,6 +33,8 @@ _EVICTED = {
 }
 """Why a session is ended that nobody closed."""
 _MOST_FORKS = 63
+_FILLING_SECONDS = 600.0
+"""How long it may take to put files into a jar. That is no step: what was kept must not be lost for being much."""
 _LONGEST_WAIT_SECONDS = 24 * 3600.0
 """Then a timer looks at the clock again: no number of a policy is too large for it."""
 _HOMES: weakref.WeakSet[Home] = weakref.WeakSet()
@@ -53,6 +56,9 @@ class Home:
         self.policy = resolved(policy, **options)
         self._on_egress = on_egress
         self._lock = threading.RLock()
+        self._changing = threading.Lock()
+        """Held by whoever makes another jar for it, and not `_lock`: to make room, other sessions are asked, and one of
+        them may be asking this one."""
         self._live: Live | None = None
         self._evicted = ""
         self._unkept = ""
@@ -65,23 +71,33 @@ class Home:
         self._clock = Clock(idle_seconds=session.idle_seconds, age_seconds=session.max_age_seconds)
         self._timer: threading.Timer | None = None
         open_sessions.sweep()
-        self._place: open_sessions.Place | None = self._take_place()
-        self.sandbox = self._sandbox()
-        try:
-            if files is not None:
-                self._fill(files)
-        except BaseException:
-            self.close()
-            raise
+        self._place: open_sessions.Place | None
+        self._place, self.sandbox = self._settled(files)
+        if files is not None:
+            self.new_files()
         _HOMES.add(self)
         self._wait_for_end()
         CONTROL.open_session(self.id, weakref.ref(self))
 
-    def _take_place(self) -> open_sessions.Place:
-        return open_sessions.Place(self.id, self.policy.session.max_sessions, evict_one)
+    def _settled(self, files: Snapshot | str | None) -> tuple[open_sessions.Place, Sandbox]:
+        """A place among the sessions, and a jar with these files. Both, or an error and neither."""
+        place = open_sessions.Place(self.id, self.policy.session.max_sessions, evict_one)
+        try:
+            return place, self._filled(files)
+        except BaseException:
+            place.leave()
+            raise
 
-    def _sandbox(self) -> Sandbox:
-        return Sandbox(self.policy, one_shot=True, on_egress=self._on_egress)
+    def _filled(self, files: Snapshot | str | None) -> Sandbox:
+        """A new jar, with the files of a snapshot if there is one."""
+        sandbox = Sandbox(self.policy, one_shot=True, on_egress=self._on_egress)
+        try:
+            if files is not None:
+                _fill(sandbox, _path(files))
+        except BaseException:
+            sandbox.close()
+            raise
+        return sandbox
 
     # --- the interpreter ---
 
@@ -104,6 +120,11 @@ class Home:
         if self._closed:
             raise UsageError("this session is closed")
 
+    def _check_there(self) -> None:
+        self._check_open()
+        if self._evicted:
+            raise UsageError(self._lost(0), hint="session.restart() takes it up again")
+
     def _entered(self) -> Live:
         self._clock.enter()
         try:
@@ -123,7 +144,7 @@ class Home:
     def in_use(self) -> Iterator[Sandbox]:
         """The Sandbox, for what is done beside the interpreter: the session is not idle meanwhile."""
         with self._lock:
-            self._check_open()
+            self._check_there()
             self._clock.enter()
         try:
             yield self.sandbox
@@ -133,8 +154,10 @@ class Home:
     @property
     def files(self) -> Files:
         """The files of the workspace."""
-        self._clock.touch()
-        return self.sandbox.files
+        with self._lock:
+            self._check_there()
+            self._clock.touch()
+            return self.sandbox.files
 
     def _lost(self, number: int) -> str:
         """Why there is no interpreter any more; empty if there is, or if there was none yet."""
@@ -216,18 +239,26 @@ class Home:
     def restart(self) -> None:
         """End the interpreters. If the session was ended for being idle, take it up again, with its files."""
         self._end_live("restarted")
-        with self._lock:
+        with self._changing:
             self._check_open()
             if self._evicted:
-                self._place = self._take_place()
-                self._evicted = ""
-                self.sandbox = self._sandbox()
                 kept = open_sessions.kept_path(self.id)
-                if os.path.exists(kept):
-                    self._fill(kept)
-                    os.unlink(kept)
-                self._clock.begin()
-            self._wait_for_end()
+                self._take_up(kept if os.path.exists(kept) else None)
+        self._wait_for_end()
+
+    def _take_up(self, files: str | None) -> None:
+        """It was ended, and begins again with these files. If they can't be had, nothing has changed."""
+        place, fresh = self._settled(files)
+        with self._lock:
+            if self._closed:
+                fresh.close()
+                place.leave()
+            self._check_open()
+            self._place, self.sandbox, self._evicted = place, fresh, ""
+            self._clock.begin()
+            self.new_files()
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(open_sessions.kept_path(self.id))
 
     def _end_live(self, why: str) -> RunResult | None:
         with self._lock:
@@ -341,6 +372,7 @@ class Home:
     def snapshot(self, name: str | None) -> Snapshot:
         """Keep the files as they are."""
         with self._lock:
+            self._check_there()
             path = snapshots.path_of(name or new_run_id())
             if os.path.exists(path):
                 raise UsageError(f"there is a snapshot called {name} already", hint="remove it, or use another name")
@@ -354,45 +386,45 @@ class Home:
             os.close(held.tree.descriptor)
 
     def restore(self, snapshot: Snapshot | str) -> None:
-        """A new jar, with those files."""
+        """A new jar, with those files. If they can't be had, everything is as it was."""
         path = _path(snapshot)
-        snapshots.opened(path)  # or say so before anything is lost
+        _check_base(self.sandbox, path)
         recording.files("restore", session=self.id, path=path)
-        self.restart()
+        with self._changing:
+            self._check_open()
+            if self._evicted:
+                self._take_up(path)
+            else:
+                with self.in_use():
+                    self._replace(path)
+        self._wait_for_end()
+
+    def _replace(self, path: str) -> None:
+        if self.policy.net.publish:
+            self._end_live("restarted")  # the new jar wants its ports
+        fresh = self._filled(path)
         with self._lock:
-            self.sandbox.close()
-            self.sandbox = self._sandbox()
-            self._fill(path)
+            if self._closed or self._evicted:
+                fresh.close()
+            self._check_there()
+            live, self._live = self._live, None
+            old, self.sandbox = self.sandbox, fresh
+            self.new_files()
+        if live is not None:
+            live.finish("restarted")
+        old.close()
 
     def fork(self) -> Home:
         """Another, with a copy of the files."""
         session_id = new_run_id()
         path = f"{open_sessions.kept_path(session_id)}.fork"
         with self._lock:
+            self._check_there()
             self._save(path)
         try:
             return Home(session_id, self.policy, _NO_OPTIONS, files=path, on_egress=self._on_egress)
         finally:
             os.unlink(path)
-
-    def _fill(self, snapshot: Snapshot | str) -> None:
-        """Put the files of a snapshot into a jar that is new, by a run inside of it."""
-        path = _path(snapshot)
-        held, wanted = snapshots.opened(path).base, self.sandbox.workspace_base
-        if held != wanted:
-            raise UsageError(
-                f"the snapshot holds {_words(held)}, and this session wants {_words(wanted)}",
-                hint="give both the same workspace",
-            )
-        with snapshots.source(path) as file:
-            done = self.sandbox.run(
-                snapshots.RESTORE, name="restore.py", args=[self.policy.fs.workdir], stdin=file.fileno()
-            )
-        self.new_files()
-        if not done.ok:
-            raise SandboxUnavailableError(
-                f"the files could not be restored: {done.reason or done.stderr.strip().rpartition(chr(10))[2]}"
-            )
 
 
 _NO_OPTIONS: Mapping[str, Any] = {"backend": None, "workspace": None, "live": False, "overrides": (), "timeout": None}
@@ -407,6 +439,33 @@ def _path(snapshot: Snapshot | str) -> str:
     if isinstance(snapshot, Snapshot):
         return snapshot.path
     return snapshot if os.sep in snapshot else snapshots.path_of(snapshot)
+
+
+def _check_base(sandbox: Sandbox, path: str) -> None:
+    """Raises UsageError if there is no snapshot, or one that was taken on another workspace."""
+    held, wanted = snapshots.opened(path).base, sandbox.workspace_base
+    if held != wanted:
+        raise UsageError(
+            f"the snapshot holds {_words(held)}, and this session wants {_words(wanted)}",
+            hint="give both the same workspace",
+        )
+
+
+def _fill(sandbox: Sandbox, path: str) -> None:
+    """Put the files of a snapshot into a jar that is new, by a run inside of it."""
+    _check_base(sandbox, path)
+    policy = sandbox.policy
+    patient = replace(policy.proc, timeout_seconds=max(policy.proc.timeout_seconds, _FILLING_SECONDS))
+    sandbox.policy = replace(policy, proc=patient)  # nobody else has this Sandbox yet
+    try:
+        with snapshots.source(path) as file:
+            done = sandbox.run(snapshots.RESTORE, name="restore.py", args=[policy.fs.workdir], stdin=file.fileno())
+    finally:
+        sandbox.policy = policy
+    if not done.ok:
+        raise SandboxUnavailableError(
+            f"the files could not be restored: {done.reason or done.stderr.strip().rpartition(chr(10))[2]}"
+        )
 
 
 def _words(base: str | None) -> str:

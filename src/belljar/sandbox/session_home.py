@@ -363,6 +363,7 @@ class Home:
         """The files that were made or changed since this was asked last; the first thousand."""
         with self._lock:
             files = {entry.path: entry for entry in self.sandbox.made_files()} if not self._evicted else {}
+            self.sandbox.step_ended()
             made = [entry for entry in files.values() if self._known.get(entry.path) != entry.changed_ns]
             self._known = {path: entry.changed_ns for path, entry in files.items()}
         return tuple(

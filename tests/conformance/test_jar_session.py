@@ -14,6 +14,7 @@ import pytest
 from belljar import SandboxUnavailableError, Session
 from belljar.errors import UsageError
 from belljar.sandbox.events import Output
+from belljar.sandbox.open_sessions import kept_path
 from belljar.sandbox.result import Artifact, Outcome
 from belljar.sandbox.step import Shown, StepFinished
 
@@ -69,6 +70,18 @@ class TestVariables:
         assert fork.run("import os; os._exit(3)").state_lost
         assert (fork.state, session.run("x").value, again.run("x").value) == ("crashed", "[1]", "[1, 2, 3]")
         again.close()
+
+    def test_a_fork_of_state_has_an_event_loop_of_its_own(self, session: Session) -> None:
+        """Two that wait on the same descriptors would wake each other, and themselves not."""
+        wakes = (
+            "import asyncio, os; os.fstat((await asyncio.sleep(0, asyncio.get_running_loop()))._ssock.fileno()).st_ino"
+        )
+        before = session.run(wakes).value
+        fork = session.fork(state=True)
+        assert before != fork.run(wakes).value
+        assert fork.run("await asyncio.to_thread(abs, -1)", timeout=5).value == "1"
+        assert session.run(wakes).value == before
+        assert session.run("await asyncio.to_thread(abs, -1)", timeout=5).value == "1"
 
 
 class TestOutput:
@@ -139,6 +152,14 @@ Table()
         assert (session.run("import sys; sys.exit(3)").exit_code, session.run("x").value) == (3, "1")
         assert session.run("sys.exit()").ok
         assert session.run("sys.exit('why')").stderr == "why\n"
+        assert [session.run(f"sys.exit({status})").exit_code for status in ("2**70", "-2**70", "-1", "256 + 7")] == [
+            255,
+            255,
+            255,
+            7,
+        ]
+        wordless = session.run("class W:\n    def __str__(self): 1/0\nsys.exit(W())")
+        assert (wordless.exit_code, wordless.state_lost) == (1, False)
 
     def test_input(self, session: Session) -> None:
         """What it is given, and an end of file otherwise."""
@@ -151,11 +172,14 @@ Table()
         """Each told once, not again by the next; what the host or a command wrote is not the step's."""
         assert session.run("open('a', 'w').write('1')").artifacts == (Artifact("a", 1),)
         session.files.write("host", "x")
-        assert session.exec(["sh", "-c", "echo >command"]).ok
+        for _time in range(5):  # the command begins within a tick of the clock that gives files their times
+            session.run("open('c', 'w').close()")
+            assert session.exec(["true"]).artifacts == ()
+        assert session.exec(["sh", "-c", "echo >command"]).artifacts == (Artifact("command", 1),)
         result = session.run("open('b', 'w').write('22'); {'shown': 1}")
         assert result.artifacts == (Artifact("b", 2),)
         written = session.save_results(result, tmp_path / "out")
-        assert sorted(Path(path).name for path in written) == ["b", "step-2-result-1.json"]
+        assert sorted(Path(path).name for path in written) == ["b", "step-7-result-1.json"]
 
 
 class TestLimits:
@@ -174,6 +198,41 @@ class TestLimits:
                 assert "belljar" not in event.result.error.traceback
         assert not session.interrupt(), "nothing runs"
         assert session.run("x").value == "5"
+
+    RENDERED = {
+        "its text": "class R:\n    def __repr__(self): wait()\nR()",
+        "another form of it": "class R:\n    def _repr_html_(self): wait()\nR()",
+        "an error's text": "class R(Exception):\n    def __str__(self): wait()\nraise R",
+        "an exit's text": "class R:\n    def __str__(self): wait()\nraise SystemExit(R())",
+    }
+
+    @pytest.mark.parametrize("code", RENDERED.values(), ids=RENDERED)
+    def test_interrupt_of_what_renders_a_value(self, session: Session, code: str) -> None:
+        """That is the code's own, too."""
+        session.run("x = 5\nimport time\ndef wait(): print('running', flush=True); time.sleep(8)")
+        for event in session.stream(code):
+            if isinstance(event, Output) and event.data == b"running\n":
+                assert session.interrupt()
+            elif isinstance(event, StepFinished):
+                assert (event.result.outcome, event.result.reason) == (Outcome.KILLED, "it was interrupted")
+        assert session.run("x").value == "5"
+
+    LATER = {"timeout": ("pass", Outcome.TIMEOUT), "output": ("print('y' * 1000)", Outcome.KILLED)}
+
+    @pytest.mark.parametrize(("code", "outcome"), LATER.values(), ids=LATER)
+    def test_limits_hold_after_an_interrupt(self, open_session: OpenSession, code: str, outcome: Outcome) -> None:
+        """Code that catches it, and goes on, is stopped by the limit that it reaches then."""
+        session = open_session({"proc": {"output_mb": 1, "timeout_ms": "1s"}})
+        caught = (
+            "import time\ntry:\n    print('running'); time.sleep(60)\nexcept KeyboardInterrupt: pass\n"
+            f"until = time.monotonic() + 5\nwhile time.monotonic() < until: {code}"
+        )
+        for event in session.stream(caught):
+            if isinstance(event, Output) and event.data == b"running\n":
+                assert session.interrupt()
+            elif isinstance(event, StepFinished):
+                assert (event.result.outcome, event.result.interrupted) == (outcome, True)
+                assert (event.result.truncated, event.result.state_lost) == (outcome is Outcome.KILLED, False)
 
     def test_many_interrupts_hit_no_other_step(self, session: Session) -> None:
         """One that comes too late, at the end of a step, is for nobody."""
@@ -282,6 +341,25 @@ class TestLimits:
         assert session.run("x").value == "9"
 
 
+class TestForkedByTheCode:
+    """`os.fork()` in a step makes a process, and no second interpreter."""
+
+    ENDS = {"nothing": ("pass", 0, ""), "exit": ("sys.exit(3)", 3, ""), "error": ("1/0", 1, "ZeroDivisionError")}
+
+    @pytest.mark.parametrize(("code", "status", "words"), ENDS.values(), ids=ENDS)
+    def test_the_child_ends_with_the_step(self, session: Session, code: str, status: int, words: str) -> None:
+        """With the status of a script that does the same; the parent's variables are those that stay."""
+        fork = (
+            "import os, sys\npid, who = os.fork(), 'parent'\nif pid == 0:\n"
+            f"    who = 'child'; display(who)\n    {code}\n"
+            "else:\n    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))"
+        )
+        result = session.run(fork, timeout=10)
+        assert (result.outcome, result.stdout, result.results) == (Outcome.OK, f"{status}\n", ())
+        assert words in result.stderr
+        assert session.run("who").value == "'parent'"
+
+
 class TestCrash:
     """An interpreter that ends is told, and a new one starts clean if asked."""
 
@@ -372,8 +450,29 @@ sorted((os.path.join(top, name), oct(os.lstat(os.path.join(top, name)).st_mode))
         session.restore("changes")
         assert session.run(f"import os; {look}").value == wanted
         assert (project / "kept").read_text() == "kept"
-        with open_session() as other, pytest.raises(UsageError, match="holds changes of"):
-            other.restore(snapshot)
+        with open_session() as other:
+            other.run("x = 1; open('own', 'w').write('own')")
+            with pytest.raises(UsageError, match="holds changes of"):
+                other.restore(snapshot)
+            assert other.run("open('own').read(), x").value == "('own', 1)"
+        snapshot.remove()
+
+    def test_a_snapshot_that_is_cut_changes_nothing(self, session: Session, tmp_path: Path) -> None:
+        """What can't be restored leaves files and variables as they are."""
+        session.run("x = 1; open('a', 'w').write('1' * 20000)")
+        snapshot = session.snapshot()
+        cut = tmp_path / "cut.tar"
+        cut.write_bytes(Path(snapshot.path).read_bytes()[:12000])
+        snapshot.remove()
+        with pytest.raises(SandboxUnavailableError, match="could not be restored"):
+            session.restore(str(cut))
+        assert session.run("len(open('a').read()), x").value == "(20000, 1)"
+
+    def test_a_steps_time_is_not_for_restoring(self, session: Session, open_session: OpenSession) -> None:
+        """However short it is."""
+        session.files.write("a", "1")
+        snapshot = session.snapshot()
+        assert open_session({"proc": {"timeout_ms": "1ms"}}, files=snapshot).files.read("a") == b"1"
         snapshot.remove()
 
     def test_a_huge_hole_is_refused(self, open_session: OpenSession) -> None:
@@ -384,23 +483,97 @@ sorted((os.path.join(top, name), oct(os.lstat(os.path.join(top, name)).st_mode))
             session.snapshot()
 
 
+def wait_until_evicted(session: Session) -> None:
+    """Until it was ended for being idle or old."""
+    deadline = time.monotonic() + 20
+    while session.state != "evicted":
+        assert time.monotonic() < deadline, session.state
+        time.sleep(0.02)
+
+
 class TestEviction:
     """Sessions end by themselves, and their files are kept for a time."""
+
+    WITHOUT = {
+        "no step, idle": ("", "idle_s"),
+        "no step, old": ("", "max_age_s"),
+        "crashed, idle": ("import os; os._exit(3)", "idle_s"),
+    }
+
+    @pytest.mark.parametrize(("before", "clock"), WITHOUT.values(), ids=WITHOUT)
+    def test_without_an_interpreter(self, open_session: OpenSession, before: str, clock: str) -> None:
+        """One that has run nothing yet, or whose interpreter has ended, does not stay for ever."""
+        session = open_session({"session": {clock: "1.5s"}})
+        session.files.write("kept", "k")
+        if before:
+            assert session.run(before).state_lost
+        wait_until_evicted(session)
+        with pytest.raises(UsageError, match=clock):
+            session.run("1")
+        session.restart()
+        assert session.files.read("kept") == b"k"
+
+    @pytest.mark.parametrize("before", ["", "import os; os._exit(3)"], ids=["no step", "crashed"])
+    def test_one_without_an_interpreter_makes_room(self, open_session: OpenSession, before: str) -> None:
+        """Its place is another's as soon as it is wanted."""
+        policy = {"session": {"max_sessions": 1}}
+        session = open_session(policy)
+        if before:
+            assert session.run(before).state_lost
+        assert open_session(policy).run("1").value == "1"
+        assert session.state == "evicted"
+
+    def test_not_while_a_command_works(self, open_session: OpenSession) -> None:
+        """What runs beside the interpreter is no idleness either, and gives its place to nobody."""
+        session = open_session({"session": {"idle_s": 0.3, "max_sessions": 1}})
+        stream = session.stream_beside(argv=["sh", "-c", "echo up; sleep 1; echo done"])
+        printed = next(stream)
+        assert isinstance(printed, Output)
+        with pytest.raises(SandboxUnavailableError, match="max_sessions"):
+            open_session({"session": {"max_sessions": 1}})
+        assert [event.data for event in stream if isinstance(event, Output)] == [b"done\n"]
 
     def test_idle(self, open_session: OpenSession) -> None:
         """Its processes are gone; another session has its files."""
         session = open_session({"session": {"idle_s": 0.5}})
         session.run("x = 1; open('kept', 'w').write('k')")
-        deadline = time.monotonic() + 60
-        while session.state != "evicted":
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        snapshot = session.snapshot()
+        wait_until_evicted(session)
+        beside: list[Callable[[], object]] = [
+            session.snapshot,
+            session.fork,
+            lambda: session.files,
+            lambda: session.exec(["true"]),
+            lambda: session.stream_beside("1"),
+        ]
+        for call in beside:
+            with pytest.raises(UsageError, match="idle_s"):
+                call()
         with pytest.raises(UsageError, match="idle"):
             session.run("x")
         with Session.resume(session.id, backend=session.backend_name) as resumed:
             assert resumed.run("open('kept').read(), 'x' in globals()").value == "('k', False)"
-        session.restart()
+        session.restore(snapshot)
+        snapshot.remove()
         assert session.run("open('kept').read(), 'x' in globals()").value == "('k', False)"
+
+    def test_taken_up_with_all_files_or_not_at_all(self, open_session: OpenSession) -> None:
+        """If they can't be had it stays ended, and they stay where they are."""
+        session = open_session({"session": {"idle_s": 1}})
+        session.files.write("a", "1")
+        session.files.write("b", "2" * 20000)
+        wait_until_evicted(session)
+        kept = Path(kept_path(session.id))
+        whole = kept.read_bytes()
+        kept.write_bytes(whole[:12000])
+        for _time in range(2):
+            with pytest.raises(SandboxUnavailableError, match="could not be restored"):
+                session.restart()
+            assert session.state == "evicted"
+        kept.write_bytes(whole)
+        session.restart()
+        assert [entry.path for entry in session.files.list()] == ["a", "b"]
+        assert not kept.exists()
 
     def test_not_while_it_works(self, open_session: OpenSession) -> None:
         """A step that takes longer than a session may be idle is not idleness."""
@@ -412,10 +585,7 @@ class TestEviction:
         session = open_session({"session": {"max_age_s": "2s"}})
         result = session.run("import time\nopen('kept', 'w')\nwhile True: time.sleep(0.1)")
         assert (result.outcome, result.state_lost) == (Outcome.TIMEOUT, True)
-        deadline = time.monotonic() + 60
-        while session.state != "evicted":
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_until_evicted(session)
         with pytest.raises(UsageError, match="max_age_s"):
             session.run("1")
 

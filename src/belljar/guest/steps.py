@@ -18,7 +18,7 @@ import sys
 import traceback
 from _thread import allocate_lock, get_ident
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 from belljar.guest import rich
 
@@ -28,6 +28,7 @@ STEP, FORK, UP, SHOWN, DONE = b"S", b"F", b"U", b"D", b"R"
 SLOT = struct.Struct("!Q")
 _COROUTINE = 0x80
 _NO_STDIN = "/dev/null"
+_LONG = 1 << 63
 
 
 class Interpreter:
@@ -40,10 +41,15 @@ class Interpreter:
         self._slot = slot
         self._step = 0
         self._running = False
+        """Whether code of the step's runs, which may be interrupted: its own, and what renders its value."""
+        self._pid = os.getpid()
+        """The process that the keeper leads. A child that a step forked has all this, too, and is led by nobody."""
         self._thread = get_ident()
         """The one that runs the steps, and that an interrupt is for."""
         self._telling = allocate_lock()
         self._loop: Any = None
+        self._others_loops: list[Any] = []
+        """Those of the interpreters that this one was forked from, kept for ever: to close one would disturb them."""
         self.main = type(sys)("__main__")
         self.main.__dict__.update(__builtins__=builtins, display=self._display)
 
@@ -59,10 +65,12 @@ class Interpreter:
                 order = json.loads(payload)
                 try:
                     done = self._do(order)
-                except KeyboardInterrupt:  # one more, while the first was being told
+                except KeyboardInterrupt:  # while an error was being told, whose text is the code's own, too
                     self._running = False
                     done = {"step": self._step, "error": _told(KeyboardInterrupt()), "interrupted": True}
                 self._flush()
+                if os.getpid() != self._pid:
+                    _end_as_child(done)
                 self._tell(DONE, done)
 
     def _settle(self) -> None:
@@ -97,7 +105,6 @@ class Interpreter:
         except SystemExit as error:
             done["exit"] = _status(error)
         except BaseException as error:  # noqa: BLE001 - whatever the code raises is told
-            self._running = False
             done |= {"error": _told(error), "interrupted": isinstance(error, KeyboardInterrupt)}
         finally:
             self._running = False
@@ -120,7 +127,6 @@ class Interpreter:
         value = None
         for code in codes:
             value = self._evaluate(code)
-        self._running = False
         return value
 
     def _evaluate(self, code: CodeType) -> Any:
@@ -184,6 +190,8 @@ class Interpreter:
                 pass
 
     def _tell(self, kind: bytes, what: dict[str, Any]) -> None:
+        if os.getpid() != self._pid:
+            return  # a child's words between its parent's would make nonsense of both
         payload = json.dumps(what).encode()
         interruptible = self._running and get_ident() == self._thread
         if interruptible:
@@ -226,6 +234,7 @@ class Interpreter:
             return
         if os.fork():  # so that it is no child of the code's, which may wait for its own
             os._exit(0)
+        self._pid = os.getpid()
         self._telling = allocate_lock()  # a thread may have had it, and is no more
         self._channel.close()
         self._channel = socket.socket(fileno=descriptors[0])
@@ -234,13 +243,35 @@ class Interpreter:
             os.dup2(descriptor, number)
             os.close(descriptor)
         self._open_streams()
+        self._leave_loop()
         self._tell(UP, {"pid": os.getpid(), "python": sys.version.split()[0]})
+
+    def _leave_loop(self) -> None:
+        """A copy of an event loop waits on the same descriptors as the other, and each takes what wakes the other."""
+        if self._loop is not None:
+            import asyncio
+
+            self._others_loops.append(self._loop)
+            self._loop = None
+            asyncio.set_event_loop(None)
+
+
+def _end_as_child(done: dict[str, Any]) -> NoReturn:
+    """In a process that a step forked and that has come to the step's end: it ends as a script's would."""
+    if error := done.get("error"):
+        os.write(2, error["traceback"].encode(errors="backslashreplace"))
+    os._exit(done.get("exit", 1 if error else 0))
 
 
 def _status(error: SystemExit) -> int:
-    if error.code is None or isinstance(error.code, int):
-        return int(error.code or 0) & 0xFF
-    sys.stderr.write(f"{error.code}\n")
+    """As Python's own: a number, where it is one that fits, or a text on standard error."""
+    try:
+        if error.code is None or isinstance(error.code, int):
+            status = int(error.code or 0)
+            return status & 0xFF if -_LONG <= status < _LONG else 0xFF
+        sys.stderr.write(f"{error.code}\n")
+    except Exception:  # noqa: BLE001, S110 - the code's own text, or what it put in the place of standard error
+        pass
     return 1
 
 

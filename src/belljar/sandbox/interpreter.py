@@ -20,6 +20,7 @@ from belljar.sandbox.network import RunNetwork
 from belljar.sandbox.result import RunResult
 from belljar.sandbox.running import Watch, make_result, new_run_id, refused_result
 from belljar.sandbox.sandbox import Sandbox
+from belljar.sandbox.session_clock import Clock
 from belljar.sandbox.session_program import program
 from belljar.sandbox.stream import Handle
 
@@ -107,22 +108,18 @@ class Live:
         sandbox: Sandbox,
         *,
         session: str,
-        lifetime: float,
-        idle: float,
+        clock: Clock,
         on_end: Callable[[Live, str], None],
     ) -> None:
         self._sandbox = sandbox
         self._policy = sandbox.policy
-        self._idle = idle
+        self._clock = clock
         self._on_end = on_end
         self.run_id = new_run_id()
         self._handle = Handle(session)
         self._stack = ExitStack()
         self.changed = threading.Condition()
         self._inboxes: dict[int, Inbox] = {}
-        self.busy = 1
-        """Steps in progress, the first of which it is made for. While there is none, the time since `used` counts."""
-        self.used = time.monotonic()
         self.result: RunResult | None = None
         """How it ended, once it has."""
         self.fault: BelljarError | None = None
@@ -132,9 +129,10 @@ class Live:
         self.why = ""
         """Why belljar itself ended it, if it did."""
         self._orders = -1
-        self._launch(lifetime)
+        self._launch()
 
-    def _launch(self, lifetime: float) -> None:
+    def _launch(self) -> None:
+        lifetime = max(_TICK_SECONDS, self._clock.age_left())
         policy = replace(self._policy, proc=replace(self._policy.proc, timeout_seconds=lifetime))
         request, plan = self._sandbox.compiled(program(), "session.py", policy)
         started = time.monotonic()
@@ -311,13 +309,10 @@ class Live:
             self.kill("broken")
 
     def _patience_ms(self) -> float | None:
-        with self.changed:
-            if self.busy or self.why:
-                return None if self.why else 1000
-            return max(0.0, self.used + self._idle - time.monotonic()) * 1000 + 1
+        if self.why:
+            return None
+        return 1000 if self._clock.busy else self._clock.idle_left() * 1000 + 1
 
     def _evict_if_idle(self) -> None:
-        with self.changed:
-            idle = not self.busy and not self.why and time.monotonic() - self.used >= self._idle
-        if idle:
+        if not self.why and not self._clock.idle_left():
             self.kill("idle")

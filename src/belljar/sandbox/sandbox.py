@@ -447,6 +447,10 @@ class Sandbox:
                 return []
             raise
 
+    def step_ended(self) -> None:
+        """What was made until now was a session's step: the next run, however soon, did not make it."""
+        self._last_end_ns = time.time_ns()
+
     # --- the jar ---
 
     def _open(self, plan: LaunchPlan | None = None) -> Jar:

@@ -172,7 +172,7 @@ class Session:
                 try:
                     watch.leave()
                 finally:
-                    self._home.leave(live)
+                    self._home.leave()
 
     def interrupt(self) -> bool:
         """Interrupt the step that is running, as Ctrl-C would, from any thread. False if none is.
@@ -192,10 +192,11 @@ class Session:
 
     def exec(self, argv: Sequence[str], **options: Any) -> RunResult:
         """Run a command beside the interpreter, in a process tree of its own, on the same files."""
-        try:
-            return self._home.sandbox.exec(argv, **options)
-        finally:
-            self._home.new_files()  # those are its artifacts, not the next step's
+        with self._home.in_use() as sandbox:
+            try:
+                return sandbox.exec(argv, **options)
+            finally:
+                self._home.new_files()  # those are its artifacts, not the next step's
 
     def stream_beside(
         self,
@@ -206,34 +207,39 @@ class Session:
         stdin: Input = None,
     ) -> Stream:
         """A command, or a program in any language, beside the interpreter, as `Sandbox.stream`: it can be ended."""
-        stream = self._home.sandbox.stream(code, argv=argv, language=language, stdin=stdin)
+        with self._home.in_use() as sandbox:
+            stream = sandbox.stream(code, argv=argv, language=language, stdin=stdin)
         return Stream(stream.handle, self._beside(stream))
 
     def _beside(self, stream: Stream) -> Iterator[Output | Finished]:
-        try:
-            with stream:
-                yield from stream
-        finally:
-            self._home.new_files()
+        with self._home.in_use():
+            try:
+                with stream:
+                    yield from stream
+            finally:
+                self._home.new_files()
 
     @property
     def files(self) -> Files:
         """The files of the workspace."""
-        return self._home.sandbox.files
+        return self._home.files
 
     def keep_files(self, paths: Sequence[str], kept: KeptFiles) -> None:
         """Read files of the workspace into memory."""
-        self._home.sandbox.save_files(paths, kept)
+        with self._home.in_use() as sandbox:
+            sandbox.save_files(paths, kept)
 
     def changes(self) -> Changes:
         """What the steps so far changed in the copy-on-write workspace."""
-        return self._home.sandbox.changes()
+        with self._home.in_use() as sandbox:
+            return sandbox.changes()
 
     def save_results(self, result: StepResult, directory: str | os.PathLike[str]) -> list[str]:
         """Write what a step showed, and the files that it made, into a directory. The paths that were written."""
         from belljar.sandbox.step_files import save
 
-        return save(self._home.sandbox, result, os.fspath(directory))
+        with self._home.in_use() as sandbox:
+            return save(sandbox, result, os.fspath(directory))
 
     # --- snapshots and forks ---
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from belljar.errors import BelljarError, SandboxUnavailableError, UsageError
@@ -17,10 +19,12 @@ from belljar.sandbox.interpreter import Live
 from belljar.sandbox.result import Artifact, Outcome, RunResult
 from belljar.sandbox.running import new_run_id
 from belljar.sandbox.sandbox import MAX_ARTIFACTS, PolicyLike, Sandbox, resolved
+from belljar.sandbox.session_clock import Clock
 from belljar.sandbox.snapshots import Snapshot
 
 if TYPE_CHECKING:
     from belljar.egress.events import Event
+    from belljar.sandbox.files import Files
 
 _EVICTED = {
     "idle": "it was idle for longer than {0.idle_seconds:g} s (session.idle_s)",
@@ -29,6 +33,10 @@ _EVICTED = {
 }
 """Why a session is ended that nobody closed."""
 _MOST_FORKS = 63
+_FILLING_SECONDS = 600.0
+"""How long it may take to put files into a jar. That is no step: what was kept must not be lost for being much."""
+_LONGEST_WAIT_SECONDS = 24 * 3600.0
+"""Then a timer looks at the clock again: no number of a policy is too large for it."""
 _HOMES: weakref.WeakSet[Home] = weakref.WeakSet()
 
 
@@ -48,6 +56,9 @@ class Home:
         self.policy = resolved(policy, **options)
         self._on_egress = on_egress
         self._lock = threading.RLock()
+        self._changing = threading.Lock()
+        """Held by whoever makes another jar for it, and not `_lock`: to make room, other sessions are asked, and one of
+        them may be asking this one."""
         self._live: Live | None = None
         self._evicted = ""
         self._unkept = ""
@@ -56,23 +67,37 @@ class Home:
         self._steps = 0
         self._forks = 0
         self._known: dict[str, int] = {}
+        session = self.policy.session
+        self._clock = Clock(idle_seconds=session.idle_seconds, age_seconds=session.max_age_seconds)
+        self._timer: threading.Timer | None = None
         open_sessions.sweep()
-        self._place: open_sessions.Place | None = self._take_place()
-        self.sandbox = self._sandbox()
-        try:
-            if files is not None:
-                self._fill(files)
-        except BaseException:
-            self.close()
-            raise
+        self._place: open_sessions.Place | None
+        self._place, self.sandbox = self._settled(files)
+        if files is not None:
+            self.new_files()
         _HOMES.add(self)
+        self._wait_for_end()
         CONTROL.open_session(self.id, weakref.ref(self))
 
-    def _take_place(self) -> open_sessions.Place:
-        return open_sessions.Place(self.id, self.policy.session.max_sessions, evict_one)
+    def _settled(self, files: Snapshot | str | None) -> tuple[open_sessions.Place, Sandbox]:
+        """A place among the sessions, and a jar with these files. Both, or an error and neither."""
+        place = open_sessions.Place(self.id, self.policy.session.max_sessions, evict_one)
+        try:
+            return place, self._filled(files)
+        except BaseException:
+            place.leave()
+            raise
 
-    def _sandbox(self) -> Sandbox:
-        return Sandbox(self.policy, one_shot=True, on_egress=self._on_egress)
+    def _filled(self, files: Snapshot | str | None) -> Sandbox:
+        """A new jar, with the files of a snapshot if there is one."""
+        sandbox = Sandbox(self.policy, one_shot=True, on_egress=self._on_egress)
+        try:
+            if files is not None:
+                _fill(sandbox, _path(files))
+        except BaseException:
+            sandbox.close()
+            raise
+        return sandbox
 
     # --- the interpreter ---
 
@@ -95,27 +120,44 @@ class Home:
         if self._closed:
             raise UsageError("this session is closed")
 
+    def _check_there(self) -> None:
+        self._check_open()
+        if self._evicted:
+            raise UsageError(self._lost(0), hint="session.restart() takes it up again")
+
     def _entered(self) -> Live:
-        if self._live is None:
-            session = self.policy.session
-            self._live = Live(
-                self.sandbox,
-                session=self.id,
-                lifetime=session.max_age_seconds,
-                idle=session.idle_seconds,
-                on_end=self._on_end,
-            )
-            self._live.inbox(0)
-        else:
-            with self._live.changed:
-                self._live.busy += 1
+        self._clock.enter()
+        try:
+            if self._live is None:
+                self._live = Live(self.sandbox, session=self.id, clock=self._clock, on_end=self._on_end)
+                self._live.inbox(0)
+        except BaseException:
+            self._clock.leave()
+            raise
         return self._live
 
-    def leave(self, live: Live) -> None:
+    def leave(self) -> None:
         """The step is over."""
-        with live.changed:
-            live.busy -= 1
-            live.used = time.monotonic()
+        self._clock.leave()
+
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[Sandbox]:
+        """The Sandbox, for what is done beside the interpreter: the session is not idle meanwhile."""
+        with self._lock:
+            self._check_there()
+            self._clock.enter()
+        try:
+            yield self.sandbox
+        finally:
+            self._clock.leave()
+
+    @property
+    def files(self) -> Files:
+        """The files of the workspace."""
+        with self._lock:
+            self._check_there()
+            self._clock.touch()
+            return self.sandbox.files
 
     def _lost(self, number: int) -> str:
         """Why there is no interpreter any more; empty if there is, or if there was none yet."""
@@ -183,7 +225,7 @@ class Home:
                         live.changed.wait(max(0.0, deadline - time.monotonic()))
             raise SandboxUnavailableError("the interpreter could not be forked", hint="is there room in proc.pids?")
         finally:
-            self.leave(live)
+            self.leave()
 
     def end_branch(self, number: int) -> None:
         """End one of the forks."""
@@ -197,16 +239,26 @@ class Home:
     def restart(self) -> None:
         """End the interpreters. If the session was ended for being idle, take it up again, with its files."""
         self._end_live("restarted")
-        with self._lock:
+        with self._changing:
             self._check_open()
             if self._evicted:
-                self._place = self._take_place()
-                self._evicted = ""
-                self.sandbox = self._sandbox()
                 kept = open_sessions.kept_path(self.id)
-                if os.path.exists(kept):
-                    self._fill(kept)
-                    os.unlink(kept)
+                self._take_up(kept if os.path.exists(kept) else None)
+        self._wait_for_end()
+
+    def _take_up(self, files: str | None) -> None:
+        """It was ended, and begins again with these files. If they can't be had, nothing has changed."""
+        place, fresh = self._settled(files)
+        with self._lock:
+            if self._closed:
+                fresh.close()
+                place.leave()
+            self._check_open()
+            self._place, self.sandbox, self._evicted = place, fresh, ""
+            self._clock.begin()
+            self.new_files()
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(open_sessions.kept_path(self.id))
 
     def _end_live(self, why: str) -> RunResult | None:
         with self._lock:
@@ -220,10 +272,35 @@ class Home:
         """In the thread of the run, which has ended."""
         if why == "" and live.result is not None and live.result.outcome is Outcome.TIMEOUT:
             why = "old"
-        if why in _EVICTED:
-            with self._lock:
-                if self._live is live and not self._closed:
-                    self._evict(why)
+        with self._lock:
+            if why in _EVICTED and self._live is live and not self._closed:
+                self._evict(why)
+            else:
+                self._wait_for_end()
+
+    def _runs(self) -> bool:
+        return self._live is not None and not self._live.ended
+
+    def _wait_for_end(self) -> None:
+        """While there is no run, whose own thread would do it: end the session when it is idle for long, or old."""
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+            if self._closed or self._evicted or self._runs():
+                return
+            seconds = min(self._clock.idle_left(), self._clock.age_left(), _LONGEST_WAIT_SECONDS)
+            self._timer = threading.Timer(seconds, self._look_at_clock)
+            self._timer.daemon = True  # as that of a run: a program that forgets to close a session must be able to end
+            self._timer.start()
+
+    def _look_at_clock(self) -> None:
+        with self._lock:
+            if self._closed or self._evicted or self._runs():
+                return
+            if why := self._clock.over():
+                self._evict(why)
+            else:
+                self._wait_for_end()
 
     def _evict(self, why: str) -> None:
         self._evicted, self._unkept = why, ""
@@ -241,20 +318,24 @@ class Home:
             self._leave_place()
 
     def evict_if_idle(self) -> bool:
-        """End it, to make room, if nobody uses it."""
+        """End it, to make room, if nobody uses it. False if it has its place still, or had none."""
         with self._lock:
-            live = self._live
-            if live is None or live.busy or self._closed:
+            if self._closed or self._evicted or self._clock.busy:
                 return False
-            live.kill("room")
-        live.join()
-        return True
+            live = self._live
+            if live is not None and self._runs():
+                live.kill("room")
+        if live is not None:
+            live.join()
+        with self._lock:
+            if not (self._closed or self._evicted or self._clock.busy or self._runs()):
+                self._evict("room")
+            return self._place is None
 
     @property
     def used(self) -> float:
         """When it was used last."""
-        live = self._live
-        return live.used if live is not None else time.monotonic()
+        return self._clock.used
 
     def _leave_place(self) -> None:
         if self._place is not None:
@@ -269,6 +350,8 @@ class Home:
             self._closed = True
         CONTROL.close_session(self.id)
         result = self._end_live("closed")
+        if self._timer is not None:
+            self._timer.cancel()
         if not self._evicted:
             self.sandbox.close()
         self._leave_place()
@@ -280,6 +363,7 @@ class Home:
         """The files that were made or changed since this was asked last; the first thousand."""
         with self._lock:
             files = {entry.path: entry for entry in self.sandbox.made_files()} if not self._evicted else {}
+            self.sandbox.step_ended()
             made = [entry for entry in files.values() if self._known.get(entry.path) != entry.changed_ns]
             self._known = {path: entry.changed_ns for path, entry in files.items()}
         return tuple(
@@ -289,6 +373,7 @@ class Home:
     def snapshot(self, name: str | None) -> Snapshot:
         """Keep the files as they are."""
         with self._lock:
+            self._check_there()
             path = snapshots.path_of(name or new_run_id())
             if os.path.exists(path):
                 raise UsageError(f"there is a snapshot called {name} already", hint="remove it, or use another name")
@@ -302,45 +387,45 @@ class Home:
             os.close(held.tree.descriptor)
 
     def restore(self, snapshot: Snapshot | str) -> None:
-        """A new jar, with those files."""
+        """A new jar, with those files. If they can't be had, everything is as it was."""
         path = _path(snapshot)
-        snapshots.opened(path)  # or say so before anything is lost
+        _check_base(self.sandbox, path)
         recording.files("restore", session=self.id, path=path)
-        self.restart()
+        with self._changing:
+            self._check_open()
+            if self._evicted:
+                self._take_up(path)
+            else:
+                with self.in_use():
+                    self._replace(path)
+        self._wait_for_end()
+
+    def _replace(self, path: str) -> None:
+        if self.policy.net.publish:
+            self._end_live("restarted")  # the new jar wants its ports
+        fresh = self._filled(path)
         with self._lock:
-            self.sandbox.close()
-            self.sandbox = self._sandbox()
-            self._fill(path)
+            if self._closed or self._evicted:
+                fresh.close()
+            self._check_there()
+            live, self._live = self._live, None
+            old, self.sandbox = self.sandbox, fresh
+            self.new_files()
+        if live is not None:
+            live.finish("restarted")
+        old.close()
 
     def fork(self) -> Home:
         """Another, with a copy of the files."""
         session_id = new_run_id()
         path = f"{open_sessions.kept_path(session_id)}.fork"
         with self._lock:
+            self._check_there()
             self._save(path)
         try:
             return Home(session_id, self.policy, _NO_OPTIONS, files=path, on_egress=self._on_egress)
         finally:
             os.unlink(path)
-
-    def _fill(self, snapshot: Snapshot | str) -> None:
-        """Put the files of a snapshot into a jar that is new, by a run inside of it."""
-        path = _path(snapshot)
-        held, wanted = snapshots.opened(path).base, self.sandbox.workspace_base
-        if held != wanted:
-            raise UsageError(
-                f"the snapshot holds {_words(held)}, and this session wants {_words(wanted)}",
-                hint="give both the same workspace",
-            )
-        with snapshots.source(path) as file:
-            done = self.sandbox.run(
-                snapshots.RESTORE, name="restore.py", args=[self.policy.fs.workdir], stdin=file.fileno()
-            )
-        self.new_files()
-        if not done.ok:
-            raise SandboxUnavailableError(
-                f"the files could not be restored: {done.reason or done.stderr.strip().rpartition(chr(10))[2]}"
-            )
 
 
 _NO_OPTIONS: Mapping[str, Any] = {"backend": None, "workspace": None, "live": False, "overrides": (), "timeout": None}
@@ -355,6 +440,33 @@ def _path(snapshot: Snapshot | str) -> str:
     if isinstance(snapshot, Snapshot):
         return snapshot.path
     return snapshot if os.sep in snapshot else snapshots.path_of(snapshot)
+
+
+def _check_base(sandbox: Sandbox, path: str) -> None:
+    """Raises UsageError if there is no snapshot, or one that was taken on another workspace."""
+    held, wanted = snapshots.opened(path).base, sandbox.workspace_base
+    if held != wanted:
+        raise UsageError(
+            f"the snapshot holds {_words(held)}, and this session wants {_words(wanted)}",
+            hint="give both the same workspace",
+        )
+
+
+def _fill(sandbox: Sandbox, path: str) -> None:
+    """Put the files of a snapshot into a jar that is new, by a run inside of it."""
+    _check_base(sandbox, path)
+    policy = sandbox.policy
+    patient = replace(policy.proc, timeout_seconds=max(policy.proc.timeout_seconds, _FILLING_SECONDS))
+    sandbox.policy = replace(policy, proc=patient)  # nobody else has this Sandbox yet
+    try:
+        with snapshots.source(path) as file:
+            done = sandbox.run(snapshots.RESTORE, name="restore.py", args=[policy.fs.workdir], stdin=file.fileno())
+    finally:
+        sandbox.policy = policy
+    if not done.ok:
+        raise SandboxUnavailableError(
+            f"the files could not be restored: {done.reason or done.stderr.strip().rpartition(chr(10))[2]}"
+        )
 
 
 def _words(base: str | None) -> str:

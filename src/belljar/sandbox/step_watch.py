@@ -42,7 +42,9 @@ class StepWatch:
         self._done: wire.Done | None = None
         self._lost = False
         self._stopped_by = ""
-        """`timeout`, `output`, `interrupt` or `abandoned`, if it was stopped."""
+        """`timeout`, `output` or `abandoned`, if belljar stopped it."""
+        self._interrupted = False
+        """Whether the caller interrupted it. That is no stop: code that goes on has its limits as before."""
         self._kill_at = self._again_at = 0.0
         self._started = time.monotonic()
         self._sent = self._recorded = False
@@ -123,7 +125,7 @@ class StepWatch:
         """As Ctrl-C: from any thread."""
         if self._done is not None or self._lost:
             return False
-        self._stopped_by = self._stopped_by or "interrupt"
+        self._interrupted = True
         return self._interrupt()
 
     def leave(self) -> None:
@@ -212,7 +214,7 @@ class StepWatch:
             error=self._clean_error(done.error) if done else None,
             exit_code=done.exit_code if done else None,
             truncated=self._inbox.over,
-            interrupted=self._stopped_by == "interrupt" or (done is not None and done.interrupted),
+            interrupted=self._interrupted or (done is not None and done.interrupted),
             state_lost=self._lost,
             duration=time.monotonic() - self._started,
             artifacts=artifacts,
@@ -237,7 +239,7 @@ class StepWatch:
                 return result.outcome, f"{self._why() or result.reason}{lost}"
             return Outcome.FAILED, f"the interpreter ended: {self._home.ending(self._number)}{lost}"
         assert self._done is not None
-        if self._stopped_by and self._done.interrupted:
+        if (self._stopped_by or self._interrupted) and self._done.interrupted:
             return Outcome.KILLED, "it was interrupted"
         if self._done.error is not None or self._done.exit_code:
             return Outcome.FAILED, ""

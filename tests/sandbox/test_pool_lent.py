@@ -115,6 +115,26 @@ def test_a_jar_that_dies_when_it_has_the_code(pool: Pool, monkeypatch: pytest.Mo
     assert len(deaths) >= 6
 
 
+def test_code_that_crashes_the_compiler(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process dies before it may run, and its jar's pid 1 tells so: that is the run's end, in no other jar."""
+    begin, deaths = recording.begin, []
+
+    def deadly(*arguments: Any, **details: Any) -> None:
+        begin(*arguments, **details)
+        first = named("init")
+        for pid in first:
+            deaths.extend(below(pid))
+        for pid in deaths:
+            os.kill(pid, signal.SIGSEGV)
+        assert wait_for(lambda: not any(lives(pid) for pid in first))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(recording, "begin", deadly)
+        result = pool.run("print('never')")
+    assert (result.outcome, result.signal, result.stdout) == (Outcome.FAILED, "SIGSEGV", "")
+    assert told(pool.run("print('on')")) == "on\n"
+
+
 def test_what_may_not_run_does_not(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that can't be written down is none, though a jar has its code: that one ends, and nothing is in its way."""
 

@@ -87,7 +87,8 @@ class PooledProcess(BubblewrapProcess):
             self._hear()
             if self._unfit:  # nor would it fit into another
                 raise does_not_fit(self._unfit) from None
-            raise JarGoneError from error
+            if self._told is None:  # else the code has ended its process while it was compiled, as it would another's
+                raise JarGoneError from error
         self._started = time.monotonic()
         with contextlib.suppress(OSError):  # then the stage is gone, and that is heard of
             self._events.send(_begun(timeout_seconds))

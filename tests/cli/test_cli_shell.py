@@ -180,6 +180,18 @@ def test_a_conversation(terminal: Terminal) -> None:
     assert terminal.end() == 0
 
 
+def test_giving_up_a_step(terminal: Terminal) -> None:
+    """Code that is deaf to Ctrl-C is killed after the third, and the loss of the variables is told."""
+    terminal.type(b"import time; x = 1\ndef deaf():\n  while True:\n    try: print('go', flush=True); time.sleep(99)\n")
+    terminal.type(b"    except KeyboardInterrupt: pass\n\ndeaf()\n")
+    for _time in range(3):
+        terminal.wait_for(b"go\r\n")
+        terminal.type(b"\x03")
+    assert b"variables are gone" in terminal.wait_for(b"KeyboardInterrupt\r\n>>> ")
+    terminal.type(b"'x' in globals()\n")
+    terminal.wait_for(b"False\r\n")
+
+
 def test_help_and_exit(terminal: Terminal) -> None:
     """What one would type first."""
     terminal.type(b"%help\n")

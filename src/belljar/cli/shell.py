@@ -35,7 +35,8 @@ COMMAND = Command(
         Option("-q --quiet", "", "no greeting, and nothing about files and figures"),
     ),
     details="""
-Ctrl-C interrupts what runs, and variables stay; Ctrl-D leaves. Lines that begin with `%` or `!` are for belljar:
+Ctrl-C interrupts what runs, and variables stay. The third one in a step gives it up: if the code does not let itself be
+interrupted, it is killed, and variables are gone. Ctrl-D leaves. Lines that begin with `%` or `!` are for belljar:
 
     !COMMAND          run a command of the shell's in the same workspace
     %files            list the workspace

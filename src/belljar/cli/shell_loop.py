@@ -135,7 +135,7 @@ class Shell:
         from belljar.sandbox.step import Shown, StepFinished
 
         sinks = {"stdout": Sink(1, raw=self._raw), "stderr": Sink(2, raw=self._raw)}
-        with self._interruptible():
+        with self._told_if_lost(), self._interruptible():
             for event in self._session.stream(code):
                 if isinstance(event, StepFinished):
                     for sink in sinks.values():
@@ -148,8 +148,21 @@ class Shell:
         raise InternalError("the step ended without a result")
 
     @contextlib.contextmanager
+    def _told_if_lost(self) -> Iterator[None]:
+        """Of a step that is given up nobody sees the result, which would say it."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            if self._session.state == "crashed":
+                sys.stderr.write("\n")  # after the terminal's own ^C
+                self._say(
+                    "belljar: the code did not let itself be interrupted, and was killed: variables are gone", RED
+                )
+            raise
+
+    @contextlib.contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """Ctrl-C goes to the code, and what waits for it goes on waiting; the third one in a step ends belljar."""
+        """Ctrl-C goes to the code, and what waits for it goes on waiting; with the third one in a step nobody waits."""
         count = 0
 
         def interrupt(number: int, frame: FrameType | None) -> None:

@@ -67,14 +67,18 @@ class Home:
         self._steps = 0
         self._forks = 0
         self._known: dict[str, int] = {}
-        session = self.policy.session
-        self._clock = Clock(idle_seconds=session.idle_seconds, age_seconds=session.max_age_seconds)
         self._timer: threading.Timer | None = None
         open_sessions.sweep()
         self._place: open_sessions.Place | None
         self._place, self.sandbox = self._settled(files)
-        if files is not None:
-            self.new_files()
+        session = self.policy.session
+        self._clock = Clock(idle_seconds=session.idle_seconds, age_seconds=session.max_age_seconds)
+        try:
+            if files is not None:
+                self.new_files()
+        except BaseException:
+            self.close()
+            raise
         _HOMES.add(self)
         self._wait_for_end()
         CONTROL.open_session(self.id, weakref.ref(self))
@@ -284,14 +288,18 @@ class Home:
     def _wait_for_end(self) -> None:
         """While there is no run, whose own thread would do it: end the session when it is idle for long, or old."""
         with self._lock:
-            if self._timer is not None:
-                self._timer.cancel()
+            self._stop_waiting()
             if self._closed or self._evicted or self._runs():
                 return
             seconds = min(self._clock.idle_left(), self._clock.age_left(), _LONGEST_WAIT_SECONDS)
             self._timer = threading.Timer(seconds, self._look_at_clock)
             self._timer.daemon = True  # as that of a run: a program that forgets to close a session must be able to end
             self._timer.start()
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _look_at_clock(self) -> None:
         with self._lock:
@@ -305,6 +313,7 @@ class Home:
     def _evict(self, why: str) -> None:
         self._evicted, self._unkept = why, ""
         self._live = None
+        self._stop_waiting()
         keep = self.policy.session.keep_seconds
         try:
             if keep and self.sandbox.keeps_files:
@@ -350,8 +359,8 @@ class Home:
             self._closed = True
         CONTROL.close_session(self.id)
         result = self._end_live("closed")
-        if self._timer is not None:
-            self._timer.cancel()
+        with self._lock:
+            self._stop_waiting()
         if not self._evicted:
             self.sandbox.close()
         self._leave_place()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from belljar.policy import json_text
 from belljar.policy.digest import sha256
-from belljar.policy.records import dataclass
 
 TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
@@ -24,12 +23,23 @@ class BrokenRecordError(Exception):
     """A line that is no record, or not the one that was written. Its text says which."""
 
 
-@dataclass(frozen=True, slots=True)
 class Link:
-    """Where a chain stands: the number and the digest of its last record."""
+    """Where a chain stands: the number and the digest of its last record. Made often, and so a plain class."""
 
-    seq: int
-    digest: str
+    __slots__ = ("digest", "seq")
+
+    def __init__(self, seq: int, digest: str) -> None:
+        self.seq = seq
+        self.digest = digest
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Link) and (self.seq, self.digest) == (other.seq, other.digest)
+
+    def __hash__(self) -> int:
+        return hash((self.seq, self.digest))
+
+    def __repr__(self) -> str:
+        return f"Link(seq={self.seq}, digest={self.digest!r})"
 
 
 START = Link(0, FIRST)

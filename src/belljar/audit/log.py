@@ -20,7 +20,6 @@ from belljar.audit.chain import START, BrokenRecordError, Link, decode, encode, 
 from belljar.audit.state import private_directory, state_directory
 from belljar.errors import AuditError
 from belljar.policy.digest import sha256
-from belljar.policy.records import dataclass
 
 TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
@@ -36,13 +35,21 @@ _PAUSE_SECONDS = 0.01
 """Between two looks at a lock for which nobody waits without end."""
 
 
-@dataclass(frozen=True, slots=True)
 class Head:
     """Where the log stands: the chain's last link, the day whose file it is in, and that file's length."""
 
-    link: Link
-    day: str
-    size: int
+    __slots__ = ("day", "link", "size")
+
+    def __init__(self, link: Link, day: str, size: int) -> None:
+        self.link = link
+        self.day = day
+        self.size = size
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Head) and self.encode() == other.encode()
+
+    def __hash__(self) -> int:
+        return hash((self.link, self.day, self.size))
 
     def encode(self) -> bytes:
         """As it lies on the disk."""

@@ -56,18 +56,19 @@ def _close(path: str) -> None:
 
 
 _MOST_KNOWN = 100
-_KNOWN: dict[tuple[str | None, ...], str] = {}
+_VARIABLES = tuple(map(os.environ.encodekey, ("BELLJAR_STATE_DIR", "XDG_STATE_HOME", "HOME")))
+_KNOWN: dict[tuple[bytes | None, ...], str] = {}
 """What the environment's words came to: it is asked several times in every run."""
 
 
 def state_directory() -> str:
     """`BELLJAR_STATE_DIR`, or `belljar` in the XDG state directory. It may not exist yet."""
-    get = os.environ.get
-    words = (get("BELLJAR_STATE_DIR"), get("XDG_STATE_HOME"), get("HOME"))
+    environment = os.environ._data  # type: ignore[attr-defined]  # noqa: SLF001 - ten times as fast, in every run
+    words = tuple(map(environment.get, _VARIABLES))
     known = _KNOWN.get(words)
     if known is not None:
         return known
-    chosen, base, _home = words
+    chosen, base = os.environ.get("BELLJAR_STATE_DIR"), os.environ.get("XDG_STATE_HOME")
     if chosen:
         found = os.path.abspath(chosen)
     else:

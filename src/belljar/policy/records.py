@@ -69,6 +69,10 @@ def _methods(fields: dict[str, _Field], *, post: bool) -> dict[str, Any]:
     put = object.__setattr__
 
     def init(self: Any, *values: Any, **named: Any) -> None:
+        if not named and len(values) == len(names) and not post:
+            for name, value in zip(names, values, strict=True):
+                put(self, name, value)
+            return
         if len(values) > len(names):
             raise TypeError(f"{type(self).__name__} takes {len(names)} values, not {len(values)}")
         for name, value in zip(names, values, strict=False):

@@ -92,6 +92,8 @@ def floor_rows(found: Found) -> Iterable[Cells]:
             milliseconds(used),
             "its making and end included, in the kernel too",
         )
+        for part, taken in found.footprint["parts_ms"].items():
+            yield f"- {part}", milliseconds(taken / 1000), ""
     share = (os.cpu_count() or 1) / found.rate(POOL)
     yield "processors, divided by runs a second", milliseconds(share), "the same, with all processors busy"
 

@@ -416,7 +416,7 @@ def test_frames_without_end_from_clients_that_never_read(
         for _ in range(3000):
             frame(connection)
         frames = connection.data_to_send()
-        repeat = 30 if frame in (_pings, _settings) else 1  # numbers of streams can't be used twice
+        repeat = 100 if frame in (_pings, _settings) else 1  # numbers of streams can't be used twice
         flood(crowd(stack, run, server.port, 10), opening + frames * repeat)
         other.is_served()
 

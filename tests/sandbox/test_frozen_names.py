@@ -122,3 +122,18 @@ def test_too_many_names(project: Path) -> None:
     policy = {"fs": {"deny_globs": GLOBS}, "on_degraded": ["proc.mem_mb", "proc.cpu_quota"]}
     with Sandbox(policy, workspace=project) as jar:
         assert "fs.deny_globs" in sh(jar, "true").reason
+
+
+def test_words_of_overlayfs_are_not_the_projects_or_the_codes_to_say(project: Path) -> None:
+    """What says where a file's data lies is belljar's own layer's: the same words lead nowhere on other files."""
+    for name, value in (("metacopy", b""), ("redirect", b"/.env")):
+        os.setxattr(project / "plain", f"user.overlay.{name}", value)
+    plant = "import os\nopen('mine', 'w').write('SECRET')\nos.mkdir('made')\n"
+    for name, path in (("mine", "/.env"), ("plain", "/.env"), ("made", "/vault")):
+        plant += f"os.setxattr({name!r}, 'user.overlay.metacopy', b'')\n"
+        plant += f"os.setxattr({name!r}, 'user.overlay.redirect', b'{path}')\n"
+    with Sandbox({"fs": {"deny_globs": GLOBS}}, workspace=project) as jar:
+        assert sh(jar, "cat plain").stdout == "plain"
+        jar.run(plant)
+        assert sh(jar, "cat plain; ls made").stdout == "plain"
+        assert jar.plan(argv=["true"]).report.clause("fs.deny_globs").status is Status.ENFORCED

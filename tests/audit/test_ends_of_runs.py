@@ -63,9 +63,7 @@ def test_a_loop_that_is_left(make: Callable[[], Any]) -> None:
         assert events() == ["created", "plan", "started", "canaries", "killed", "finished"]
         end = the_end()
     assert (end["outcome"], end["reason"]) == ("killed", "nobody waited for it any more, or its Sandbox closed")
-    assert (
-        end["peak_memory_bytes"] > 0 or "proc.mem_mb" in end["weaker"]
-    )  # no group counts it, and it was short
+    assert end["peak_memory_bytes"] > 0 or "proc.mem_mb" in end["weaker"]  # no group counts it, and it was short
     assert end["stdout_bytes"] > 0
     with RunStore() as store:
         assert [row["outcome"] for row in store.runs()] == ["killed"]

@@ -5,11 +5,10 @@ from __future__ import annotations
 import atexit
 import os
 import time
-from collections.abc import Callable
 
 from belljar.audit import killswitch, stored
 from belljar.audit.log import audit_log
-from belljar.backends.contract import LaunchPlan
+from belljar.backends.contract import EnforcementReport, LaunchPlan
 from belljar.errors import AuditError
 from belljar.policy import json_text
 from belljar.policy.mapping import to_mapping
@@ -45,7 +44,7 @@ _UNRECORDED: dict[str, str] = {}
 class Begun:
     """What of a run's records is the same for every run of its plan."""
 
-    __slots__ = ("plan", "policy", "resolved")
+    __slots__ = ("made", "plan", "policy", "resolved")
 
     def __init__(self, policy: Policy, plan: LaunchPlan, run_id: str = "", given: tuple[str, ...] = ()) -> None:
         """`given` are the words of the plan's command that are the caller's, and may hold anything."""
@@ -55,6 +54,8 @@ class Begun:
         words = set(given)
         argv = [redacting.for_log(word, run_id, policy) if word in words else word for word in plan.argv]
         self.plan = "sha256:" + stored.store(stored.plans(), _plan_text(plan, argv, policy), ".json")
+        self.made = json_text.dumps({"backend": plan.backend, "policy": self.policy})[1:-1]
+        """Members of a record, as JSON: what is the same in every run is written as such once."""
 
 
 def begin(run_id: str, kind: str, same: Begun, plan: LaunchPlan, *, starts: bool = True, **details: Any) -> None:
@@ -70,29 +71,29 @@ def begin(run_id: str, kind: str, same: Begun, plan: LaunchPlan, *, starts: bool
     for name in ("command", "arguments"):
         if name in details:
             details[name] = redacting.for_log(details[name], run_id, same.resolved)
+    # A run's name is hexadecimal, and a kind is a word of ours: nobody has to write them as JSON, in every run.
     told = [
-        {
-            "event": "created",
-            "run": run_id,
-            "kind": kind,
-            "backend": plan.backend,
-            "policy": same.policy,
-            "owner": os.getpid(),
-            **details,
-        }
+        f'"event":"created","run":"{run_id}","kind":"{kind}",{same.made},"owner":{os.getpid()}{_more(details)}',
+        f'"event":"plan","run":"{run_id}","plan":"{same.plan}"',
     ]
+    if starts:
+        told.append(f'"event":"started","run":"{run_id}"')
     log = audit_log()
-    if (log.path, same.policy) not in _POLICIES:
-        told.insert(0, {"event": "policy", "policy": same.policy})
+    known = log.path, same.policy
+    if known not in _POLICIES:
+        told.insert(0, f'"event":"policy","policy":"{same.policy}"')
     _OPEN[run_id] = time.monotonic(), plan.backend, same.policy
     try:
-        # A run's name is hexadecimal: these two need nobody to write them as JSON, in every run.
-        plain = f'"event":"plan","run":"{run_id}","plan":"{same.plan}"', f'"event":"started","run":"{run_id}"'
-        log.append(*told, *plain[: 2 if starts else 1])
+        log.append(*told)
     except AuditError:
         del _OPEN[run_id]
         raise
-    _POLICIES.add((log.path, same.policy))
+    _POLICIES.add(known)
+
+
+def _more(members: dict[str, Any]) -> str:
+    """JSON of members that follow others."""
+    return f",{json_text.dumps(members)[1:-1]}" if members else ""
 
 
 def started(run_id: str) -> None:
@@ -163,26 +164,42 @@ def finish(
     tried; `egress` how many decisions its network took; `patience` that of `AuditLog.append`.
     """
     run = result.run_id
-    output = _stored(run, 0, captured, policy, ok=result.ok) if captured else None
+    told = _of_canaries(run, canaries, policy)
+    more: dict[str, Any] = {}
+    if result.denials or result.artifacts or result.truncated or result.duration > 1 or not result.ok:
+        told += _on_the_way(result, policy)
+    if captured and (captured["stdout"] or captured["stderr"]):
+        more |= _digests(captured)
+        if output := _stored(run, 0, captured, policy, ok=result.ok):
+            more["output"] = output
+    if start is not None:
+        more["start_seconds"] = round(start, 6)
+    if egress is not None:
+        more["egress"] = egress
+    _end(run, *told, _finished(result, policy) + _more(more), patience=patience)
+    redacting.forget(run)
+    return result
+
+
+def _on_the_way(result: RunResult, policy: Policy) -> list[dict[str, Any] | str]:
+    """What happened before its end."""
+    run = result.run_id
 
     def clean(value: Any) -> Any:
         return redacting.for_log(value, run, policy)
 
     told: list[dict[str, Any] | str] = [
-        *_of_canaries(run, canaries, clean),
-        *(
-            {
-                "event": "denied",
-                "run": run,
-                "kind": denial.kind,
-                "target": clean(denial.target),
-                "rule": denial.rule,
-                "where": denial.where,
-                "count": denial.count,
-            }
-            for denial in result.denials[:_MOST_TOLD]
-            if denial.kind != "network"  # those were told when they happened
-        ),
+        {
+            "event": "denied",
+            "run": run,
+            "kind": denial.kind,
+            "target": clean(denial.target),
+            "rule": denial.rule,
+            "where": denial.where,
+            "count": denial.count,
+        }
+        for denial in result.denials[:_MOST_TOLD]
+        if denial.kind != "network"  # those were told when they happened
     ]
     if result.outcome in (Outcome.TIMEOUT, Outcome.OOM) or result.truncated:
         told.append({"event": "limit", "run": run, "reason": clean(result.reason)})
@@ -193,30 +210,17 @@ def finish(
         told.append({"event": "artifacts", "run": run, "paths": paths, "count": len(result.artifacts)})
     if result.duration > 1 and (samples := CONTROL.samples(run)) is not None:
         told.append({"event": "usage", "run": run, "every": samples.every, "samples": list(samples.taken)})
-    ended = _finished(result)
-    if result.reason:
-        ended["reason"] = clean(result.reason)
-    if captured:
-        ended |= _digests(captured)
-    if start is not None:
-        ended["start_seconds"] = round(start, 6)
-    if output:
-        ended["output"] = output
-    if egress is not None:
-        ended["egress"] = egress
-    told.append(ended)
-    _end(run, *told, patience=patience)
-    redacting.forget(run)
-    return result
+    return told
 
 
-def _of_canaries(run: str, found: tuple[str, ...] | None, clean: Callable[[Any], Any]) -> list[dict[str, Any] | str]:
+def _of_canaries(run: str, found: tuple[str, ...] | None, policy: Policy) -> list[dict[str, Any] | str]:
     """Whether they held, if they were tried."""
     if found is None:
         return []
     if not found:
         return [f'"event":"canaries","run":"{run}","held":true']
-    return [{"event": "canaries", "run": run, "held": False, "problems": clean(list(found[:_MOST_TOLD]))}]
+    problems = redacting.for_log(list(found[:_MOST_TOLD]), run, policy)
+    return [{"event": "canaries", "run": run, "held": False, "problems": problems}]
 
 
 def _digests(captured: Captured) -> dict[str, str]:
@@ -336,30 +340,52 @@ def _stored(run_id: str, part: int, captured: Captured, policy: Policy, *, ok: b
     return storing.keep(run_id, part, captured, policy, whole=whole)
 
 
-def _finished(result: RunResult) -> dict[str, Any]:
+def _finished(result: RunResult, policy: Policy) -> str:
+    """The members of the record of its end, as JSON: one text with holes, in every run."""
     usage = result.usage
-    return {
-        "event": "refused" if result.outcome is Outcome.REFUSED else "finished",
-        "run": result.run_id,
-        "outcome": str(result.outcome),
-        "exit_code": result.exit_code,
-        "signal": result.signal,
-        "reason": result.reason,
-        "duration": round(result.duration, 6),
-        "cpu_seconds": round(usage.cpu_seconds, 6),
-        "peak_memory_bytes": usage.peak_memory_bytes,
-        "processes": usage.processes,
-        "bytes_read": usage.bytes_read,
-        "bytes_written": usage.bytes_written,
-        "stdout_bytes": len(result.stdout),
-        "stderr_bytes": len(result.stderr),
-        "truncated": result.truncated,
-        "backend": result.backend,
-        "policy": result.policy_digest,
-        "image": result.image,
-        "denials": len(result.denials),
-        "weaker": [clause.key for clause in result.enforcement.shortfalls()],
-    }
+    numbers = [
+        result.exit_code,
+        round(result.duration, 6),
+        round(usage.cpu_seconds, 6),
+        usage.peak_memory_bytes,
+        usage.processes,
+        usage.bytes_read,
+        usage.bytes_written,
+    ]
+    code, duration, cpu, memory, processes, read, written = ["null" if one is None else repr(one) for one in numbers]
+    signal = f'"{result.signal}"' if result.signal else "null"
+    reason = json_text.dumps(redacting.for_log(result.reason, result.run_id, policy)) if result.reason else '""'
+    return (
+        f'"event":"{"refused" if result.outcome is Outcome.REFUSED else "finished"}","run":"{result.run_id}",'
+        f'"outcome":"{result.outcome.value}","exit_code":{code},"signal":{signal},"reason":{reason},'
+        f'"duration":{duration},"cpu_seconds":{cpu},"peak_memory_bytes":{memory},"processes":{processes},'
+        f'"bytes_read":{read},"bytes_written":{written},'
+        f'"stdout_bytes":{len(result.stdout)},"stderr_bytes":{len(result.stderr)},'
+        f'"truncated":{"true" if result.truncated else "false"},"denials":{len(result.denials)},'
+        f"{_of_plan(result)}"
+    )
+
+
+_OF_PLAN: list[tuple[EnforcementReport, tuple[str, str, str], str]] = []
+"""What the last run had, which mostly the next one has too, and the text that came of it."""
+
+
+def _of_plan(result: RunResult) -> str:
+    """Members that are the same for all runs of a pool. A report has dozens of clauses to look at."""
+    report, plan = result.enforcement, (result.backend, result.policy_digest, result.image)
+    for known, same, text in _OF_PLAN:
+        if known is report and same == plan:
+            return text
+    text = json_text.dumps(
+        {
+            "backend": result.backend,
+            "policy": result.policy_digest,
+            "image": result.image,
+            "weaker": [clause.key for clause in report.shortfalls()],
+        }
+    )[1:-1]
+    _OF_PLAN[:] = [(report, plan, text)]
+    return text
 
 
 def step(run_id: str, session: str, number: int, code: bytes) -> None:

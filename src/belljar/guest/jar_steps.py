@@ -9,8 +9,14 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
-from collections.abc import Callable, Iterable
-from typing import Any
+
+TYPE_CHECKING = False  # every module that the zygote has, each of its jars has too: memory to copy, and to let go of
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+    Step = tuple[str, Callable[..., int], tuple[Any, ...]]
+    """What it is, for an error; the function, which answers with less than 0 if it fails; its arguments."""
 
 PLACE = "/run/jar"
 """Where, in a run's jar, the code lies."""
@@ -29,9 +35,6 @@ _NR_MOUNT_SETATTR = 442
 _PR_CAPBSET_DROP = 24
 _CAPABILITIES_V3 = 0x20080522
 _SET_MODE_FILTER, _NEW_LISTENER, _WAIT_KILLABLE = 1, 1 << 3, 1 << 5
-
-Step = tuple[str, Callable[..., int], tuple[Any, ...]]
-"""What it is, for an error; the function, which answers with less than 0 if it fails; its arguments."""
 
 libc = ctypes.PyDLL(None)  # keeps the interpreter's lock: a clone's child has it from its start
 _errno = libc["__errno_location"]

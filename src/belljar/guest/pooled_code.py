@@ -15,22 +15,25 @@ import _socket
 import _thread
 import atexit
 import builtins
-import contextlib
 import ctypes
 import gc
 import os
-import signal
 import struct
 import sys
-from collections.abc import Callable
-from importlib.machinery import SourceFileLoader
-from types import TracebackType
-from typing import Any, NoReturn
+from _frozen_importlib_external import SourceFileLoader  # as `importlib.machinery` has it
+
+TYPE_CHECKING = False  # a program finds the modules that `python FILE` has, and those that the pool was told to preload
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import Any, NoReturn
 
 PLACE = "/run/jar"
 """Where the code lies."""
-LEAVING = int(signal.SIGRTMIN)
+LEAVING = int(_signal.SIGRTMIN)
 """What Python that has run to its end sends to pid 1, just before it exits."""
+CLONE, HURRY = b"clone", b"hurry"
+"""What the zygote is asked for: a jar; or one that somebody waits for, which loses no time on being quicker later."""
 GO = b"G"
 UNFIT = b"U"
 """With why: what was given can't be put into the jar."""
@@ -41,6 +44,7 @@ _PR_SET_DUMPABLE = 4
 _INTERRUPTED = -1
 """What no program can exit with."""
 _MOST_PACKET = MOST_INLINE + 1
+_UNWANTED_SECONDS = 0.01
 _ROOM = _socket.CMSG_SPACE(4 * 4)
 
 _libc = ctypes.PyDLL(None, use_errno=True)
@@ -49,10 +53,11 @@ _HAS_ANNOTATIONS = "__annotations__" in vars(sys.modules["__main__"])
 _MOST_STATUS = (1 << 63) - 1
 
 
-def be_code(gate: _socket.socket, place: int, env: dict[str, str], *, counted: bool) -> NoReturn:
+def be_code(gate: _socket.socket, place: int, env: dict[str, str], *, counted: bool, hurried: bool) -> NoReturn:
     """Get ready, wait for the word, and be the code. `place` is the directory in which its file is to lie.
 
-    The fewer objects it touches before it waits, the less memory a jar that waits has of its own.
+    The fewer objects it touches before it waits, the less memory a jar that waits has of its own. If it is hurried,
+    someone waits for it, and it rehearses only when nobody has come after all.
     """
     code = 125
     try:
@@ -63,10 +68,13 @@ def be_code(gate: _socket.socket, place: int, env: dict[str, str], *, counted: b
         nothing = os.open(os.devnull, os.O_RDONLY)  # its flags are the run's own
         os.dup2(nothing, 0)
         os.close(nothing)
-        _rehearse(gate, place)
-        gc.collect()
+        if not hurried:
+            _rehearse(gate, place)
         gc.freeze()  # what is here now is not the run's, and need not be looked at when it ends
         gate.send(b"ready")
+        if hurried and not _is_wanted(gate):
+            _rehearse(gate, place)
+            gc.freeze()
         body, descriptors = _receive(gate)
         source = _unpack(body, gate, place)
         _connect(descriptors)  # before it is compiled: the compiler may have something to say
@@ -92,6 +100,18 @@ def _enter(*, rehearses: bool = False) -> None:
     """Have nothing else open. From here on it may be looked at."""
     os.closerange(1 << 16 if rehearses else 3, 1 << 20)
     _libc.prctl(_PR_SET_DUMPABLE, 0 if rehearses else 1, 0, 0, 0)
+
+
+def _is_wanted(gate: _socket.socket) -> bool:
+    """Whether it is told what to run in a moment."""
+    gate.settimeout(_UNWANTED_SECONDS)
+    try:
+        gate.recv(1, _socket.MSG_PEEK)
+    except TimeoutError:
+        return False
+    finally:
+        gate.settimeout(None)
+    return True
 
 
 def _receive(gate: _socket.socket) -> tuple[bytes, list[int]]:
@@ -154,6 +174,7 @@ def _rehearse(gate: _socket.socket, place: int) -> None:
     sys.path_importer_cache.clear()
     _let_go({"nothing": []})
     _carefully(sys.stdout.flush)
+    gc.collect()
 
 
 _REHEARSAL = b"""        17rehearsal.py\x001\0x\0
@@ -226,8 +247,8 @@ def _python(code: Any, *, rehearses: bool = False) -> int:
     if sys.stderr is not None and not sys.stderr.closed:
         _carefully(sys.stderr.flush)
     if status == _INTERRUPTED:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGINT)
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+        os.kill(os.getpid(), _signal.SIGINT)
     return status
 
 
@@ -254,9 +275,11 @@ def _let_go(space: dict[str, Any]) -> None:
     _carefully(gc.collect)
     for thing in gc.get_objects():
         if issubclass(type(thing), _io._IOBase) and thing not in (sys.stdout, sys.stderr):  # noqa: SLF001
-            with contextlib.suppress(BaseException):
+            try:
                 if not thing.closed and thing.writable():
                     thing.flush()
+            except BaseException:  # noqa: BLE001, S110 - the program's own
+                pass
 
 
 def _show(error: BaseException) -> None:
@@ -264,11 +287,13 @@ def _show(error: BaseException) -> None:
     try:
         sys.excepthook(type(error), error, error.__traceback__)
     except BaseException as other:  # noqa: BLE001 - the program's own
-        with contextlib.suppress(BaseException):
+        try:
             print("Error in sys.excepthook:", file=sys.stderr)
             _without_us(type(other), other, other.__traceback__)
             print("\nOriginal exception was:", file=sys.stderr)
             _without_us(type(error), error, error.__traceback__)
+        except BaseException:  # noqa: BLE001, S110 - its stderr
+            pass
 
 
 def _carefully(step: Callable[[], object]) -> bool:

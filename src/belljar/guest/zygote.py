@@ -4,7 +4,7 @@ It runs inside an outer jar, has no secret and opens nothing of a run's. For eac
 of its own; that one is the jar's pid 1 (`_be_init`): it mounts what is the run's alone, gives up every capability, puts
 on the filters, and forks the process that becomes the code (`pooled_code`), which waits for what to run.
 
-    stage ── "clone", a socket for the run, the control groups' files ──▶ zygote
+    stage ── "clone" or "hurry", a socket for the run, the control groups' files ──▶ zygote
     pid 1 ── listener of its filter, directory of its files ──▶ stage
     code  ── "ready" ──▶ stage, which looks into the jar, and has it wait
     stage ── its end of the run's socket ──▶ host
@@ -16,20 +16,16 @@ from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
 import _socket
-import contextlib
 import ctypes
 import gc
-import importlib
-import json
 import os
-import signal
-import socket
 import struct
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+TYPE_CHECKING = False  # see jar_steps
 if TYPE_CHECKING:
     from resource import struct_rusage
+    from typing import Any, NoReturn
 
     from belljar.guest import jar_steps, pooled_code
     from belljar.guest.jar_steps import Step
@@ -46,7 +42,7 @@ _NEW_CGROUP_NAMESPACE = 0x02000000
 _NR_CLONE = {"x86_64": 56, "aarch64": 220}
 _PR_SET_DUMPABLE, _PR_SET_NAME = 4, 15
 _OURS = ("jar_steps", "pooled_code")
-_SIGCHLD = int(signal.SIGCHLD)
+_SIGCHLD = int(_signal.SIGCHLD)
 _HEARD = (_SIGCHLD, pooled_code.LEAVING)
 _END = struct.Struct("=ciQQ")
 """What is told of the end: `E`, the wait status, microseconds of processor time, bytes of memory at the most."""
@@ -61,43 +57,27 @@ _IDS = os.getuid(), os.getgid()
 """The zygote's. A process in a new user namespace is nobody until it has a table."""
 
 
-class _Jar(NamedTuple):
-    """What is the same in all jars, worked out once."""
+class _Jar:
+    """What is the same in all jars, worked out once from the zygote's settings."""
 
-    users: tuple[tuple[str, bytes], ...]
-    late: tuple[str, ...]
-    mounts: list[Step]
-    over: list[Step]
-    """What hides the place in which the mounts were put together."""
-    covers: list[Step]
-    powerless: list[Step]
-    listening: list[Step]
-    limits: list[Step]
-    """The last of them is the filter."""
-    workdir: str
-    env: dict[str, str]
-    counted: bool
-
-    @classmethod
-    def of(cls, settings: dict[str, Any]) -> _Jar:
-        """From the zygote's settings."""
+    def __init__(self, settings: dict[str, Any]) -> None:
         with open("/proc/sys/kernel/cap_last_cap") as file:
             last = int(file.read())
         uid, gid = _IDS
         dumpable: Step = ("prctl", _libc.prctl, (_PR_SET_DUMPABLE, 0, 0, 0, 0))
-        return cls(
-            users=(("setgroups", b"deny"), ("uid_map", b"%d %d 1" % (uid, uid)), ("gid_map", b"%d %d 1" % (gid, gid))),
-            late=tuple(settings["late"]),
-            mounts=jar_steps.mounts(settings),
-            over=jar_steps.bind(f"{jar_steps.STAGING}/tmp", jar_steps.STAGING),
-            covers=jar_steps.covers(settings),
-            powerless=[*jar_steps.without_capabilities(last), dumpable],
-            listening=jar_steps.listening_seccomp(_filter("notify.bpf")),
-            limits=[*jar_steps.limits(settings), jar_steps.seccomp(_filter("jar.bpf"))],
-            workdir=settings["workdir"],
-            env=settings["env"],
-            counted=settings["counted"],
-        )
+        self.users = ("setgroups", b"deny"), ("uid_map", b"%d %d 1" % (uid, uid)), ("gid_map", b"%d %d 1" % (gid, gid))
+        self.late: tuple[str, ...] = tuple(settings["late"])
+        self.mounts = jar_steps.mounts(settings)
+        self.over = jar_steps.bind(f"{jar_steps.STAGING}/tmp", jar_steps.STAGING)
+        """What hides the place in which the mounts were put together."""
+        self.covers = jar_steps.covers(settings)
+        self.powerless = [*jar_steps.without_capabilities(last), dumpable]
+        self.listening = jar_steps.listening_seccomp(_filter("notify.bpf"))
+        self.limits = [*jar_steps.limits(settings), jar_steps.seccomp(_filter("jar.bpf"))]
+        """The last of them is the filter."""
+        self.workdir: str = settings["workdir"]
+        self.env: dict[str, str] = settings["env"]
+        self.counted: bool = settings["counted"]
 
 
 def _filter(name: str) -> bytes:
@@ -110,30 +90,31 @@ def _filter(name: str) -> bytes:
 
 def main() -> None:
     """Serve the stage until its socket closes."""
-    control = socket.socket(fileno=CONTROL_FD)
-    with open(f"{PLACE}/zygote.json", encoding="utf-8") as file:
-        settings: dict[str, Any] = json.load(file)
+    control = _socket.socket(fileno=CONTROL_FD)
+    with open(f"{PLACE}/settings", encoding="utf-8") as file:
+        settings: dict[str, Any] = eval(file.read(), {})  # noqa: S307 - the stage's own words, and no need of `json`
     _libc.prctl(_PR_SET_NAME, b"belljar-zygote", 0, 0, 0)
     for name in _OURS:
         del sys.modules[name]  # a program may have one of this name
     if why := _preload(settings["preload"], _beside(settings), control):
-        control.send(json.dumps({"error": why}).encode())
+        control.send(b"error " + why.encode(errors="replace"))
         os._exit(1)
-    jar = _Jar.of(settings)
+    jar = _Jar(settings)
     jar_steps.carry_out([("getpid", _libc.getpid, ())] * _WARM_UP)
     sys.path_importer_cache.clear()
     os.environ.clear()  # of the runs, from now on
     os.environ.update(settings["env"])
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_IGN)  # as Python has them
+    for number in (_signal.SIGPIPE, _signal.SIGXFSZ):
+        _signal.signal(number, _signal.SIG_IGN)  # as Python has them
     gc.collect()
     gc.freeze()  # what is here now is shared with every child: a collection there need not touch it
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    control.send(b"{}")
+    _libc.malloc_trim(0)
+    _signal.signal(_SIGCHLD, _signal.SIG_IGN)
+    control.send(b"up")
     _serve(control, jar)
 
 
-def _serve(control: socket.socket, jar: _Jar) -> NoReturn:
+def _serve(control: _socket.socket, jar: _Jar) -> NoReturn:
     """Clone a jar for each word. What is touched here from one to the next, the jar made in between has to itself: so
     it is as little as can be.
 
@@ -141,9 +122,9 @@ def _serve(control: socket.socket, jar: _Jar) -> NoReturn:
     it do) it does when pid 1 forks the code's process, in the only process where it matters.
     """
     receive, unpack, close = control.recvmsg, struct.Struct("i").iter_unpack, os.close
-    room, flags = socket.CMSG_SPACE(16 * 4), int(socket.MSG_CMSG_CLOEXEC)
+    room, flags = _socket.CMSG_SPACE(16 * 4), _socket.MSG_CMSG_CLOEXEC
     clone = _libc.syscall
-    arguments = ctypes.c_long(_NR_CLONE[_machine]), ctypes.c_ulong(_NAMESPACES | signal.SIGCHLD), 0, 0, 0, 0
+    arguments = ctypes.c_long(_NR_CLONE[_machine]), ctypes.c_ulong(_NAMESPACES | _SIGCHLD), 0, 0, 0, 0
     while True:
         word, ancillary, _flags, _address = receive(64, room, flags)
         if not word:
@@ -151,31 +132,31 @@ def _serve(control: socket.socket, jar: _Jar) -> NoReturn:
         descriptors = [number for (number,) in unpack(ancillary[0][2])]
         if clone(*arguments) == 0:  # as `os.fork`, into new namespaces: in them the child is pid 1
             control.close()
-            _begin(jar, descriptors)
+            _begin(jar, descriptors, hurried=word == pooled_code.HURRY)
         for descriptor in descriptors:
             close(descriptor)
 
 
-def _preload(names: list[str], beside: list[str], control: socket.socket) -> str:
+def _preload(names: list[str], beside: list[str], control: _socket.socket) -> str:
     """Import what the pool was told to; why that can't be, in words, if it can't.
 
     The stage is told of each beforehand: if that is the last that it hears, it knows which one it was.
     """
     sys.path[1:1] = beside
-    before = _Shared.now()
+    before = _Shared()
     for name in names:
-        control.send(json.dumps({"importing": name}).encode())
+        control.send(b"importing " + name.encode(errors="replace"))
         why = ""
         try:
-            importlib.import_module(name)
+            __import__(name)
         except BaseException as error:  # noqa: BLE001 - whatever a module does
             why = f"{type(error).__name__}: {error}"
         if os.getpid() != _ZYGOTE_PID:  # it has forked, and this is the copy: two would answer on one socket
             os._exit(0)
-        if why := why or before.against(_Shared.now()):
+        if why := why or before.against(_Shared()):
             return f"{name} can't be preloaded: {why[:_MOST_WHY]}"
     for entry in beside:
-        with contextlib.suppress(ValueError):
+        if entry in sys.path:
             sys.path.remove(entry)  # each run has its own
     return ""
 
@@ -187,25 +168,15 @@ def _beside(settings: dict[str, Any]) -> list[str]:
     return [entry for entry in entries if entry[:1] == "/" and not f"{entry}/".startswith(tuple(of_runs))]
 
 
-class _Shared(NamedTuple):
-    """What a copy of this process would lack, or have in common with all others."""
+class _Shared:
+    """What a copy of this process would lack, or have in common with all others, as it is now."""
 
-    processes: set[str]
-    threads: int
-    memory: set[str]
-    files: int
-
-    @classmethod
-    def now(cls) -> _Shared:
-        """As it is."""
+    def __init__(self) -> None:
         with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
-            memory = {line.split(" ", 1)[0] for line in file if _is_shared(line)}
-        return cls(
-            processes={name for name in os.listdir("/proc") if name.isdecimal()},
-            threads=len(os.listdir("/proc/self/task")),
-            memory=memory,
-            files=len(os.listdir("/proc/self/fd")),
-        )
+            self.memory = {line.split(" ", 1)[0] for line in file if _is_shared(line)}
+        self.processes = {name for name in os.listdir("/proc") if name.isdecimal()}
+        self.threads = len(os.listdir("/proc/self/task"))
+        self.files = len(os.listdir("/proc/self/fd"))
 
     def against(self, later: _Shared) -> str:
         """What is wrong with what has been added since."""
@@ -236,18 +207,20 @@ def _is_shared(line: str) -> bool:
 # --- pid 1 of a jar --------------------------------------------------------------------------------------------------
 
 
-def _begin(jar: _Jar, descriptors: list[int]) -> NoReturn:
+def _begin(jar: _Jar, descriptors: list[int], *, hurried: bool) -> NoReturn:
     gate = _socket.socket(fileno=descriptors[0])
     try:
-        _be_init(jar, gate, descriptors[1:])
+        _be_init(jar, gate, descriptors[1:], hurried=hurried)
     except BaseException as error:  # noqa: BLE001 - whatever it is, this process must not go on as a zygote
-        with contextlib.suppress(OSError):
+        try:
             gate.send(b"F" + f"{type(error).__name__}: {error}".encode()[:500])
+        except OSError:
+            pass
     finally:
         os._exit(125)
 
 
-def _be_init(jar: _Jar, gate: _socket.socket, groups: list[int]) -> NoReturn:
+def _be_init(jar: _Jar, gate: _socket.socket, groups: list[int], *, hurried: bool) -> NoReturn:
     for group in groups:
         os.write(group, b"0")
         os.close(group)
@@ -267,10 +240,11 @@ def _be_init(jar: _Jar, gate: _socket.socket, groups: list[int]) -> NoReturn:
         os.close(descriptor)
     jar_steps.carry_out(jar.limits)  # after sending: the one for open files also counts those under way
     _signal.pthread_sigmask(_signal.SIG_BLOCK, _HEARD)
-    _rehearse_end()
+    if not hurried:
+        _rehearse_end()
     pid = os.fork()
     if pid == 0:
-        pooled_code.be_code(gate, code, jar.env, counted=jar.counted)
+        pooled_code.be_code(gate, code, jar.env, counted=jar.counted, hurried=hurried)
     os.close(code)
     _tell_end(pid, gate, believes=jar.counted)
     os._exit(0)
@@ -307,9 +281,11 @@ def _tell_end(pid: int, gate: _socket.socket, *, believes: bool) -> None:
     _end_all()
     microseconds = most_bytes = 0
     if usage is not None:
-        with contextlib.suppress(ChildProcessError):
+        try:
             while True:
                 os.waitpid(-1, 0)
+        except ChildProcessError:
+            pass
         microseconds, most_bytes = int(1e6 * (usage.ru_utime + usage.ru_stime)), usage.ru_maxrss << 10
     try:
         gate.send(_END.pack(b"E", status, microseconds, most_bytes))
@@ -333,13 +309,15 @@ def _await_end(pid: int, *, believes: bool) -> tuple[int, struct_rusage | None]:
         heard = _signal.sigwaitinfo(_HEARD)
         if heard.si_signo == pooled_code.LEAVING and heard.si_pid == pid and believes:
             return (heard.si_status & 0xFF) << 8, None
-        with contextlib.suppress(ChildProcessError):
+        try:
             while True:  # orphans come to us, too
                 ended, status, usage = os.wait4(-1, os.WNOHANG)
                 if ended == pid:
                     return status, usage
                 if ended == 0:
                     break
+        except ChildProcessError:
+            pass
 
 
 def _put(path: str, text: bytes) -> None:

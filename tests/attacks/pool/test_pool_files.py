@@ -85,7 +85,7 @@ TRAPS = dict.fromkeys(("json.py", "sitecustomize.py", "os.py", "belljar.py"), "p
 def test_files_that_are_given_are_imported_by_nobody_but_the_code(pool: Pool) -> None:
     """They are in the workspace, where a program that wants them finds them; nothing of belljar's looks there."""
     with pool:
-        assert pool.run("import json; print('plain')", files=TRAPS).stdout == "plain\n"
-        wanted = "import sys; sys.path.insert(0, ''); sys.modules.pop('json', None); import json"
-        assert pool.run(wanted, files=TRAPS).stdout == "trapped\n"  # the control: whoever looks there runs them
+        assert pool.run("print('plain')", files=TRAPS).stdout == "plain\n"
+        # The control: whoever imports one of these names runs them. The workspace is where the code's own modules are.
+        assert pool.run("import json", files=TRAPS).stdout == "trapped\n"
         assert pool.run("print('on')").stdout == "on\n"

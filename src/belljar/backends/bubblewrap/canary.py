@@ -36,6 +36,8 @@ class Jar:
     init_pid: int
     root_fd: int
     proc_fd: int
+    status: dict[str, str]
+    """Of the code's process, as it was first."""
     expect: Mapping[str, Any]
     meanwhile: Callable[[], object]
     """Called while we wait for the jar: what it asks the stage about is answered, or it would wait for us."""
@@ -48,7 +50,7 @@ class Jar:
         init = int(status["PPid"])
         root = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         proc = kernel.openat2(root, "proc", os.O_RDONLY | os.O_DIRECTORY, resolve=kernel.RESOLVE_IN_ROOT)
-        return cls(pid, code, os.pidfd_open(init), init, root, proc, expect, meanwhile)
+        return cls(pid, code, os.pidfd_open(init), init, root, proc, status, expect, meanwhile)
 
 
 def failures(jar: Jar) -> list[str]:
@@ -62,15 +64,16 @@ def _status(pid: int) -> dict[str, str]:
     return {key: value for key, _, value in (line.partition(":\t") for line in lines)}
 
 
-def _settled(pid: int, meanwhile: Callable[[], object]) -> dict[str, str]:
+def _settled(pid: int, status: dict[str, str], meanwhile: Callable[[], object]) -> dict[str, str]:
     """The status of a process that has put on its filter. Pid 1 does so beside the gate, and may be a moment later."""
     deadline = time.monotonic() + _SETTLE_SECONDS
-    while True:
-        status = _status(pid)
-        if int(status.get("Seccomp_filters", "0")) >= 2 or time.monotonic() > deadline:
-            return status
+    while int(status.get("Seccomp_filters", "0")) < 2 and time.monotonic() <= deadline:
+        if status["State"][:1] in "ZX":  # it was killed, and its filters are gone
+            raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
         meanwhile()
         time.sleep(0.0005)
+        status = _status(pid)
+    return status
 
 
 def _namespaces(jar: Jar) -> Iterator[str]:
@@ -88,8 +91,9 @@ def _our_namespaces(pid: int) -> list[tuple[str, int]]:
 
 def _privileges(jar: Jar) -> Iterator[str]:
     """No capability, no root, no way to gain either, a seccomp filter: for the code, and for the jar's pid 1."""
-    for pid, who in ((jar.pid, "the code"), (jar.init_pid, "the jar's pid 1")):
-        status = _settled(pid, jar.meanwhile)
+    of_init = _status(jar.init_pid)
+    for pid, first, who in ((jar.pid, jar.status, "the code"), (jar.init_pid, of_init, "the jar's pid 1")):
+        status = _settled(pid, first, jar.meanwhile)
         for kind in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
             if int(status[kind], 16) and not (kind == "CapBnd" and pid == jar.init_pid):
                 yield f"{who} has capabilities: {kind} {status[kind]}"

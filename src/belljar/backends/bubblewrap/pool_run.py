@@ -18,6 +18,7 @@ from belljar.backends.bubblewrap import wire
 from belljar.backends.bubblewrap.observe import Observer
 from belljar.backends.bubblewrap.running import JarSpec, Run
 from belljar.backends.seccomp.notify import Listener
+from belljar.guest.pooled_code import CLONE, HURRY
 from belljar.limits.groups import RunGroup
 
 _MAKING_SECONDS = 60.0
@@ -28,6 +29,8 @@ FIRST_SAMPLE_SECONDS = 0.01
 class PoolRun(Run):
     """A jar that was cloned from the zygote."""
 
+    counts_io = False
+
     def __init__(
         self, name: str, spec: JarSpec, group: RunGroup | None, covered: list[str], *, cabled: bool, generation: int
     ) -> None:
@@ -36,14 +39,14 @@ class PoolRun(Run):
         """Which zygote it came from."""
         self.workspace = -1
 
-    def clone(self, zygote: socket.socket, enter: list[int]) -> None:
-        """Ask the zygote for it."""
+    def clone(self, zygote: socket.socket, enter: list[int], *, hurried: bool) -> None:
+        """Ask the zygote for it; `hurried` if somebody waits for it."""
         self.deadline = time.monotonic() + _MAKING_SECONDS
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self.gate = ours
         with theirs:
-            socket.send_fds(zygote, [b"clone"], [theirs.fileno(), *enter])
+            socket.send_fds(zygote, [HURRY if hurried else CLONE], [theirs.fileno(), *enter])
 
     def hear(self) -> str:
         """The next word from inside: `made`, `ready`, or why there is none."""
@@ -73,10 +76,8 @@ class PoolRun(Run):
             holds = self.examine(pid)
         except OSError as error:  # it died while we looked
             return f"the jar could not be looked into: {error}"
-        for descriptor in (self.io_fd, self.code_fd):  # not needed, and there may be many jars
-            if descriptor >= 0:
-                os.close(descriptor)
-        self.io_fd = self.code_fd = -1
+        os.close(self.code_fd)  # not needed, and there may be many jars
+        self.code_fd = -1
         return "ready" if holds else "; ".join(self.problems)
 
     def lend(self, offers: socket.socket) -> socket.socket:

@@ -169,7 +169,7 @@ class PoolStage(Stage):
         run = PoolRun(name, self._spec, group, self._covered, cabled=self._cabled, generation=self._zygotes)
         try:
             with _entrance(group) as enter:
-                run.clone(zygote.socket, enter)
+                run.clone(zygote.socket, enter, hurried=self._asking > self._making)
         except BaseException:
             run.close()
             self._remove_traces(name, group)

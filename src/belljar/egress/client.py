@@ -34,7 +34,8 @@ OnEvents = Callable[[list[Event]], str | None]
 class Listener:
     """A socket made in a jar's gateway, for the proxy to serve.
 
-    Its role: `tcp` (whatever was dialled), `dns-udp`, `dns-tcp`, `http-proxy`, `socks`, or `packet` (which only sees).
+    Its role: `tcp` (whatever was dialled), `dns-udp`, `dns-tcp`, `http-proxy`, `socks`, `packet` (which only sees), or
+    `relay` (over which connections of a jar without a gateway are passed).
     """
 
     role: str

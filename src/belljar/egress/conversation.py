@@ -39,12 +39,16 @@ _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 class Conversation:
     """A connection until it is handed to a relay, or ends."""
 
-    def __init__(self, proxy: Proxy, run: Run, sock: socket.socket, role: str) -> None:
+    def __init__(
+        self, proxy: Proxy, run: Run, sock: socket.socket, role: str, place: tuple[str, int] | None = None
+    ) -> None:
+        """`place` is the address and port that were dialled, where the socket itself does not know them."""
         self._proxy = proxy
         self._run = run
         self._sock = sock
         self._server: socket.socket | None = None
         self._role = role
+        self._place = place
         self._relay: Closable | None = None
         self._host = ""
         self._port = 0
@@ -87,7 +91,7 @@ class Conversation:
         elif self._role == "http-proxy":
             verdict = await self._by_http()
         else:
-            self._host, self._port = self._run.dialled(self._sock)
+            self._host, self._port = self._run.dialled(*(self._place or self._sock.getsockname()[:2]))
             verdict = decide_connection(self._run.rules, self._host, self._port)
             self._run.tell("connect", self._host, self._port, verdict)
             if not verdict.allowed:

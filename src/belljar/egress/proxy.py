@@ -14,9 +14,11 @@ from belljar.egress.conversation import Conversation
 from belljar.egress.dial import Dialler
 from belljar.egress.first_bytes import FirstBytes
 from belljar.egress.ledger import Ledger
+from belljar.egress.names import NameRefused, is_address, split_authority
 from belljar.egress.poller import Poller
 from belljar.egress.rules import Rules
 from belljar.egress.run import Run
+from belljar.egress.synthetic import LOOPBACK, Names
 from belljar.egress.upstream import Verifier
 
 _STREAMS = frozenset({"tcp", "http-proxy", "socks"})
@@ -50,7 +52,17 @@ class Proxy:
         if authority.certificate not in self._issuers:
             self._issuers[authority.certificate] = Issuer(authority)
         issuer = self._issuers[authority.certificate]
-        run = Run(run_id, rules, ledger=self._ledger, issuer=issuer, secrets=secrets, canaries=canaries, roots=roots)
+        names = Names(LOOPBACK) if any(role == "relay" for role, _port, _sock in listeners) else Names()
+        run = Run(
+            run_id,
+            rules,
+            ledger=self._ledger,
+            issuer=issuer,
+            secrets=secrets,
+            canaries=canaries,
+            roots=roots,
+            names=names,
+        )
         self._runs[run_id] = run
         for role, port, sock in listeners:
             sock.setblocking(False)  # noqa: FBT003
@@ -61,7 +73,7 @@ class Proxy:
             elif role == "dns-udp":
                 run.answer_names(sock)
             elif role == "relay":
-                run.take_over(sock, partial(_converse, self, run))
+                run.take_over(sock, partial(_take, self, run))
             elif role == "packet":
                 run.watch(sock)
             else:
@@ -106,6 +118,29 @@ class Proxy:
 
 def _converse(proxy: Proxy, run: Run, role: str, sock: socket.socket) -> None:
     Conversation(proxy, run, sock, role)
+
+
+def _take(proxy: Proxy, run: Run, sock: socket.socket, said: bytes) -> None:
+    """A connection that was carried here. What is said of it began in a jar: it is one of these, or nothing.
+
+    The place that was dialled is judged as one that a socket of the gateway tells.
+    """
+    role, _, place = said.partition(b" ")
+    try:
+        if role == b"tcp":
+            address, port = split_authority(place)
+            if is_address(address) and port:
+                Conversation(proxy, run, sock, "tcp", (address, port))
+                return
+        elif said in (b"http-proxy", b"socks"):
+            Conversation(proxy, run, sock, said.decode())
+            return
+        elif said == b"dns":
+            _Questions(run, sock)
+            return
+    except NameRefused:
+        pass
+    sock.close()
 
 
 class _Questions:

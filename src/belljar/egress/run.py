@@ -36,7 +36,11 @@ _MAX_TOLD = 4096
 NOT_RECORDED = Verdict(allowed=False, reason=UNRECORDED)
 _CROWDED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
+_MAX_SAID = 64
+"""Of a connection that is passed on: its role, and where to it was dialled."""
+
 Accepted = Callable[[socket.socket], object]
+Passed = Callable[[socket.socket, bytes], object]
 
 
 class Closable(Protocol):
@@ -62,6 +66,7 @@ class Run:
         secrets: Mapping[str, str],
         canaries: Sequence[bytes],
         roots: str,
+        names: Names,
     ) -> None:
         self.run_id = run_id
         self.rules = rules
@@ -73,7 +78,7 @@ class Run:
         self.issuer = issuer
         """Who signs what this run's jar is shown: it trusts that one."""
         self.roots = roots
-        self.names = Names()
+        self.names = names
         self.closed = False
         self._ledger = ledger
         self.act = 0
@@ -180,11 +185,10 @@ class Run:
             self.tell_once("name", host, 0, verdict)
         return verdict, host
 
-    def dialled(self, sock: socket.socket) -> tuple[str, int]:
-        """What an accepted connection was dialled as: the name behind its address, or the address."""
-        place = sock.getsockname()
-        address = canonical_address(place[0])
-        return self.names.name_at(address) or address, place[1]
+    def dialled(self, address: str, port: int) -> tuple[str, int]:
+        """What a connection to this place was dialled as: the name behind its address, or the address."""
+        address = canonical_address(address)
+        return self.names.name_at(address) or address, port
 
     # What passes
 
@@ -209,27 +213,27 @@ class Run:
         if self._accepting:
             self._loop.add_reader(sock, self._accept, sock, accepted)
 
-    def take_over(self, sock: socket.socket, accepted: Callable[[str, socket.socket], None]) -> None:
-        """Take the connections that are passed over this socket, each with the role of the listener that it came by."""
+    def take_over(self, sock: socket.socket, accepted: Passed) -> None:
+        """Take the connections that are passed over this socket, each with what is said of it."""
         self._others.append(sock)
         self._loop.add_reader(sock, self._taken, sock, accepted)
 
-    def _taken(self, sock: socket.socket, accepted: Callable[[str, socket.socket], None]) -> None:
+    def _taken(self, sock: socket.socket, accepted: Passed) -> None:
         try:
-            role, descriptors, _flags, _address = socket.recv_fds(sock, 32, 1)
+            said, descriptors, _flags, _address = socket.recv_fds(sock, _MAX_SAID, 1)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
-            role, descriptors = b"", []
-        if not role:  # whoever passed them is gone
+            said, descriptors = b"", []
+        if not said:  # whoever passed them is gone
             self._loop.remove_reader(sock)
         for descriptor in descriptors:
             passed = socket.socket(fileno=descriptor)
-            if len(self._connections) >= MAX_CONNECTIONS or role not in (b"http-proxy", b"socks"):
+            if len(self._connections) >= MAX_CONNECTIONS:
                 passed.close()
                 continue
             passed.setblocking(False)  # noqa: FBT003
-            accepted(role.decode(), passed)
+            accepted(passed, said)
 
     def answer_names(self, sock: socket.socket) -> None:
         """Answer DNS questions that arrive at this UDP socket."""

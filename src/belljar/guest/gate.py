@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from belljar.guest import observer, self_check, usage, wire
 
 if TYPE_CHECKING:
-    from belljar.guest import relay
+    from belljar.guest.wicket import Wicket
 
 _TICK_SECONDS = 0.02
 _BACKLOG = 1 << 18
@@ -86,14 +86,10 @@ class Run:
 class Gate:
     """Waits at the channel, then at the run."""
 
-    def __init__(self, channel: wire.Channel, key: bytearray, *, relays: bool) -> None:
+    def __init__(self, channel: wire.Channel, key: bytearray, wicket: Wicket | None) -> None:
         self._channel = channel
         self._key = key
-        self._wicket: relay.Wicket | None = None
-        if relays:
-            from belljar.guest import relay  # sent only where it is needed
-
-            self._wicket = relay.Wicket(lambda payload: channel.send(wire.encode(wire.NET, payload)))
+        self._wicket = wicket
         self._children, self._child_ended = os.pipe()
         for end in (self._children, self._child_ended):
             os.set_blocking(end, False)
@@ -285,7 +281,8 @@ class Gate:
         assert run.child is not None
         data, descriptors, _flags, _address = socket.recv_fds(run.child, _MOST_TOLD, 1)
         if descriptors:
-            run.observer = observer.Observer(descriptors[0], run.names, run.observed)
+            answering = self._wicket.answering if self._wicket is not None else ""
+            run.observer = observer.Observer(descriptors[0], run.names, run.observed, answering)
         elif data:
             run.failure = json.loads(data)
         else:  # it is the code now, or has ended
@@ -529,14 +526,22 @@ def start(started_with: frozenset[str]) -> Started | None:
     if frame is None:
         os._exit(0)
     config = json.loads(frame[1])
-    channel.send(wire.message({"ready": self_check.look(config["absent"], config["quota"])}))
+    wicket = _open_wicket(channel, config["relay"]) if config.get("relay") else None
+    found = self_check.look(config["absent"], config["quota"])
+    channel.send(wire.message({"ready": {**found, "unheard": wicket.unheard if wicket is not None else []}}))
     channel.drain()
     if config["role"] == "depot":
         from belljar.guest import files
 
         files.Depot(channel, config["quota"], config["live"]).serve()
         os._exit(0)
-    started = Gate(channel, key, relays=config.get("relay", False)).wait()
+    started = Gate(channel, key, wicket).wait()
     if started is None:
         os._exit(0)
     return started
+
+
+def _open_wicket(channel: wire.Channel, ports: list[int]) -> Wicket:
+    from belljar.guest.wicket import Wicket  # sent only where it is needed
+
+    return Wicket(lambda payload: channel.send(wire.encode(wire.NET, payload)), ports)

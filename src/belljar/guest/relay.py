@@ -1,12 +1,12 @@
 """Connections to the egress proxy, for a container that no cable can be laid to: carried over the gate's own channel.
 
-The gate listens on the container's loopback for programs that are told of a proxy. What they say travels in frames to
-the host, which hands each connection to the proxy; the container itself has no network at all. Both sides use this.
+The gate listens on the container's loopback (`wicket`). What programs say there travels in frames to the host, which
+hands each connection to the proxy; the container itself has no network at all. Both sides use this.
 
 A frame's payload is the connection's number, a letter, and data:
 
-    O  opened, with the name of the door that was used      D  data      E  no more data will come
-    A  so many bytes were taken (four bytes)                C  it is over
+    O  opened, with what for (see `opening`)      D  data      E  no more data will come
+    A  so many bytes were taken (four bytes)      C  it is over
 """
 
 from __future__ import annotations
@@ -17,9 +17,16 @@ import socket
 import struct
 from collections.abc import Callable
 
-PORTS = {3128: b"http-proxy", 1080: b"socks"}
+PROXIES = {3128: b"http-proxy", 1080: b"socks"}
+"""For programs that are told of a proxy, by port."""
+NAMES = b"dns"
+"""Questions about names and their answers, each with its length before it."""
+DIALLED = b"tcp"
+"""Whatever was dialled; four bytes of address and two of port follow."""
 MOST = 256
 """Connections at once; others wait in the listener's queue."""
+MOST_QUESTIONS = 64
+"""Datagrams that wait for their answer; others wait in the socket's queue."""
 _WINDOW = 1 << 16
 """How much of one connection may be under way before the other side has said that it took it."""
 _CHUNK = 1 << 15
@@ -38,6 +45,25 @@ def unpack(payload: bytes) -> tuple[int, bytes, bytes]:
         raise ValueError("a frame that is too short")
     number, letter = _HEAD.unpack_from(payload)
     return number, letter, payload[_HEAD.size :]
+
+
+def dialled(address: str, port: int) -> bytes:
+    """What is said with `O` of a connection to this place."""
+    return DIALLED + socket.inet_aton(address) + port.to_bytes(2, "big")
+
+
+def opening(said: bytes) -> bytes | None:
+    """What a guest says with `O`, as the proxy is told it; None for what makes no sense.
+
+    A role, and after `tcp` the place that was dialled, in words. What that place is, and who may go there, the proxy
+    decides as for any other that was dialled: the guest may say what it wants.
+    """
+    if said in (*PROXIES.values(), NAMES):
+        return said
+    place = said.removeprefix(DIALLED)
+    if len(said) != len(DIALLED) + 6 or len(place) != 6 or place[4:] == bytes(2):
+        return None
+    return b"%s %s:%d" % (DIALLED, socket.inet_ntoa(place[:4]).encode(), int.from_bytes(place[4:], "big"))
 
 
 class Connection:
@@ -93,7 +119,7 @@ class Connection:
             self._unsaid += data
             self._write()
         elif letter == b"A" and len(data) == 4:
-            self._under_way -= int.from_bytes(data, "big")
+            self._under_way = max(0, self._under_way - int.from_bytes(data, "big"))
         elif letter == b"E":
             self._said_all = True
             self._write()
@@ -139,65 +165,6 @@ class Connection:
             self.end.close()
 
 
-class Wicket:
-    """The guest's side: listeners on the container's loopback, and the connections that came in by them."""
-
-    def __init__(self, send: Callable[[bytes], None]) -> None:
-        self._send = send
-        self._count = 0
-        self._connections: dict[int, Connection] = {}
-        self._by_descriptor: dict[int, Connection] = {}
-        self._listeners = {}
-        for port, role in PORTS.items():
-            listener = socket.create_server(("127.0.0.1", port), backlog=MOST)
-            listener.setblocking(False)  # noqa: FBT003
-            self._listeners[listener.fileno()] = (listener, role)
-
-    def register(self, poll: select.poll, *, may_read: bool) -> None:
-        """Tell what to wait for. Without `may_read`, nothing more is taken in: the channel is full."""
-        if may_read and len(self._connections) < MOST:
-            for descriptor in self._listeners:
-                poll.register(descriptor, select.POLLIN)
-        self._by_descriptor = {}
-        for connection in self._connections.values():
-            descriptor = connection.end.fileno()
-            self._by_descriptor[descriptor] = connection
-            if events := connection.events(may_read=may_read):
-                poll.register(descriptor, events)
-
-    def handle(self, descriptor: int, event: int) -> bool:
-        """Something happened at one of its descriptors; False if it is none of its."""
-        if descriptor in self._listeners:
-            self._accept(*self._listeners[descriptor])
-        elif connection := self._by_descriptor.get(descriptor):
-            if not connection.over:
-                connection.handle(event)
-            self._forget(connection)
-        else:
-            return False
-        return True
-
-    def hear(self, payload: bytes) -> None:
-        """A frame from the host."""
-        number, letter, data = unpack(payload)
-        if connection := self._connections.get(number):
-            connection.hear(letter, data)
-            self._forget(connection)
-
-    def _accept(self, listener: socket.socket, role: bytes) -> None:
-        try:
-            end, _address = listener.accept()
-        except OSError:
-            return
-        self._count += 1
-        self._send(pack(self._count, b"O", role))
-        self._connections[self._count] = Connection(self._count, end, self._send)
-
-    def _forget(self, connection: Connection) -> None:
-        if connection.over:
-            self._connections.pop(connection.number, None)
-
-
 class Exit:
     """The host's side: each connection that the guest opens becomes one of the proxy's."""
 
@@ -230,14 +197,22 @@ class Exit:
         except ValueError:
             return
         connection = self._connections.get(number)
-        if letter == b"O" and connection is None and data in PORTS.values() and len(self._connections) < MOST:
-            self._open(number, data)
-        elif connection is not None:
+        if connection is not None:
             connection.hear(letter, data)
             self._forget(connection)
+        elif letter == b"O":
+            role = opening(data)
+            if role is not None and len(self._connections) < MOST + MOST_QUESTIONS:
+                self._open(number, role)
+            else:
+                self._send(pack(number, b"C"))
 
     def _open(self, number: int, role: bytes) -> None:
-        ours, theirs = socket.socketpair()
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError:  # this process has no descriptor left
+            self._send(pack(number, b"C"))
+            return
         connection = Connection(number, ours, self._send)
         with theirs:
             try:
@@ -263,4 +238,17 @@ def hand_over(relay: socket.socket, role: bytes, end: socket.socket) -> None:
     socket.send_fds(relay, [role], [end.fileno()], socket.MSG_NOSIGNAL)
 
 
-__all__ = ["MOST", "PORTS", "Connection", "Exit", "Wicket", "hand_over", "pack", "unpack"]
+__all__ = [
+    "DIALLED",
+    "MOST",
+    "MOST_QUESTIONS",
+    "NAMES",
+    "PROXIES",
+    "Connection",
+    "Exit",
+    "dialled",
+    "hand_over",
+    "opening",
+    "pack",
+    "unpack",
+]

@@ -46,7 +46,7 @@ def _network(policy: Policy, seen: Observation) -> Denial:
     host, _, port = seen.target.rpartition(":")
     target = f"connect {seen.target}" if seen.kind == "network" else "look up a host name"
     if policy.net.enabled:  # else the proxy would have seen it
-        allow = "here the network is reached through the proxy that HTTP_PROXY names, and in no other way"
+        allow = "here hosts are reached by name, or through the proxy that HTTP_PROXY names: addresses have no route"
         return Denial("network", target, "net.allowlist", _where(policy, "net.allowlist"), allow, seen.count)
     allow = "net.enabled: true, with the host in net.allowlist"
     if seen.kind == "network":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 
 from belljar.backends.contract import Listener
@@ -13,8 +13,9 @@ from belljar.backends.network.addresses import PROXY_ADDRESS
 from belljar.egress.decide import decide_connection, decide_name
 from belljar.egress.events import Event
 from belljar.egress.rules import Rules
+from belljar.guest.relay import NAMES, dialled, hand_over, opening
 
-ROLES = ("canary-udp", "canary-tcp", "canary-proxy")
+ROLES = ("canary-udp", "canary-tcp", "canary-relay")
 _SECONDS = 5.0
 _ADDRESS = "192.0.2.1"
 """An address for examples: nobody has it."""
@@ -22,13 +23,13 @@ _NXDOMAIN, _QUERY_A_IN = 3, b"\x00\x01\x00\x01"
 
 
 class Canary:
-    """The two attempts of one run. Those that the policy itself would allow are not made."""
+    """The attempts of one run. Those that the policy itself would allow are not made."""
 
     def __init__(self, rules: Rules, sockets: Iterable[Listener]) -> None:
         self._sockets = {one.role: one for one in sockets}
         self._name = f"{_label()}.belljar-canary.invalid"
         self._tries_name = not decide_name(rules, self._name).allowed
-        port = self._sockets["canary-tcp"].port if "canary-tcp" in self._sockets else 0
+        port = next((one.port for role, one in self._sockets.items() if role in ("canary-tcp", "canary-relay")), 0)
         self._tries_host = bool(port) and not decide_connection(rules, _ADDRESS, port).allowed
         self._port = port
 
@@ -54,10 +55,20 @@ class Canary:
     def _attempt(self, opened: dict[str, socket.socket]) -> Iterator[str]:
         if "canary-udp" in opened and self._tries_name:
             yield from _ask(opened["canary-udp"], self._name)
-        if "canary-proxy" in opened and self._tries_name:
-            yield from _connect(opened["canary-proxy"], self._name)
         if "canary-tcp" in opened and self._tries_host:
             yield from _dial(opened["canary-tcp"], self._port)
+        if "canary-relay" in opened:
+            yield from self._carried(opened["canary-relay"])
+
+    def _carried(self, relay: socket.socket) -> Iterator[str]:
+        """As if a container's gate had brought these connections."""
+        if self._tries_name:
+            yield from _through(relay, b"http-proxy", lambda end: _connect(end, self._name))
+            yield from _through(relay, NAMES, lambda end: _ask_stream(end, self._name))
+        if self._tries_host:
+            place = opening(dialled(_ADDRESS, self._port))
+            assert place is not None
+            yield from _through(relay, place, _request)
 
 
 def _label() -> str:
@@ -66,17 +77,50 @@ def _label() -> str:
     return "".join(letters[byte % len(letters)] for byte in os.urandom(48))
 
 
+def _through(relay: socket.socket, role: bytes, attempt: Callable[[socket.socket], Iterable[str]]) -> Iterator[str]:
+    """Try this with a connection that is handed to the proxy."""
+    ours, theirs = socket.socketpair()
+    with ours:
+        ours.settimeout(_SECONDS)
+        try:
+            with theirs:
+                hand_over(relay, role, theirs)
+        except OSError as error:
+            yield f"the egress proxy takes no connection: {error}"
+            return
+        yield from attempt(ours)
+
+
+def _question(name: str) -> bytes:
+    labels = b"".join(struct.pack("B", len(label)) + label.encode() for label in name.split(".")) + b"\0"
+    return os.urandom(2) + b"\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00" + labels + _QUERY_A_IN
+
+
 def _ask(resolver: socket.socket, name: str) -> Iterator[str]:
-    number = os.urandom(2)
-    question = b"".join(struct.pack("B", len(label)) + label.encode() for label in name.split(".")) + b"\0"
+    question = _question(name)
     try:
         resolver.connect((PROXY_ADDRESS, 53))
-        resolver.send(number + b"\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00" + question + _QUERY_A_IN)
+        resolver.send(question)
         answer = resolver.recv(512)
     except OSError as error:
         yield f"the egress proxy does not answer for names: {error}"
         return
-    if len(answer) < 12 or answer[:2] != number or answer[3] & 0xF != _NXDOMAIN:
+    yield from _judge(question, answer)
+
+
+def _ask_stream(resolver: socket.socket, name: str) -> Iterator[str]:
+    question = _question(name)
+    try:
+        resolver.sendall(struct.pack("!H", len(question)) + question)
+        answer = resolver.recv(512)[2:]
+    except OSError as error:
+        yield f"the egress proxy does not answer for names: {error}"
+        return
+    yield from _judge(question, answer)
+
+
+def _judge(question: bytes, answer: bytes) -> Iterator[str]:
+    if len(answer) < 12 or answer[:2] != question[:2] or answer[3] & 0xF != _NXDOMAIN:
         yield "a name that nobody listed was not refused"
 
 
@@ -94,6 +138,16 @@ def _connect(proxy: socket.socket, name: str) -> Iterator[str]:
 def _dial(connection: socket.socket, port: int) -> Iterator[str]:
     try:
         connection.connect((_ADDRESS, port))
+    except ConnectionError:
+        return  # refused without words
+    except OSError as error:
+        yield f"the egress proxy does not answer for hosts: {error}"
+        return
+    yield from _request(connection)
+
+
+def _request(connection: socket.socket) -> Iterator[str]:
+    try:
         connection.sendall(f"GET / HTTP/1.1\r\nHost: {_ADDRESS}\r\nConnection: close\r\n\r\n".encode())
         answer = connection.recv(64)
     except ConnectionError:

@@ -70,7 +70,7 @@ class Attached:
         """Send the program and what it shall be. It answers with `ready`, whenever it is up."""
         self._key = os.urandom(wire.KEY_SIZE)
         self._watched = config["role"] == "gate"
-        self.send(bundle(relay=config.get("relay", False)) + self._key + wire.message(config))
+        self.send(bundle(relay=bool(config.get("relay"))) + self._key + wire.message(config))
 
     def ready(self) -> dict[str, Any]:
         """Wait until the program is up: what it found.

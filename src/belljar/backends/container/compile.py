@@ -21,6 +21,7 @@ from belljar.backends.network.addresses import PROXY_ADDRESS
 from belljar.errors import PolicyError, UsageError
 from belljar.guest import ballast
 from belljar.guest.files import LIVE, RESERVES
+from belljar.guest.wicket import RESOLVER
 from belljar.policy.models import Mount, Policy
 from belljar.policy.records import dataclass, field
 
@@ -29,6 +30,8 @@ CODE = "/run/jar"
 SHARED = "/dev/shm"
 DEPOT = "/depot"
 LABEL = "belljar"
+LOW_PORTS = "net.ipv4.ip_unprivileged_port_start=0"
+"""The gate, an ordinary user, listens on the policy's ports."""
 PAGE = 4096
 LEAST_MEMORY = {"runsc": 64 << 20}
 _LEAST_MEMORY = 32 << 20
@@ -137,7 +140,7 @@ def compile_plan(policy: Policy, request: RunRequest, place: Place) -> LaunchPla
             "filters": place.filters and not policy.container.privileged,
             "observe": observes(policy, place),
             "gateway_ports": opening.ports(policy) if opens(policy, place) and place.enters else None,
-            "relay": opens(policy, place) and not place.enters,
+            "relay_ports": opening.ports(policy) if opens(policy, place) and not place.enters else None,
             "publishes": bool(policy.net.publish) and place.enters,
         },
         report=report(policy, place),
@@ -257,6 +260,8 @@ def _run_arguments(policy: Policy, request: RunRequest, place: Place) -> list[st
         arguments += _opened_files(request, place)
         if place.enters and not place.gvisor:
             arguments += ["--sysctl", "net.ipv6.conf.all.disable_ipv6=0"]  # docker switches it off
+        elif not place.gvisor:  # which lets everybody have every port
+            arguments += ["--sysctl", LOW_PORTS]
     elif asked.network == "none" and place.engine != "podman":  # which then has no name server to begin with
         arguments += ["--dns", "127.0.0.1", "--dns-search", "."]  # else the host's domain is there
         arguments += ["--dns-option", "timeout:1", "--dns-option", "attempts:1"]
@@ -280,7 +285,7 @@ def opens(policy: Policy, place: Place) -> bool:
 
 def opened_files(request: RunRequest, place: Place) -> dict[str, bytes]:
     """What a container with a network has in its /etc: by path, the content. The resolver, and certificates."""
-    files = {"/etc/resolv.conf": opening.RESOLVER.encode() if place.enters else b""}
+    files = {"/etc/resolv.conf": opening.resolver(PROXY_ADDRESS if place.enters else RESOLVER).encode()}
     if request.trust is not None:
         directory = os.path.dirname(opening.BUNDLE)
         files |= {f"{directory}/{name}": data for name, data in opening.trust_files(request.trust).items()}

@@ -52,7 +52,7 @@ def bundle(*, relay: bool = False) -> bytes:
     """What a container reads first: eight digits of length, then the program. `relay`: it carries connections, too."""
     directory = os.path.dirname(os.path.abspath(belljar.guest.__file__))
     sources = []
-    for name in (*_ORDER, "relay") if relay else _ORDER:
+    for name in (*_ORDER, "relay", "wicket") if relay else _ORDER:
         with open(os.path.join(directory, f"{name}.py"), encoding="utf-8") as file:
             sources.append((name, file.read()))
     program = f"SOURCES = {sources!r}\n{_LOADER}".encode()

@@ -22,6 +22,7 @@ from belljar.backends.container.engine import Engine
 from belljar.backends.container.keeper import KEEPER, owner
 from belljar.backends.container.live import Live, is_directory, need_writable
 from belljar.backends.container.process import ContainerProcess, RefusedProcess
+from belljar.backends.container.report import unheard
 from belljar.backends.container.slots import Slots
 from belljar.backends.container.waiting import Waiting
 from belljar.backends.contract import ChangedTree, Clause, Entry, LaunchPlan, RunRequest, Status
@@ -77,6 +78,7 @@ class ContainerJar:
             if self._stage["runtime"] == "runsc":
                 self._depot.ask("load")
             self._fill(deny_globs)
+            self.shortfalls += unheard(self._spare.ready()) if self._stage["relay_ports"] is not None else ()
         except BaseException:
             self.close()
             raise
@@ -224,7 +226,7 @@ class ContainerJar:
             timeout_seconds=plan.limits["timeout_seconds"],
             order=message + b"".join(files),
             listeners=waiting.listeners(),
-            relays=self._stage["relay"],
+            relays=self._stage["relay_ports"] is not None,
             kept=waiting.container.name if self._stage["keep"] else "",
             ended=lambda process: self._run_ended(process, waiting, prepare=prepare),
         )
@@ -301,7 +303,7 @@ class ContainerJar:
         container = self._start(number, self._stage["run"], slot=slot)
         expect = self._stage["expect"]
         try:
-            container.configure(role="gate", absent=expect["absent"], quota="/tmp", relay=self._stage["relay"])
+            container.configure(role="gate", absent=expect["absent"], quota="/tmp", relay=self._stage["relay_ports"])
         except BelljarError:
             self._slots.give_back(slot)
             self._remove(container)

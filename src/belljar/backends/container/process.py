@@ -19,6 +19,7 @@ from belljar.backends.container.attached import Attached, ForgedFrameError
 from belljar.backends.container.faults import fault
 from belljar.backends.container.out_of_memory import told_late
 from belljar.backends.contract import End, Frozen, Listener, Observation
+from belljar.backends.network.addresses import ALWAYS_HEARD
 from belljar.errors import BelljarError, SandboxUnavailableError
 from belljar.guest import wire
 from belljar.guest.relay import Exit, hand_over
@@ -29,6 +30,8 @@ _GRACE_SECONDS = 3.0
 """After a kill, or the end of its time: how long the gate may take to tell of the end. Then the engine ends it."""
 _MOST_UNSENT = 1 << 22
 """Of carried connections: how much may wait for the container, whatever it says that it took."""
+_MOST_OWED = 1 << 25
+"""What waits for a container that goes on to talk and does not listen: no gate does that."""
 _USAGE_SECONDS = 1.0
 """How long the gate may take to tell what is used; one that stands still tells nothing."""
 _USED = ("cpu_seconds", "memory_bytes", "processes")
@@ -88,15 +91,13 @@ class ContainerProcess:
     def _open_exit(self) -> tuple[Listener, ...]:
         """The way of connections that the gate carries: each is handed to whoever has the first of these listeners.
 
-        The second is such a connection too, with which the host tries what must be refused.
+        With the second, the host hands over some of its own, to try what must be refused.
         """
         self._relay, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
         self._relay.setblocking(False)  # noqa: FBT003 - a proxy that takes nothing more refuses, and holds up nobody
         self._exit = Exit(lambda payload: self._queue(wire.encode(wire.NET, payload)), partial(hand_over, self._relay))
-        canary, other = socket.socketpair()
-        with other:
-            hand_over(self._relay, b"http-proxy", other)
-        return Listener("relay", 0, theirs.detach()), Listener("canary-proxy", 0, canary.detach())
+        canary = Listener("canary-relay", ALWAYS_HEARD, self._relay.dup().detach())
+        return Listener("relay", 0, theirs.detach()), canary
 
     def start(self) -> None:
         """Begin to listen; and have the code started, unless its listeners have to be served first.
@@ -294,6 +295,8 @@ class ContainerProcess:
         if kind == wire.NET:
             if self._exit is not None:
                 self._exit.hear(payload)
+                if len(self._outbox) > _MOST_OWED:
+                    raise ForgedFrameError("the container's program talks and does not listen")
             return
         message = json.loads(payload)
         self._credit += int(message.get("took", 0))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from belljar.backends.contract import Clause, EnforcementReport, Status
 from belljar.backends.network.clauses import NETWORK_CLAUSES, network_clauses
@@ -94,7 +95,8 @@ def _net(policy: Policy, place: Place) -> tuple[Clause, ...]:
     if policy.net.enabled and not place.facts.local:
         return tuple(Clause(key, Status.UNSUPPORTED, "--network none", _FAR) for key in NETWORK_CLAUSES)
     if policy.net.enabled and not place.enters:
-        return network_clauses(policy, _BY_RELAY)
+        enabled, *others = network_clauses(policy, _BY_RELAY)
+        return _enforced(enabled.key, enabled.by + _ON_LOOPBACK), *others
     if policy.net.enabled and place.gvisor:
         return network_clauses(policy, _BY_GVISOR)
     return network_clauses(policy)
@@ -104,12 +106,24 @@ _BY_GVISOR = (
     "a gateway namespace whose only sockets are the egress proxy's; in it gVisor uses the host's network stack, "
     "for IPv4"
 )
-_BY_RELAY = (
-    "no network: the egress proxy is reached through the gate's own channel, by programs that heed HTTP(S)_PROXY "
-    "(others reach nothing; root can lay a cable to the container)"
+_BY_RELAY = "the container's loopback, from which connections reach the egress proxy through the gate's own channel"
+_ON_LOOPBACK = (
+    ": the code's servers can't have the policy's ports, attempts on other ports are refused without a record, and "
+    "addresses that are dialled without a name, and IPv6, have no route (root can lay a cable to the container)"
 )
 _NO_DOOR = "nothing in the container can be reached from here: that takes root, or an engine of your own (podman)"
+_MOST_NAMED = 5
 _FAR = "the engine is on another machine: use --backend bubblewrap there"
+
+
+def unheard(found: Mapping[str, Any]) -> tuple[Clause, ...]:
+    """What a container found that it can't listen on, where programs that know of no proxy would arrive."""
+    ports = found["unheard"]
+    if not ports:
+        return ()
+    named = ", ".join(map(str, ports[:_MOST_NAMED])) + (", …" if len(ports) > _MOST_NAMED else "")
+    lost = f"the gate can't listen on port {named} of the container: only programs that heed HTTP(S)_PROXY get there"
+    return (Clause("net.enabled", Status.DEGRADED, "the gate's listeners on loopback", lost),)
 
 
 def _groups(place: Place) -> tuple[Clause, ...]:

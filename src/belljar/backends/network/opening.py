@@ -13,7 +13,13 @@ ALWAYS = (ALWAYS_HEARD, 443)
 BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 """Where the certificates that the jar trusts lie, on a backend whose /etc is belljar's."""
 
-RESOLVER = f"nameserver {PROXY_ADDRESS}\noptions timeout:2 attempts:2\n"
+
+def resolver(address: str) -> str:
+    """What /etc/resolv.conf says."""
+    return f"nameserver {address}\noptions timeout:2 attempts:2\n"
+
+
+RESOLVER = resolver(PROXY_ADDRESS)
 
 _BUNDLE_VARIABLES = (
     "SSL_CERT_FILE",
@@ -64,4 +70,4 @@ def trust_files(trust: Trust) -> dict[str, bytes]:
     return {**named, "java/cacerts": trust.java}
 
 
-__all__ = ["ALWAYS", "BUNDLE", "RESOLVER", "ports", "trust_files", "variables"]
+__all__ = ["ALWAYS", "BUNDLE", "RESOLVER", "ports", "resolver", "trust_files", "variables"]

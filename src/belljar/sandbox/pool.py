@@ -201,9 +201,12 @@ class Pool:
         artifacts: str | os.PathLike[str] | KeptFiles | None = None,
     ) -> Stream:
         """As `stream`, and for whom: where runs have to wait, the callers take turns. For belljar itself."""
-        _check_words(args)
-        content = {path: _bytes(text) for path, text in (files or {}).items()}
-        _check_paths(content)
+        if args:
+            _check_words(args)
+        content = {}
+        if files:
+            content = {path: _bytes(text) for path, text in files.items()}
+            _check_paths(content)
         into = artifacts if artifacts is None or isinstance(artifacts, KeptFiles) else os.fspath(artifacts)
         work = Work(_bytes(code), language_named(language), name, tuple(args), content, stdin, into, caller)
         handle = Handle()

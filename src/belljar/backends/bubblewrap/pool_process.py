@@ -52,6 +52,11 @@ class PooledProcess(BubblewrapProcess):
         gate, events, self.workspace, *self._counting = descriptors
         super().__init__(-1, -1, socket.socket(fileno=events), pool, name=message["run"])
         self.gate = socket.socket(fileno=gate)
+        self.watched = select.poll()
+        """For what says that it waits no more."""
+        self.watched.register(gate, select.POLLIN)
+        self._inside: tuple[int, ...] = ()
+        """The ends of its outputs that it is given."""
         self.prepared: Prepared | None = None
         self.generation: int = message["zygote"]
         self._counters = [Counter(*counter) for counter in message["counters"]]
@@ -70,14 +75,24 @@ class PooledProcess(BubblewrapProcess):
         self, code: bytes, name: str, arguments: Sequence[str], files: Mapping[str, bytes], stdin: int | None
     ) -> None:
         """Give it what to run, which it does not do yet. Raises JarGoneError."""
-        self.stdout, output_inside = os.pipe2(os.O_CLOEXEC)
-        self.stderr, errors_inside = os.pipe2(os.O_CLOEXEC)
+        self.have_outputs()
         try:
-            passed = [output_inside, errors_inside, *([] if stdin is None else [stdin])]
-            self._send(_packed(code, name, arguments, files), passed)
+            self._send(_packed(code, name, arguments, files), [*self._inside, *([] if stdin is None else [stdin])])
         finally:
-            os.close(output_inside)
-            os.close(errors_inside)
+            self._close_inside()
+
+    def have_outputs(self) -> None:
+        """Make its outputs, if that has not been done while nobody waited."""
+        if not self._inside:
+            self.stdout, output = os.pipe2(os.O_CLOEXEC)
+            self._inside = (output,)
+            self.stderr, errors = os.pipe2(os.O_CLOEXEC)
+            self._inside = (output, errors)
+
+    def _close_inside(self) -> None:
+        for descriptor in self._inside:
+            os.close(descriptor)
+        self._inside = ()
 
     def start(self, timeout_seconds: float) -> None:
         """Have it run what it was given. Raises JarGoneError, or as `end` UsageError, and then nothing has run."""
@@ -201,6 +216,7 @@ class PooledProcess(BubblewrapProcess):
     def close(self) -> None:
         """Let go; a run that is still alive is ended by its stage."""
         super().close()
+        self._close_inside()
         self.gate.close()
         for listener in self.listeners:
             os.close(listener.descriptor)

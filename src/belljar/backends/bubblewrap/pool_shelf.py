@@ -147,13 +147,7 @@ class Shelf:
 
     def _is_alive(self, jar: PooledProcess) -> bool:
         """Whether it still waits, and will: what it came from lives. Neither has anything to say but its end."""
-        number, zygote = self._zygote
-        if jar.generation != number:
-            return False
-        poll = select.poll()
-        poll.register(zygote, select.POLLIN)
-        poll.register(jar.gate, select.POLLIN)
-        return not poll.poll(0)
+        return jar.generation == self._zygote[0] and not jar.watched.poll(0)
 
     # --- in its own thread ---
 
@@ -198,6 +192,8 @@ class Shelf:
 
     def _put(self, jar: PooledProcess) -> None:
         with self._lock:
+            if jar.generation == self._zygote[0]:
+                jar.watched.register(self._zygote[1], select.POLLIN)
             if not self._is_alive(jar):
                 self._drop(jar)
             elif self._waiting:
@@ -206,6 +202,8 @@ class Shelf:
                 waiter.wake()
                 self._tell_queued()
             else:
+                with contextlib.suppress(OSError):  # too many files are open: whoever takes it is told
+                    jar.have_outputs()
                 self._jars.append(jar)
 
     def _renew(self, number: int, descriptor: int) -> None:

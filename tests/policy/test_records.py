@@ -182,10 +182,12 @@ def test_words(colour: Any) -> None:
     blue = colour.DARK_BLUE
     assert blue == "dark blue" == str(blue) == f"{blue}" == blue.value
     assert (blue.name, repr(blue), isinstance(blue, colour)) == ("DARK_BLUE", "<Colour.DARK_BLUE: 'dark blue'>", True)
-    assert colour("dark blue") is colour(blue) is blue
+    assert colour("dark blue") is colour(blue) is colour["DARK_BLUE"] is blue
     assert pickle.loads(pickle.dumps(blue)) is copy.copy(blue) is copy.deepcopy(blue) is blue
     assert (list(colour), len(colour), colour.__doc__) == ([colour.RED, blue], 2, "What it looks like.")
     assert (json.dumps({"is": blue}), {blue: 1}[blue]) == ('{"is": "dark blue"}', 1)
+    with pytest.raises(KeyError):
+        colour["GREEN"]
     with pytest.raises(ValueError, match="'green' is not a valid Colour"):
         colour("green")
     match blue:

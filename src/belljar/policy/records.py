@@ -224,6 +224,9 @@ class _StrEnumMeta(type):
         except KeyError:
             raise ValueError(f"{value!r} is not a valid {cls.__name__}") from None
 
+    def __getitem__(cls, name: str) -> Any:
+        return {word.name: word for word in cls}[name]
+
     def __iter__(cls) -> Any:
         return iter(cls._words.values())  # type: ignore[attr-defined]
 

@@ -1,4 +1,4 @@
-"""belljar's modules from one file: made by the first run, used by the next, and never instead of today's sources."""
+"""All modules of a run from one file: made by the first, used by the next, and never instead of today's sources."""
 
 from __future__ import annotations
 
@@ -93,6 +93,29 @@ def test_a_source_that_is_gone(package: Path, bundle: Path, python: Callable[...
     code = "from belljar.cli import bundle; bundle.use()\nimport belljar.policy\nfrom importlib.util import find_spec\n"
     code += "print(find_spec('belljar.policy.problems'))"
     assert python(code) == "None\n"
+
+
+STANDARD = """
+from belljar.cli import bundle
+used = bundle.use()
+import selectors, contextlib, struct
+print(*(type(module.__loader__).__name__ for module in (contextlib, struct, selectors)), bool(used.stale))
+cached = bundle.bootstrap.cache_from_source(struct.__file__)
+print(struct.__file__ == struct.__spec__.origin, struct.__cached__ == cached)
+"""
+
+
+def test_the_standard_library(bundle: Path, python: Callable[..., str]) -> None:
+    """What a run and its launcher have of it comes from the file too; anything else Python finds as ever."""
+    assert bundle.exists()
+    assert python(STANDARD) == "_Loader _Loader SourceFileLoader False\nTrue True\n"
+
+
+def test_another_standard_library(bundle: Path, python: Callable[..., str], tmp_path: Path) -> None:
+    """Bytecode of one Python is not used by another of the same version, which does not make the file anew either."""
+    assert bundle.exists()
+    other = f"import os; os.__file__ = {str(tmp_path / 'os.py')!r}\n"
+    assert python(other + STANDARD).splitlines()[0] == "SourceFileLoader SourceFileLoader SourceFileLoader False"
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,16 @@ def test_meaning(pattern: str, denied: list[str], seen: list[str]) -> None:
     assert {path: globs.match(path) for path in seen} == dict.fromkeys(seen)
 
 
+@pytest.mark.parametrize(("pattern", "denied", "seen"), MEANING, ids=[row[0] for row in MEANING])
+def test_a_path_that_lacks_the_text(pattern: str, denied: list[str], seen: list[str]) -> None:
+    """It is told no before there is a regular expression, and no other is."""
+    for path in denied:
+        assert DenyGlobs(["/other/*", pattern]).match(path) == 1
+    globs = DenyGlobs(["**/*.pem", "/home/*/x", pattern])
+    assert globs.match("/srv/data") is None
+    assert "_regex" not in vars(globs)
+
+
 UNPARSABLE = [
     ("", "wanted a pattern, found nothing"),
     ("[abc", "wanted a ']' after '['"),

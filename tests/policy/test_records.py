@@ -1,10 +1,13 @@
-"""Records are dataclasses in all that belljar asks of one; each test runs on both kinds."""
+"""Records are dataclasses in all that belljar asks of one, so for named tuples and words; each test runs on both."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+import enum
+import json
 import pickle
+import typing
 from typing import Any
 
 import pytest
@@ -99,3 +102,96 @@ def test_a_record_is_always_frozen() -> None:
         records.dataclass(frozen=False, slots=True)
     with pytest.raises(TypeError, match="a record has no base"):
         records.dataclass(frozen=True, slots=True)(type("Child", (dict,), {}))
+
+
+# --- named tuples and words ------------------------------------------------------------------------------------------
+
+
+def make_pair(base: Any) -> Any:
+    class Pair(base):  # type: ignore[misc]
+        """Two things."""
+
+        left: int
+        right: str = "r"
+
+        @property
+        def both(self) -> str:
+            return f"{self.left}{self.right}"
+
+    Pair.__module__, Pair.__qualname__ = __name__, "Pair"
+    return Pair
+
+
+@pytest.fixture(params=[typing.NamedTuple, records.NamedTuple], ids=["standard", "ours"])
+def pair(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    made = make_pair(request.param)
+    monkeypatch.setitem(globals(), "Pair", made)
+    return made
+
+
+def test_a_named_tuple(pair: Any) -> None:
+    """It is a tuple with names, and can all that `typing.NamedTuple` can."""
+    made = pair(1, right="x")
+    assert made == (1, "x") == pair(left=1, right="x") == pair._make([1, "x"])
+    assert (made.left, made.right, made.both, pair(1)) == (1, "x", "1x", (1, "r"))
+    assert repr(made) == "Pair(left=1, right='x')"
+    assert made._replace(left=2) == (2, "x")
+    assert made._asdict() == {"left": 1, "right": "x"}
+    assert (pair._fields, pair._field_defaults, pair.__doc__) == (("left", "right"), {"right": "r"}, "Two things.")
+    assert copy.copy(made) == copy.deepcopy(made) == pickle.loads(pickle.dumps(made)) == made
+    assert type(pickle.loads(pickle.dumps(made))) is pair
+    assert not hasattr(made, "__dict__")
+    match made:
+        case pair(left, right):
+            assert (left, right) == (1, "x")
+
+
+@pytest.mark.parametrize(("values", "named"), [((), {}), ((1, "a", 3), {}), ((1,), {"left": 1}), ((1,), {"z": 1})])
+def test_a_named_tuple_called_wrongly(pair: Any, values: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """A call that does not fit is a TypeError; what is replaced has to be there."""
+    with pytest.raises(TypeError):
+        pair(*values, **named)
+    with pytest.raises(TypeError):
+        pair._make([1])
+    with pytest.raises((ValueError, TypeError)):
+        pair(1)._replace(z=1)
+    with pytest.raises(AttributeError):
+        pair(1).left = 2
+
+
+def make_colour(base: Any) -> Any:
+    class Colour(base):  # type: ignore[misc]
+        """What it looks like."""
+
+        RED = "red"
+        DARK_BLUE = "dark blue"
+
+    Colour.__module__, Colour.__qualname__ = __name__, "Colour"
+    return Colour
+
+
+@pytest.fixture(params=[enum.StrEnum, records.StrEnum], ids=["standard", "ours"])
+def colour(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    made = make_colour(request.param)
+    monkeypatch.setitem(globals(), "Colour", made)
+    return made
+
+
+def test_words(colour: Any) -> None:
+    """Each is text and one object, whatever way it is come by."""
+    blue = colour.DARK_BLUE
+    assert blue == "dark blue" == str(blue) == f"{blue}" == blue.value
+    assert (blue.name, repr(blue), isinstance(blue, colour)) == ("DARK_BLUE", "<Colour.DARK_BLUE: 'dark blue'>", True)
+    assert colour("dark blue") is colour(blue) is colour["DARK_BLUE"] is blue
+    assert pickle.loads(pickle.dumps(blue)) is copy.copy(blue) is copy.deepcopy(blue) is blue
+    assert (list(colour), len(colour), colour.__doc__) == ([colour.RED, blue], 2, "What it looks like.")
+    assert (json.dumps({"is": blue}), {blue: 1}[blue]) == ('{"is": "dark blue"}', 1)
+    with pytest.raises(KeyError):
+        colour["GREEN"]
+    with pytest.raises(ValueError, match="'green' is not a valid Colour"):
+        colour("green")
+    match blue:
+        case colour.RED:
+            pytest.fail("it is not red")
+        case colour.DARK_BLUE:
+            pass

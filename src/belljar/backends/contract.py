@@ -6,10 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from enum import StrEnum
 
 from belljar.policy.models import Policy
-from belljar.policy.records import Protocol, dataclass, field
+from belljar.policy.records import Protocol, StrEnum, dataclass, field
 
 TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:

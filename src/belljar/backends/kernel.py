@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import os
 from collections.abc import Callable
+
+from belljar.limits import foreign as ctypes
 
 TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
@@ -178,5 +179,4 @@ def prctl(option: int, argument: int) -> None:
 
 def set_name(name: str) -> None:
     """The name that `ps` shows for this process."""
-    buffer = ctypes.create_string_buffer(name.encode()[:15])
-    _libc.prctl(PR_SET_NAME, buffer, 0, 0, 0)
+    _libc.prctl(PR_SET_NAME, name.encode()[:15], 0, 0, 0)

@@ -1,8 +1,9 @@
-"""belljar's modules from one file: to find and open a module takes ten times as long as to run most of them.
+"""All modules of a run from one file: to find and open a module takes ten times as long as to run most of them.
 
-The file lies in the package's `__pycache__`, and is what Python keeps there: bytecode of the sources, made by whoever
-may write there, and not used for a source that has changed since. It has to belong to the package's owner and be
-writable for nobody else, and what is damaged is not used. Without it everything is the same, and takes longer.
+The file lies in the package's `__pycache__`, and is what Python keeps there: bytecode of the sources, belljar's and the
+standard library's, made by whoever may write there, and not used for a source that has changed since. It has to belong
+to the package's owner and be writable for nobody else, and what is damaged is not used. Without it everything is the
+same, and takes longer.
 """
 
 from __future__ import annotations
@@ -12,27 +13,32 @@ import _imp
 import marshal
 import os
 import sys
+from _frozen_importlib import ModuleSpec
 
 TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
-    from _frozen_importlib import ModuleSpec
-    from types import CodeType
+    from types import CodeType, ModuleType
     from typing import Any
 
-    _Entry = tuple[str, bool, int, int, int, int, bytes]  # source, is it a package, its time and size; place, digest
+    _Entry = tuple[int, str, bool, int, int, int, int, bytes]
+    """The source, beneath which root; is it a package, the source's time and size; place and digest of its bytecode."""
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_MARK = b"belljar 1\n" + bootstrap.MAGIC_NUMBER
+_ROOTS = (PACKAGE, os.path.dirname(os.__file__))
+"""Where sources lie: belljar's, and those of the Python that runs it; what another has made is not for this one."""
+_OPTIMISED = f".opt-{sys.flags.optimize}" if sys.flags.optimize else ""
+_CACHED = f".{sys.implementation.cache_tag}{_OPTIMISED}.pyc"
+_MARK = b"belljar 2\n" + bootstrap.MAGIC_NUMBER
 _LENGTH = 8
 _MOST_BYTES = 64 << 20
-_ALSO = ("backends.bubblewrap.launcher", "cli.outcome", "policy.dangers", "policy.options")
-"""With all that they import; else it is what the run imported that made the file."""
+_LAUNCHER = "belljar.backends.bubblewrap.launcher"
+_ALSO = ("cli.outcome", "policy.dangers", "policy.options")
+"""With all of belljar's that they import; else it is what the run imported that made the file, and its launcher."""
 
 
 def path() -> str:
     """Where it lies, for this version of Python."""
-    optimised = f".opt-{sys.flags.optimize}" if sys.flags.optimize else ""
-    return f"{PACKAGE}/__pycache__/bundle.{sys.implementation.cache_tag}{optimised}"
+    return f"{PACKAGE}/__pycache__/bundle.{sys.implementation.cache_tag}{_OPTIMISED}"
 
 
 class _Loader(bootstrap.SourceFileLoader):
@@ -55,17 +61,19 @@ class Bundle:
         table = content[start : start + length]
         if _digest(table) != content[start - _LENGTH : start]:
             raise ValueError("damaged")
-        self._index: dict[str, _Entry] = marshal.loads(table)  # noqa: S302 - see above
+        self._index: dict[str, _Entry]
+        standard, self._index = marshal.loads(table)  # noqa: S302 - see above
+        self._roots = _ROOTS if standard == _ROOTS[1] else _ROOTS[:1]
         self._content = memoryview(content)[start + length :]
         self.stale = False
 
     def find_spec(self, name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
         """As an entry of `sys.meta_path` has it."""
         entry = self._index.get(name)
-        if entry is None:
+        if entry is None or entry[0] >= len(self._roots):
             return None
-        file, is_package, changed_ns, size, at, length, digest = entry
-        source = f"{PACKAGE}/{file}"
+        root, file, is_package, changed_ns, size, at, length, digest = entry
+        source = f"{_ROOTS[root]}/{file}"
         bytecode = self._content[at : at + length]
         try:
             status = os.stat(source)
@@ -77,8 +85,19 @@ class Bundle:
             return None
         loader = _Loader(name, source)
         loader.bytecode = bytecode
-        places = [os.path.dirname(source)] if is_package else None
-        return bootstrap.spec_from_file_location(name, source, loader=loader, submodule_search_locations=places)
+        return _spec(name, loader, source, is_package=is_package)
+
+
+def _spec(name: str, loader: _Loader, source: str, *, is_package: bool) -> ModuleSpec:
+    """As `spec_from_file_location` makes it, which asks again for all that is known here."""
+    spec = ModuleSpec(name, loader, origin=source, is_package=is_package)
+    spec.has_location = True
+    directory, _, file = source.rpartition("/")
+    if spec.submodule_search_locations is not None:
+        spec.submodule_search_locations.append(directory)
+    if sys.pycache_prefix is None:
+        spec.cached = f"{directory}/__pycache__/{file.removesuffix('.py')}{_CACHED}"
+    return spec
 
 
 def use() -> Bundle | None:
@@ -126,23 +145,37 @@ def keep(used: Bundle | None) -> None:
 
 
 def _made() -> bytes:
+    __import__(_LAUNCHER)
+    standard = {name for name in sys.modules if not name.startswith("belljar")}
     for name in _ALSO:
         __import__(f"belljar.{name}")
     index: dict[str, _Entry] = {}
     pieces: list[bytes] = []
     at = 0
     for name, module in sorted(sys.modules.items()):
-        source = getattr(module, "__file__", None) or ""
-        if name.startswith("belljar.") and source.startswith(f"{PACKAGE}/"):
+        root = _root(name, module)
+        if root is not None and (root == 0 or name in standard):
+            source: str = module.__file__  # type: ignore[assignment]
             before, piece, after = os.stat(source), _bytecode(name, source), os.stat(source)
             if before.st_mtime_ns != after.st_mtime_ns:
                 raise ValueError(f"{source} is being written")
-            identity = (source.removeprefix(f"{PACKAGE}/"), hasattr(module, "__path__"), before.st_mtime_ns)
+            identity = (root, source.removeprefix(f"{_ROOTS[root]}/"), hasattr(module, "__path__"), before.st_mtime_ns)
             index[name] = (*identity, before.st_size, at, len(piece), _digest(piece))
             pieces.append(piece)
             at += len(piece)
-    table = marshal.dumps(index)
+    table = marshal.dumps((_ROOTS[1], index))
     return b"".join((_MARK, len(table).to_bytes(_LENGTH, "little"), _digest(table), table, *pieces))
+
+
+def _root(name: str, module: ModuleType) -> int | None:
+    """The root that has its source, if it is a module that is to be in the file."""
+    if not isinstance(getattr(module, "__loader__", None), bootstrap.SourceFileLoader) or module.__name__ != name:
+        return None
+    source = module.__file__ or ""
+    if name.startswith("belljar."):
+        return 0 if source.startswith(f"{_ROOTS[0]}/") else None
+    is_standard = name.partition(".")[0] in sys.stdlib_module_names and "/site-packages/" not in source
+    return 1 if is_standard and source.startswith(f"{_ROOTS[1]}/") else None
 
 
 def _bytecode(name: str, source: str) -> bytes:

@@ -37,9 +37,21 @@ def start_launcher(backend: str | None) -> None:
         return
     if os.path.exists(_UNIFIED) and _needs_scope():
         return  # such a launcher is started by systemd-run, not forked
+    import_shared()
     from belljar.backends.bubblewrap.client import LAUNCHER
 
     LAUNCHER.start_by_fork()
+
+
+def import_shared() -> None:
+    """What both of them need, while there is one: imported later, it would be imported twice."""
+    import fcntl  # noqa: F401
+    import select  # noqa: F401
+
+    import belljar.backends.bubblewrap.stageplan
+    import belljar.guest.tree
+    import belljar.limits.detect
+    import belljar.limits.values  # noqa: F401
 
 
 def end_in_order() -> None:

@@ -7,9 +7,10 @@ but write access to `cgroup.procs` of the group and of the nearest group above b
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
+
+from belljar.limits import foreign as ctypes
 
 _CLONE3 = 435  # the same number on every architecture that has the call
 _CLONE_INTO_CGROUP = 0x2_0000_0000

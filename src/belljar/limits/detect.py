@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from enum import StrEnum
 
 from belljar.limits.naming import group_name
 from belljar.limits.proc_files import Hierarchy, hierarchies
-from belljar.policy.records import NamedTuple
+from belljar.policy.records import NamedTuple, StrEnum
 
 TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:

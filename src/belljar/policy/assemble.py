@@ -36,11 +36,14 @@ def assemble(values: Layer, problems: Problems, *, dangerous: bool = False) -> P
         return None
     from belljar.policy.digest import digest
 
-    policy = _policy(values, "", dangerous=dangerous)
-    return _policy(values, digest(policy), dangerous=dangerous)
+    policy = _policy(values, dangerous=dangerous)
+    fields = {name: getattr(policy, name) for name in Policy.__match_args__}
+    return Policy(**{**fields, "digest": digest(policy)})
 
 
-def _policy(values: Layer, digest: str, *, dangerous: bool) -> Policy:
+def _policy(values: Layer, *, dangerous: bool) -> Policy:
+    """All of it but its digest."""
+
     def one(key: str, default: Any = None) -> Any:
         written = values.get(key)
         return default if written is None else written.value
@@ -95,7 +98,7 @@ def _policy(values: Layer, digest: str, *, dangerous: bool) -> Policy:
         on_degraded=one("on_degraded", "refuse"),
         dangerous=dangerous,
         origins=MappingProxyType(_origins(values)),
-        digest=digest,
+        digest="",
     )
 
 

@@ -12,14 +12,20 @@ be seen helps nobody.
 Braces are expanded first, so that what is left is names and stars. Between two stars the leftmost match is as good as
 any, for characters in a name and for names in a path; so every step is an atomic group and the time of a match grows
 with the path, never exponentially.
+
+A path that lacks the text of every pattern matches none, and is told so without a regular expression: most commands ask
+about one path, and to import `re` and compile every pattern takes longer than all else that they do with a policy.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
+
+TYPE_CHECKING = False  # see policy/records.py
+if TYPE_CHECKING:
+    import re
 
 LONGEST_PATTERN = 512
 MOST_ALTERNATIVES = 64
@@ -45,7 +51,7 @@ class DenyGlobs:
     def match(self, path: str) -> int | None:
         """The first pattern that denies the absolute `path` or a directory above it."""
         path = _normal(path)
-        hit = self._regex.match(path)
+        hit = self._regex.match(path) if self._could_match(path) else None
         found = [hit.lastindex - 1] if hit and hit.lastindex else []
         found += [self._names[name] for name in path.split("/") if name in self._names]
         return min(found, default=None)
@@ -97,8 +103,15 @@ class DenyGlobs:
         kept._parsed = tuple(parts if keep(index) else () for index, parts in enumerate(self._parsed))
         return kept
 
+    def _could_match(self, path: str) -> bool:
+        """Whether the path has all the text of some pattern. Not asked any more once there is an expression for all."""
+        if "_regex" in vars(self):
+            return True
+        path += "/"
+        return any(all(text in path for text in texts) for texts in self._texts)
+
     def _only(self, index: int) -> re.Pattern[str]:
-        return re.compile(_alternation([self._parsed[index]]))
+        return _compiled(_alternation([self._parsed[index]]))
 
     @cached_property
     def _absolute(self) -> tuple[int, ...]:
@@ -107,7 +120,7 @@ class DenyGlobs:
     @cached_property
     def _ends(self) -> re.Pattern[str]:
         last = {parts[-1] for alternatives in self._parsed for parts in alternatives if _literal_name(parts) is None}
-        return re.compile("|".join(_path_regex((name,)).removeprefix("/") for name in sorted(last)) or "(?!)")
+        return _compiled("|".join(_path_regex((name,)).removeprefix("/") for name in sorted(last)) or "(?!)")
 
     @cached_property
     def _names(self) -> dict[str, int]:
@@ -119,9 +132,18 @@ class DenyGlobs:
         return names
 
     @cached_property
+    def _texts(self) -> list[list[str]]:
+        """For each alternative that is no plain name, text that every path has which it matches."""
+        return [list(_texts(parts)) for alternatives in self._rest for parts in alternatives]
+
+    @cached_property
     def _regex(self) -> re.Pattern[str]:
-        rest = [[parts for parts in alternatives if _literal_name(parts) is None] for alternatives in self._parsed]
-        return re.compile(_alternation(rest))
+        return _compiled(_alternation(self._rest))
+
+    @property
+    def _rest(self) -> list[list[Parts]]:
+        """The alternatives that are no plain names, for each pattern."""
+        return [[parts for parts in alternatives if _literal_name(parts) is None] for alternatives in self._parsed]
 
 
 Parts = tuple[str, ...]
@@ -155,7 +177,8 @@ def _parts(pattern: str) -> Parts:
         if name != "**":
             if "**" in name.replace("\\*", ""):
                 raise GlobError(f"wanted '**' alone between slashes, found '{name}'")
-            _tokens(name)
+            if not _is_literal(name):
+                _tokens(name)
     return tuple(parts)
 
 
@@ -230,11 +253,15 @@ def _tokens(name: str) -> list[str]:
             at += 1
             if at == len(name):
                 raise GlobError("wanted a character after '\\'")
-            tokens.append(re.escape(name[at]))
+            tokens.append(_escaped(name[at]))
         else:
-            tokens.append(re.escape(character))
+            tokens.append(_escaped(character))
         at += 1
     return tokens
+
+
+def _escaped(character: str) -> str:
+    return character if character.isalnum() or character == "_" else f"\\{character}"
 
 
 def _class(inside: str) -> str:
@@ -247,7 +274,7 @@ def _class(inside: str) -> str:
             high, step = inside[at + 2], 3
         if low > high:
             raise GlobError(f"wanted a range from low to high, found '{inside[at : at + 3]}'")
-        pieces += f"{re.escape(low)}-{re.escape(high)}"
+        pieces += f"{_escaped(low)}-{_escaped(high)}"
         at += step
     return f"[^/{pieces}]" if negated else f"(?!/)[{pieces}]"
 
@@ -280,6 +307,23 @@ def _alternation(patterns: Sequence[Iterable[Parts]]) -> str:
     """One expression for all; the number of the group that matched is the pattern's index plus one."""
     never = "(?!)"
     return "|".join(f"({'|'.join(map(_path_regex, alternatives)) or never})" for alternatives in patterns) or never
+
+
+def _compiled(expression: str) -> re.Pattern[str]:
+    import re
+
+    return re.compile(expression)
+
+
+def _texts(parts: Parts) -> Iterator[str]:
+    """What a path that matches has in it, if it ends in a slash: whole names, and how the others begin and end."""
+    for part in parts:
+        if _is_literal(part):
+            yield f"/{part}/"
+        elif part != "**":
+            wild = [at for at, character in enumerate(part) if character in _SPECIAL]
+            yield f"/{part[: wild[0]]}"
+            yield f"{part[wild[-1] + 1 :]}/"
 
 
 def _is_literal(name: str) -> bool:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-
-from belljar.policy.records import dataclass
+from belljar.policy.records import StrEnum, dataclass
 
 TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:

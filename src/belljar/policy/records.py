@@ -4,13 +4,14 @@ The standard one imports `inspect` and compiles source for each class, about 10 
 the way of a plain run that is more than everything else together. This one closes over a list of names. To mypy it *is*
 the standard one, and `dataclasses.replace`, `asdict` and `fields` work on what it makes.
 
-`typing` is another 4 ms, and at run time good for nothing but `NamedTuple`, which is here too. So the modules that a
-plain run imports say `TYPE_CHECKING = False`, which type checkers take for true, and import `typing` beneath it only.
+`typing` is another 4 ms, and at run time good for nothing but `NamedTuple`; `enum` is one more, for `StrEnum`. Both are
+here too. So the modules that a plain run imports say `TYPE_CHECKING = False`, which type checkers take for true, and
+import `typing` beneath it only.
 """
 
 from __future__ import annotations
 
-from collections import namedtuple
+from _collections import _tuplegetter  # type: ignore[import-not-found] # what `collections.namedtuple` has for a field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -153,24 +154,99 @@ class _Standard:
 
 
 class _NamedTupleMeta(type):
-    """Makes a `collections.namedtuple` of a class body, as `typing.NamedTuple` does."""
+    """Makes a named tuple of a class body, as `typing.NamedTuple` does; `collections` compiles source for each."""
 
     def __new__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> Any:
         if not bases:
             return super().__new__(cls, name, bases, body)
         fields = tuple(body.get("__annotations__", ()))
-        defaults = [body.pop(field) for field in fields if field in body]
-        make: Any = namedtuple  # noqa: PYI024 - what mypy knows by its name it wants in one piece
-        made = make(name, fields, defaults=defaults, module=body["__module__"])
-        for key, value in body.items():
-            if key not in ("__module__", "__slots__"):
-                setattr(made, key, value)
+        defaults = {field: body.pop(field) for field in fields if field in body}
+        getters = {field: _tuplegetter(at, "") for at, field in enumerate(fields)}
+        about = {"__slots__": (), "__match_args__": fields, "_fields": fields, "_field_defaults": defaults}
+        return type(name, (tuple,), {**_tuple_methods(fields, defaults), **getters, **about, **body})
+
+
+def _tuple_methods(fields: tuple[str, ...], defaults: dict[str, Any]) -> dict[str, Any]:
+    count, make = len(fields), tuple.__new__
+
+    def new(cls: Any, /, *values: Any, **named: Any) -> Any:
+        if named or len(values) != count:
+            rest = {**defaults, **named}
+            if len(values) > count or not named.keys() <= set(fields[len(values) :]):
+                raise TypeError(f"{cls.__name__} takes {', '.join(fields)}, each once")
+            if missing := [name for name in fields[len(values) :] if name not in rest]:
+                raise TypeError(f"{cls.__name__} is missing {missing[0]!r}")
+            values = (*values, *(rest[name] for name in fields[len(values) :]))
+        return make(cls, values)
+
+    def of(cls: Any, values: Any) -> Any:
+        made = make(cls, values)
+        if len(made) != count:
+            raise TypeError(f"{cls.__name__} takes {count} values, not {len(made)}")
         return made
+
+    def replace(self: Any, /, **named: Any) -> Any:
+        made = of(type(self), map(named.pop, fields, self))
+        if named:
+            raise ValueError(f"{type(self).__name__} has no field {next(iter(named))!r}")
+        return made
+
+    def show(self: Any) -> str:
+        shown = ", ".join(f"{name}={value!r}" for name, value in zip(fields, self, strict=True))
+        return f"{type(self).__name__}({shown})"
+
+    return {
+        "__new__": new,
+        "__repr__": show,
+        "__getnewargs__": lambda self: (*self,),
+        "_make": classmethod(of),
+        "_replace": replace,
+        "_asdict": lambda self: dict(zip(fields, self, strict=True)),
+    }
+
+
+class _StrEnumMeta(type):
+    """Makes words of a class body's strings, as `enum.StrEnum` does: each one object, found by its name or its text."""
+
+    def __new__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> Any:
+        words = {key: value for key, value in body.items() if not key.startswith("_") and isinstance(value, str)}
+        known: dict[str, Any] = {}
+        made: Any = super().__new__(cls, name, bases, {**body, "_words": known})
+        for key, value in words.items():
+            word = known[value] = str.__new__(made, value)
+            word.name, word.value = key, value
+            setattr(made, key, word)
+        return made
+
+    def __call__(cls, value: str) -> Any:
+        try:
+            return cls._words[value]  # type: ignore[attr-defined]
+        except KeyError:
+            raise ValueError(f"{value!r} is not a valid {cls.__name__}") from None
+
+    def __getitem__(cls, name: str) -> Any:
+        return {word.name: word for word in cls}[name]
+
+    def __iter__(cls) -> Any:
+        return iter(cls._words.values())  # type: ignore[attr-defined]
+
+    def __len__(cls) -> int:
+        return len(cls._words)  # type: ignore[attr-defined]
+
+
+def _word_methods() -> dict[str, Any]:
+    return {
+        "__repr__": lambda self: f"<{type(self).__name__}.{self.name}: {self.value!r}>",
+        "__str__": lambda self: self.value,
+        "__format__": lambda self, form: format(self.value, form),
+        "__reduce__": lambda self: (type(self), (self.value,)),
+    }
 
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass  # noqa: PLC0414 what mypy sees
     from dataclasses import field as field  # noqa: PLC0414
+    from enum import StrEnum as StrEnum  # noqa: PLC0414
     from typing import NamedTuple as NamedTuple  # noqa: PLC0414
     from typing import Protocol as Protocol  # noqa: PLC0414
 else:
@@ -178,3 +254,4 @@ else:
     field = _field
     NamedTuple = _NamedTupleMeta("NamedTuple", (), {})
     Protocol = object
+    StrEnum = _StrEnumMeta("StrEnum", (str,), _word_methods())

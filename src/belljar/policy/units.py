@@ -6,8 +6,6 @@ JSON Schema and belljar never read a value in two ways.
 
 from __future__ import annotations
 
-import math
-
 from belljar.policy.patterns import Pattern
 
 MB = 1024 * 1024
@@ -39,7 +37,7 @@ def plain(text: str) -> bool | int | float | str | None:
         return int(text)
     if _FLOAT.match(text):
         number = float(text)
-        return number if math.isfinite(number) else text
+        return number if _is_finite(number) else text
     return text
 
 
@@ -69,7 +67,7 @@ def _whole(number: float) -> int | None:
     """The nearest whole number, and None for what a mapping may hold that is no number at all (`nan`)."""
     if isinstance(number, int):
         return number
-    return round(number) if math.isfinite(number) else None
+    return round(number) if _is_finite(number) else None
 
 
 def show_size(count: int) -> str:
@@ -86,3 +84,7 @@ def show_time(ms: int) -> str:
         if ms >= 2 * unit and ms % unit == 0:
             return f"{ms // unit} {name}"
     return f"{ms / 1000:.12g} s" if ms >= 1000 else f"{ms} ms"
+
+
+def _is_finite(number: float) -> bool:
+    return number - number == 0  # as `math.isfinite`, without its library

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-
 from belljar.backends.contract import EnforcementReport
-from belljar.policy.records import dataclass, field
+from belljar.policy.records import StrEnum, dataclass, field
 
 TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from belljar.backends.bubblewrap import layout
 from belljar.backends.bubblewrap.stageplan import StagePlan
 
 CLOSED = kernel.MOUNT_ATTR_RDONLY | kernel.MOUNT_ATTR_NOSUID | kernel.MOUNT_ATTR_NODEV
+_LARGEST_FILE, _PIECE = 16 << 20, 64 << 10
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 
 
@@ -63,14 +64,13 @@ def write_all(descriptor: int, content: bytes) -> None:
 
 def _share(host_path: str, staged_path: str, attributes: int) -> None:
     """Show a file or directory of the host's in the stage; a symbolic link is made anew."""
-    os.makedirs(os.path.dirname(staged_path), exist_ok=True)
+    _make_parents(staged_path)
     status = os.lstat(host_path)
     if stat.S_ISLNK(status.st_mode):
         os.symlink(os.readlink(host_path), staged_path)
         return
     if stat.S_ISREG(status.st_mode):  # small, and a copy is one mount less in every jar
-        with open(host_path, "rb") as file:
-            create(staged_path, file.read(16 << 20))
+        create(staged_path, _read(host_path))
         return
     if stat.S_ISDIR(status.st_mode):
         os.mkdir(staged_path)
@@ -88,8 +88,26 @@ def _copy(host_path: str, staged_path: str, attributes: int) -> None:
             _share(entry.path, f"{staged_path}/{entry.name}", attributes)
 
 
+def _read(path: str) -> bytes:
+    """The file's content, up to a size. In pieces: one large read would make room for all of that first."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        content = b""
+        while len(content) < _LARGEST_FILE and (piece := os.read(descriptor, _PIECE)):
+            content += piece
+    finally:
+        os.close(descriptor)
+    return content
+
+
+def _make_parents(path: str) -> None:
+    directory = os.path.dirname(path)
+    if not os.path.isdir(directory):  # almost always it is there, which `makedirs` finds out last
+        os.makedirs(directory, exist_ok=True)
+
+
 def _replace(path: str, content: bytes) -> None:
-    os.makedirs(os.path.dirname(path), exist_ok=True)
+    _make_parents(path)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     create(path, content)

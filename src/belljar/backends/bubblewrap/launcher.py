@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import selectors
 import sys
 import time
 
@@ -17,6 +16,7 @@ from belljar.backends import kernel
 from belljar.backends import sockets as socket
 from belljar.backends.bubblewrap import stage, wire
 from belljar.backends.bubblewrap.kernel_uid import FIRST_UID, spare_uid
+from belljar.backends.bubblewrap.loop import Loop
 from belljar.backends.bubblewrap.orphans import end_abandoned, end_orphans
 from belljar.backends.bubblewrap.running import COMMAND
 from belljar.backends.bubblewrap.stageplan import StagePlan
@@ -91,7 +91,7 @@ class Launcher:
 
     def __init__(self, host: socket.socket) -> None:
         self._host = host
-        self._loop = selectors.DefaultSelector()
+        self._loop = Loop()
         self._children: dict[int, _Child] = {}
         self._count = 0
         self._prepared: CgroupSupport | None = None
@@ -99,17 +99,17 @@ class Launcher:
 
     def serve(self) -> None:
         """Until belljar's end of the socket closes; then end everything."""
-        self._loop.register(self._host, selectors.EVENT_READ)
+        self._loop.register(self._host)
         while self._host.fileno() >= 0:
-            for key, _events in self._loop.select():
-                if key.fileobj is self._host:
+            for watched in self._loop.wait():
+                if watched.what is self._host:
                     self._on_host()
                 else:
-                    self._bury(key.fd)
+                    self._bury(watched.fd)
         deadline = time.monotonic() + _GRACE_SECONDS  # the stages saw the same end, and are ending their jars
         while self._children and (left := deadline - time.monotonic()) > 0:
-            for key, _events in self._loop.select(left):
-                self._bury(key.fd)
+            for watched in self._loop.wait(left):
+                self._bury(watched.fd)
         for pidfd in list(self._children):
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         for pidfd in list(self._children):
@@ -144,7 +144,7 @@ class Launcher:
             self._become_stage(control, plan, group, kernel_uid, launcher)
         child = _Child(pid, os.pidfd_open(pid), kernel_uid, group)
         self._children[child.pidfd] = child
-        self._loop.register(child.pidfd, selectors.EVENT_READ)
+        self._loop.register(child.pidfd)
         if self._count == 1:
             with contextlib.suppress(BelljarError, OSError):
                 sweep_stale(support)  # of launchers that were killed

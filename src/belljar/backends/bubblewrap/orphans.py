@@ -28,18 +28,19 @@ def end_abandoned(command: Sequence[str], *, first_uid: int) -> None:
 
     Only what is this user's; or, for root, of the users from `first_uid` on, which are jars' alone.
     """
-    wanted = b"".join(os.fsencode(word) + b"\0" for word in command)
+    wanted, user = b"".join(os.fsencode(word) + b"\0" for word in command), os.geteuid()
     for name in os.listdir("/proc"):
         if name.isdigit():
-            with contextlib.suppress(OSError):
-                _end_if_abandoned(int(name), wanted, first_uid)
+            try:  # there are many of them
+                if (user == 0 or os.stat(f"/proc/{name}").st_uid == user) and _was_started_by(int(name), wanted):
+                    _end_if_abandoned(int(name), wanted, first_uid)
+            except OSError:
+                continue
 
 
 def _end_if_abandoned(pid: int, wanted: bytes, first_uid: int) -> None:
     owner = os.stat(f"/proc/{pid}").st_uid
     if owner != os.geteuid() and not (os.geteuid() == 0 and owner >= first_uid):
-        return
-    if not _was_started_by(pid, wanted):
         return
     handle = os.pidfd_open(pid)  # from here on it can't be another one with the same number
     try:

@@ -17,7 +17,6 @@ the last process is gone: usage is read, the result is sent
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import fcntl
 import os
@@ -488,7 +487,7 @@ def _exit_status(pidfd: int) -> int | None:
     """The code's own wait status (Linux 6.15), which tells a signal from an exit code that looks like one."""
     if pidfd < 0:
         return None
-    buffer = ctypes.create_string_buffer(64)
+    buffer = bytearray(64)
     struct.pack_into("Q", buffer, 0, _PIDFD_INFO_EXIT)
     try:
         fcntl.ioctl(pidfd, _PIDFD_GET_INFO, buffer)

@@ -10,8 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import select
-import selectors
 import stat
 import sys
 import time
@@ -22,6 +20,7 @@ from belljar.backends import sockets as socket
 from belljar.backends.bubblewrap import layout, staging, wire
 from belljar.backends.bubblewrap.jar_root import write_all
 from belljar.backends.bubblewrap.lifeline import end_with
+from belljar.backends.bubblewrap.loop import Loop
 from belljar.backends.bubblewrap.orphans import end_orphans
 from belljar.backends.bubblewrap.running import JarSpec, Run, Warm, import_network
 from belljar.backends.bubblewrap.stageplan import StagePlan
@@ -118,7 +117,7 @@ class Stage:
         self._plan = plan
         self._group = group
         self._kernel_uid = kernel_uid
-        self._loop = selectors.DefaultSelector()
+        self._loop = Loop()
         self._runs: dict[str, Run] = {}
         self._hosts: dict[str, socket.socket] = {}
         """For a run in use, the socket on which the host hears of it."""
@@ -128,6 +127,8 @@ class Stage:
         self._cabled = True
         """Whether the gateways of its jars are namespaces of their own."""
         self._count = 0
+        self._over: Run | None = None
+        """A run of which traces are left, because the host is about to ask what it changed."""
         self._views: list[int] = []
         self._copied: list[int] = []
         self._covered: list[str] = []
@@ -163,13 +164,13 @@ class Stage:
             self._control,
             {"kernel_uid": staged.kernel_uid, "shortfalls": staged.shortfalls, "copied": staged.copied},
         )
-        self._loop.register(self._control, selectors.EVENT_READ, self._on_control)
+        self._loop.register(self._control, self._on_control)
         if self._lookout:
             self._watch(self._lookout, self._lookout.look)
         while self._control.fileno() >= 0 or self._runs:
-            for key, _events in self._loop.select(self._patience()):
-                if self._loop.get_map().get(key.fd) is key:  # an earlier event of this round may have ended it
-                    key.data()
+            for watched in self._loop.wait(self._patience()):
+                if self._loop.watches(watched):
+                    watched.data()
             self._on_time()
 
     def _prepare_first(self) -> None:
@@ -217,6 +218,8 @@ class Stage:
         message, descriptors = received
         handler: Callable[[wire.Message, list[int]], None] = getattr(self, f"_do_{message['do']}")
         self._asked = message.get("number", 0)
+        if handler != self._do_changes:  # whatever else it is may need the room
+            self._clean_up_at_last()
         try:
             handler(message, descriptors)
         except OSError as error:
@@ -225,6 +228,7 @@ class Stage:
             self._refuse_request(errno.EIO, error.message)
         except ValueError as error:  # text that no path can be made of
             self._refuse_request(errno.EINVAL, str(error))
+        self._clean_up_at_last()
 
     def _reply(self, message: wire.Message, descriptors: tuple[int, ...] = ()) -> None:
         """Answer the request. It carries the request's number: the host may have given up on an earlier one."""
@@ -457,9 +461,7 @@ class Stage:
     def _watch_memory(self, run: Run) -> None:
         if run.group is None or (oom := run.group.oom_fd()) is None:
             return
-        self._loop.register(oom, selectors.EVENT_READ, lambda: self._on_oom(run))
-        if run.group.oom_mask & select.EPOLLPRI:  # v2; `selectors` has no word for it, the epoll beneath has
-            self._loop._selector.modify(oom, select.EPOLLPRI)  # type: ignore[attr-defined]  # noqa: SLF001
+        self._loop.register(oom, lambda: self._on_oom(run), events=run.group.oom_mask)
 
     def _write_code(self, run: Run, message: wire.Message, code: int) -> None:
         """The code's file, and the command by which the gate becomes it. Both are read-only in the jar."""
@@ -501,11 +503,11 @@ class Stage:
         self._watch(what, guarded)
 
     def _watch(self, what: int | socket.socket | object, then: Callable[[], None]) -> None:
-        self._loop.register(what, selectors.EVENT_READ, then)  # type: ignore[arg-type]
+        self._loop.register(what, then)
 
     def _forget(self, what: int | socket.socket | object) -> None:
         with contextlib.suppress(KeyError, ValueError):
-            self._loop.unregister(what)  # type: ignore[arg-type]
+            self._loop.unregister(what)
 
     def _on_gate(self, run: Run) -> None:
         self._forget(run.gate)
@@ -557,14 +559,25 @@ class Stage:
                 _answer(host, end)
             host.close()
         run.close()
-        self._clean_up(run)
+        self._clean_up(run, at_once=run.prepares or host is None)
         if run.prepares and self._control.fileno() >= 0:
             self._prepare(run.spec)
 
-    def _clean_up(self, run: Run) -> None:
-        """After the host has its answer: nothing of the run stays but what it left in the workspace."""
+    def _clean_up(self, run: Run, *, at_once: bool) -> None:
+        """After the host has its answer: nothing of the run stays but what it left in the workspace.
+
+        Where no other is to follow, the host is about to ask what this one changed, and is answered before it.
+        """
         end_orphans({pid for other in self._runs.values() for pid in (other.pid, other.init_pid, other.door_pid)})
-        self._remove_traces(run.name, run.group)
+        self._clean_up_at_last()
+        self._over = run
+        if at_once:
+            self._clean_up_at_last()
+
+    def _clean_up_at_last(self) -> None:
+        if self._over is not None:
+            self._remove_traces(self._over.name, self._over.group)
+            self._over = None
 
     def _remove_traces(self, name: str, group: RunGroup | None) -> None:
         for parent in (self._runs_fd, self._code_fd):

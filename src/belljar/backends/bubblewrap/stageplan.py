@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
 
-from belljar.policy.records import dataclass, field
+from belljar.policy.records import StrEnum, dataclass, field
 
 TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:

@@ -30,6 +30,8 @@ _MAX_LIVE_MASKS = 500
 
 def import_denying() -> None:
     """What views of the host's directories need, for a stage that can import nothing later."""
+    import re  # noqa: F401 - what patterns are made of, when one is asked for
+
     import belljar.backends.bubblewrap.frozen
     import belljar.backends.bubblewrap.lookout
     import belljar.backends.bubblewrap.whiteout  # noqa: F401

@@ -6,9 +6,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
+
+from belljar.limits import foreign as ctypes
 
 _PR_SET_NO_NEW_PRIVS = 38
 _SET_MODE_FILTER = 1
@@ -22,7 +23,7 @@ _SECCOMP_NUMBERS = {"x86_64": 317, "aarch64": 277}
 
 
 class _Program(ctypes.Structure):
-    _fields_ = (("len", ctypes.c_ushort), ("filter", ctypes.c_char_p))
+    _fields_ = (("len", ctypes.c_uint16), ("filter", ctypes.c_char_p))
 
 
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -7,7 +7,6 @@ waits; before that its pid may be another process.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import functools
@@ -16,6 +15,7 @@ import struct
 
 from belljar.backends.seccomp.install import seccomp_call
 from belljar.errors import PrerequisiteError
+from belljar.limits import foreign as ctypes
 from belljar.policy.records import dataclass
 
 _GET_NOTIF_SIZES = 3

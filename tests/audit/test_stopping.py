@@ -153,6 +153,16 @@ def test_it_cannot_be_turned_on() -> None:
     assert [record["on"] for record in records(directory()) if record["event"] == "killswitch"] == [False]
 
 
+def test_nobody_can_tell_whether_it_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then it is; and what is certainly not there is off."""
+    monkeypatch.setenv(killswitch.VARIABLE, f"/{'x' * 300}")
+    assert killswitch.why()
+    monkeypatch.setenv(killswitch.VARIABLE, "/nowhere/at/all")
+    assert not killswitch.why()
+    monkeypatch.setenv(killswitch.VARIABLE, "/dev/null/beneath")
+    assert not killswitch.why()
+
+
 class TestHostsThatDoNotAnswer:
     """Several at once."""
 

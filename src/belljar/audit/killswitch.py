@@ -26,14 +26,25 @@ def why() -> str:
     """Why nothing may run; empty while it may."""
     value = os.environ.get(VARIABLE, "")
     if os.sep in value:
-        if os.path.lexists(value):
+        if _is_there(value):
             return f"{value} is there ({VARIABLE})"
     elif value not in ("", "0"):
         return f"{VARIABLE} is set"
-    if not os.access(path(), os.F_OK, follow_symlinks=False):  # without the exception that `lexists` has to catch
+    if not _is_there(path()):
         return ""
     told = read()
     return str(told.get("reason") or "no reason was given")
+
+
+def _is_there(name: str) -> bool:
+    """Whether there is anything of this name. If that can't be found out, there may be."""
+    try:
+        os.lstat(name)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def read() -> dict[str, Any]:

@@ -77,6 +77,7 @@ def be_code(gate: _socket.socket, place: int, env: dict[str, str], *, counted: b
             gc.freeze()
         body, descriptors = _receive(gate)
         source = _unpack(body, gate, place)
+        os.close(place)
         _connect(descriptors)  # before it is compiled: the compiler may have something to say
         program = _prepared(*source, env)
         if gate.recv(1) != GO:  # nobody wants it any more
@@ -202,8 +203,8 @@ def _prepared(path: str, arguments: list[str], source: bytes, env: dict[str, str
     sys.argv[:] = [path, *arguments]
     sys.orig_argv[:] = [sys.executable, path, *arguments]
     beside = [entry for entry in env.get("PYTHONPATH", "").split(":") if entry]
-    sys.path[:] = [os.path.dirname(path), *beside, *(entry for entry in sys.path if entry != PLACE)]
-    sys.path_importer_cache.clear()
+    ours = [entry for entry in sys.path if entry != PLACE]
+    sys.path[:] = ours  # the compiler imports codecs, and what it shows a warning with: nothing of the run's, before GO
     sys.excepthook = _without_us
     module = type(sys)("__main__")
     loader = SourceFileLoader("__main__", path)
@@ -215,6 +216,9 @@ def _prepared(path: str, arguments: list[str], source: bytes, env: dict[str, str
         return compile(source, path, "exec", dont_inherit=True)
     except Exception as error:  # noqa: BLE001 - it is no Python, has a NUL in it, or is nested too deeply
         return _with_a_nul(source, path) if b"\0" in source else error
+    finally:
+        sys.path[:] = [os.path.dirname(path), *beside, *ours]
+        sys.path_importer_cache.clear()
 
 
 def _with_a_nul(source: bytes, path: str) -> SyntaxError:

@@ -89,3 +89,22 @@ def test_files_that_are_given_are_imported_by_nobody_but_the_code(pool: Pool) ->
         # The control: whoever imports one of these names runs them. The workspace is where the code's own modules are.
         assert pool.run("import json", files=TRAPS).stdout == "trapped\n"
         assert pool.run("print('on')").stdout == "on\n"
+
+
+IMPORTED = {
+    "stringprep": "# coding: idna\nprint('code')\n",
+    "_codecs_jp": "# coding: cp932\nprint('code')\n",
+    "_multibytecodec": "# coding: cp932\nprint('code')\n",
+    "linecache": "1 is 1\nprint('code')\n",
+    "tokenize": "1 is 1\nprint('code')\n",
+}
+"""Code that has Python import a module when it is compiled, which is before it may run."""
+
+
+@pytest.mark.parametrize("module", IMPORTED)
+def test_nothing_of_a_run_is_imported_before_it_may_run(pool: Pool, module: str) -> None:
+    """What its code is compiled with is Python's own: the process is not the run's yet, and has belljar's socket."""
+    trap = {f"{module}.py": "print('trapped')"}
+    with pool:
+        assert pool.run(IMPORTED[module], files=trap).stdout == "code\n"
+        assert pool.run(f"import {module}", files=trap).stdout == "trapped\n"  # the control: the code's own import

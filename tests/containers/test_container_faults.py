@@ -409,6 +409,42 @@ def test_a_runtime_that_podman_does_not_find(need_backend: Callable[[str], None]
     assert is_two_lines(lines, "podman has no such runtime", "apt install crun"), lines
 
 
+UNATTACHED = """#!/bin/sh
+count() { ls "$PLACE" | wc -l; }
+for word; do
+  if [ "$word" = run ] && mkdir "$PLACE/$(count)" && [ $(($(count) % EVERY)) -ne 0 ]; then
+    echo "Error: failed to connect to container's attach socket: /x/userdata/attach: no such file or directory" >&2
+    exit 127
+  fi
+done
+exec PODMAN "$@"
+"""
+"""podman, which gets into one of so many containers that it starts."""
+
+
+@pytest.mark.parametrize(("every", "works"), [(2, True), (3, True), (4, False)])
+def test_podman_does_not_get_into_a_container(
+    need_backend: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int, works: bool
+) -> None:
+    """Nothing has run in it, so there is another; but not without end."""
+    need_backend("podman")
+    place, programs = tmp_path / "place", tmp_path / "programs"
+    place.mkdir()
+    programs.mkdir()
+    program = programs / "podman"
+    program.write_text(UNATTACHED.replace("EVERY", str(every)).replace("PODMAN", find_program("podman") or ""))
+    program.chmod(0o755)
+    monkeypatch.setenv("PLACE", str(place))
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    if works:
+        with Sandbox(backend="podman") as jar:
+            assert jar.run("print(1)").stdout == "1\n"
+        assert len(list(place.iterdir())) >= 2 * every
+        return
+    with pytest.raises(SandboxUnavailableError, match="did not get into the container"):
+        Sandbox(backend="podman").run("print(1)")
+
+
 def test_a_program_with_many_open_files(place: Place) -> None:
     """Descriptors beyond the 1024th are as good as others."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -228,7 +228,7 @@ def _common(policy: Policy, place: Place, *, name: str, kept: bool = False) -> l
 
 
 def _depot_arguments(policy: Policy, place: Place) -> list[str]:
-    arguments = _common(policy, place, name="belljar-{jar}-depot")
+    arguments = _common(policy, place, name="belljar-{jar}-{run}")
     arguments += ["--network", "none", "--read-only", "--ulimit", f"nofile={_GATE_FILES}:{_GATE_FILES}"]
     if place.groups:
         arguments += ["--memory", str(policy.fs.size_bytes + _DEPOT_MEMORY)]

@@ -39,6 +39,10 @@ _PREFIXES = re.compile(
 )
 
 
+class UnattachedError(SandboxUnavailableError):
+    """A container was started, and nobody got to its first process: nothing has run in it, and another may do."""
+
+
 class _Row(NamedTuple):
     pattern: str
     error: type[BelljarError]
@@ -132,6 +136,12 @@ _ROWS = (
         "podman without root has no user ids to give to a container",
         "sudo apt install uidmap; sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 $USER; "
         "podman system migrate",
+    ),
+    _Row(
+        r"failed to connect to container's attach socket",
+        UnattachedError,
+        "{engine} did not get into the container that it had started",
+        _AGAIN,
     ),
     _Row(
         r"name \S+ is already in use|that name is already in use|name .* is already used by",

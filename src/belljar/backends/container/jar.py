@@ -19,6 +19,7 @@ from belljar.backends.container.canary import failures
 from belljar.backends.container.compile import CODE, DEPOT, bind
 from belljar.backends.container.depot import Depot, source_frames
 from belljar.backends.container.engine import Engine
+from belljar.backends.container.faults import UnattachedError
 from belljar.backends.container.keeper import KEEPER, owner
 from belljar.backends.container.live import Live, is_directory, need_writable
 from belljar.backends.container.process import ContainerProcess, RefusedProcess
@@ -38,6 +39,7 @@ _FULL = (
 )
 
 _PATIENCE_SECONDS = 0.05
+_ATTEMPTS = 3
 """After a Sandbox's first run: how long to wait before another container is made ready. Many have one run only."""
 
 
@@ -122,9 +124,8 @@ class ContainerJar:
         self._engine.run("volume", "create", *arguments, self._volume)
 
     def _start_depot(self) -> Attached:
-        container = self._start("depot", self._stage["depot"])
         live = [index for index, view in enumerate(self._stage["views"]) if view["live"]]
-        container.configure(role="depot", absent=[], quota=DEPOT, live=live)
+        container = self._attach("depot", self._stage["depot"], role="depot", absent=[], quota=DEPOT, live=live)
         self._files = self._engine.run("volume", "inspect", "--format", "{{.Mountpoint}}", self._volume).strip()
         found = container.ready()
         volume = self._stage["volume"]
@@ -135,12 +136,32 @@ class ContainerJar:
             )
         return container
 
+    def _attach(self, run: str, arguments: list[str], *, slot: str = "", **config: Any) -> Attached:
+        """A container that starts, and has been told what it is.
+
+        On a busy machine podman does not always get into what it has just started: then there is another attempt.
+        """
+        for attempt in range(_ATTEMPTS):
+            container = self._start(f"{run}-{attempt}" if attempt else run, arguments, slot=slot)
+            try:
+                container.configure(**config)
+            except UnattachedError:
+                self._remove(container)
+                if attempt + 1 == _ATTEMPTS:
+                    raise
+            except BelljarError:
+                self._remove(container)
+                raise
+            else:
+                break
+        return container
+
     def _start(self, run: str, arguments: list[str], *, slot: str = "") -> Attached:
         values = {"{jar}": self._id, "{run}": run, "{slot}": slot, "{owner}": owner()}
         values |= {"{volume}": self._volume, "{files}": self._files, "{live}": self._live.directory}
         filled = [_fill_in(argument, values) for argument in arguments]
         image = filled.index(self._stage["image_id"])
-        filled[image:image] = self._cover(depot=run == "depot")
+        filled[image:image] = self._cover(depot=run.startswith("depot"))
         with self._lock:
             if self._closed:
                 raise UsageError("this Sandbox is closed")
@@ -300,13 +321,12 @@ class ContainerJar:
         """A container that is starting, with the directories of a run of its own."""
         self._check_places()
         number, slot = str(next(self._numbers)), self._slots.take()
-        container = self._start(number, self._stage["run"], slot=slot)
-        expect = self._stage["expect"]
+        config = {"role": "gate", "absent": self._stage["expect"]["absent"], "quota": "/tmp"}
         try:
-            container.configure(role="gate", absent=expect["absent"], quota="/tmp", relay=self._stage["relay_ports"])
+            ports = self._stage["relay_ports"]
+            container = self._attach(number, self._stage["run"], slot=slot, **config, relay=ports)
         except BelljarError:
             self._slots.give_back(slot)
-            self._remove(container)
             raise
         return Waiting(container, slot, self._stage)
 

@@ -17,9 +17,9 @@ TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
     from typing import IO
 
-_MOST_KNOWN = 10_000
+_MOST_KNOWN = 2_000
 _KNOWN: set[str] = set()
-"""What was stored by this process, and need not be again."""
+"""What was stored by this process, and need not be again. When it is full, it begins anew."""
 
 
 def policies() -> str:
@@ -58,9 +58,14 @@ def store(place: str, data: bytes, suffix: str = "") -> str:
                 raise
     except OSError as error:
         raise _unwritten(error, place) from error
-    if len(_KNOWN) < _MOST_KNOWN:
-        _KNOWN.add(path)
+    _know(path)
     return digest
+
+
+def _know(name: str) -> None:
+    if len(_KNOWN) >= _MOST_KNOWN:
+        _KNOWN.clear()
+    _KNOWN.add(name)
 
 
 def secret_digest(data: bytes) -> str:
@@ -149,8 +154,7 @@ def keep_input(data: bytes) -> str:
         _add(path, entry)
     except OSError as error:
         raise _unwritten(error, inputs()) from error
-    if len(_KNOWN) < _MOST_KNOWN:
-        _KNOWN.add(path + digest)
+    _know(path + digest)
     return digest
 
 

@@ -271,6 +271,34 @@ def test_place_that_was_dialled_is_told(carried: Carried, proxy: Proxy, ports: t
             other.close()
 
 
+def test_end_of_a_stream_arrives_at_a_slow_reader(carried: Carried, proxy: Proxy, ports: tuple[int, int]) -> None:
+    """Who has said its own end before, and reads only when the other side is gone: an end in order loses nothing."""
+    size = 60_000
+    with socket.socket() as end:
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2304)
+        end.settimeout(10)
+        end.connect(("127.18.1.7", ports[0]))
+        carried.turn(lambda: bool(carried.wicket._connections))
+        (connection,) = carried.wicket._connections.values()
+        connection.end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4608)
+        end.shutdown(socket.SHUT_WR)
+        carried.turn(lambda: unpack(carried.frames[-1])[1] == b"E")
+        _role, other = proxy.taken.pop()
+        other.sendall(bytes(size))
+        other.close()
+        carried.turn(lambda: not carried.exit._connections)
+        assert connection._unsaid, "or nothing waits that could be lost"
+        read = 0
+        while read < size:
+            carried.turn(lambda: bool(select.select([end], [], [], 0)[0]))
+            taken = len(end.recv(1 << 16))
+            assert taken, f"only {read} bytes came"
+            read += taken
+        carried.turn(lambda: not carried.wicket._connections)
+        assert end.recv(1) == b""
+    assert b"C" not in [unpack(frame)[1] for frame in carried.frames]
+
+
 def test_question_is_a_stream_of_one(carried: Carried, proxy: Proxy, ports: tuple[int, int]) -> None:
     """Its answer goes back to who asked, from where it was asked, even if it comes in pieces."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:

@@ -6,7 +6,10 @@ hands each connection to the proxy; the container itself has no network at all. 
 A frame's payload is the connection's number, a letter, and data:
 
     O  opened, with what for (see `opening`)      D  data      E  no more data will come
-    A  so many bytes were taken (four bytes)      C  it is over
+    A  so many bytes were taken (four bytes)      C  it is broken off
+
+A connection that ends in order ends by the `E` of both sides, each when it has passed on what it heard before: after a
+`C` nothing more is passed on.
 """
 
 from __future__ import annotations
@@ -150,11 +153,11 @@ class Connection:
             self._end_if_done()
 
     def _end_if_done(self) -> None:
-        if not self._reads and not self._writes:
-            self.close()
+        if not self._reads and not self._writes:  # the other end finds that out by itself
+            self._finish()
 
     def close(self) -> None:
-        """End it on both sides."""
+        """Break it off on both sides."""
         if not self.over:
             self._send(pack(self.number, b"C"))
             self._finish()

@@ -299,6 +299,21 @@ def test_end_of_a_stream_arrives_at_a_slow_reader(carried: Carried, proxy: Proxy
     assert b"C" not in [unpack(frame)[1] for frame in carried.frames]
 
 
+def test_what_was_tried_last_is_carried(carried: Carried, proxy: Proxy, ports: tuple[int, int]) -> None:
+    """Connections that wait in the queue when the code has ended, what was said over them, and questions."""
+    for word in (b"one", b"two"):
+        with socket.create_connection(("127.18.1.7", ports[0]), timeout=10) as end:
+            end.sendall(word)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        asking.connect((wicket.RESOLVER, ports[1]))
+        asking.send(b"what?")
+    carried.wicket.look_once_more()
+    assert sorted(proxy.roles) == [b"dns", *2 * [f"tcp 127.18.1.7:{ports[0]}".encode()]]
+    for _role, other in proxy.taken:
+        other.setblocking(False)
+    assert {other.recv(10) for _role, other in proxy.taken} == {b"one", b"two", b"\x00\x05what?"}
+
+
 def test_question_is_a_stream_of_one(carried: Carried, proxy: Proxy, ports: tuple[int, int]) -> None:
     """Its answer goes back to who asked, from where it was asked, even if it comes in pieces."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import struct
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import dns.message
 import dns.rcode
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from proxy_bench import Server, echo, rule, rules, serving
+from proxy_bench import Bench, Server, echo, rule, rules, serving
 
 from belljar.egress.client import Listener, ProxyClient
+from belljar.egress.conversation import Conversation
 from belljar.egress.events import Event
+from belljar.egress.proxy import _Questions
 from belljar.egress.rules import Rules
 from belljar.guest.relay import hand_over
 
@@ -152,3 +157,91 @@ def test_whatever_is_said(relay: Relay, said: bytes) -> None:
     with relay.open(b"tcp " + said) as end:
         end.shutdown(socket.SHUT_WR)
     assert relay.ask("other.test").rcode() == dns.rcode.NXDOMAIN
+
+
+@pytest.mark.parametrize("count", [1, 2, 8, 100])
+def test_what_was_tried_last_is_judged(proxy: ProxyClient, count: int) -> None:
+    """Each connection that waits when the run ends is told, and the end waits for none of them."""
+    made = Relay(proxy, rules(rule("plain.test", 80)))
+    ends = [made.open(b"tcp 192.0.2.1:80") for _ in range(count)]
+    ends += [made.open(b"dns") for _ in range(count)]
+    began = time.monotonic()
+    made.close()
+    assert time.monotonic() - began < 5
+    assert [event.host for event in made.events if event.kind == "connect"] == count * ["192.0.2.1"]
+    for end in ends:
+        end.close()
+
+
+def test_what_was_said_last_is_judged(proxy: ProxyClient) -> None:
+    """A question, or a request to a proxy, that came before the end; whoever carried it is gone already."""
+    made = Relay(proxy, rules(rule("plain.test", 80)))
+    wire = dns.message.make_query("other.test", "A").to_wire()
+    for said, word in (
+        (b"dns", struct.pack("!H", len(wire)) + wire),
+        (b"http-proxy", b"CONNECT proxied.test:443 HTTP/1.1\r\nHost: proxied.test:443\r\n\r\n"),
+    ):
+        with made.open(said) as end:
+            end.sendall(word)
+    made._relay.close()
+    made._served.close()
+    assert {(event.kind, event.host) for event in made.events} >= {("name", "other.test"), ("connect", "proxied.test")}
+
+
+def test_end_amid_connections(proxy: ProxyClient) -> None:
+    """Whenever it comes: some wait to be taken, some are taken and not begun."""
+    for turn in range(20):
+        made = Relay(proxy, rules(rule("plain.test", 80)))
+        ends = [made.open((b"dns", b"tcp 192.0.2.1:80")[turn % 2]) for _ in range(40)]
+        began = time.monotonic()
+        made.close()
+        assert time.monotonic() - began < 5, turn
+        for end in ends:
+            end.close()
+
+
+@pytest.mark.parametrize("role", ["tcp", "dns-tcp"])
+def test_end_amid_connections_to_a_gateway(proxy: ProxyClient, role: str) -> None:
+    """More than are accepted at once: all are judged there as well."""
+    bench = Bench(proxy, rules(rule("plain.test", 80)))
+    ends = [socket.create_connection(("127.0.0.1", bench.ports[role])) for _ in range(300)]
+    began = time.monotonic()
+    bench.close()
+    assert time.monotonic() - began < 5
+    if role == "tcp":
+        assert len([event for event in bench.events if event.kind == "connect"]) == 300
+    for end in ends:
+        end.close()
+
+
+class Counting:
+    """As much of a run as counts its connections."""
+
+    def __init__(self) -> None:
+        self.open: set[object] = set()
+        self.add, self.remove = self.open.add, self.open.remove
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        lambda run, sock: Conversation(None, run, sock, "tcp", ("192.0.2.1", 80)),  # type: ignore[arg-type]
+        lambda run, sock: _Questions(run, sock),
+    ],
+)
+def test_connection_that_ends_before_it_began(begin: Callable[[Any, socket.socket], Any]) -> None:
+    """Is counted out and closed, though its task never had a step: the run's end waits for that."""
+
+    async def both() -> None:
+        run = Counting()
+        ours, theirs = socket.socketpair()
+        with ours:
+            connection = begin(run, theirs)
+            assert run.open == {connection}
+            connection.close()
+            for _turn in range(3):
+                await asyncio.sleep(0)
+            assert not run.open
+            assert theirs.fileno() == -1
+
+    asyncio.run(both())

@@ -115,16 +115,29 @@ class Wicket:
         elif question := self._questions.get(number):
             self._answered(number, question, letter, data)
 
+    def look_once_more(self) -> None:
+        """The code has ended: what it tried last is carried, too, with what it said first."""
+        for listener, role in self._listeners.values():
+            while len(self._connections) < MOST and self._accept(listener, role):
+                pass
+        for connection in list(self._connections.values()):
+            if connection.events(may_read=True) & select.POLLIN:
+                connection.handle(select.POLLIN)
+        if self._names is not None:
+            self._ask(self._names)
+
     # --- connections ---
 
-    def _accept(self, listener: socket.socket, role: bytes | None) -> None:
+    def _accept(self, listener: socket.socket, role: bytes | None) -> bool:
+        """Whether there was one."""
         try:
             end, _address = listener.accept()
             place = end.getsockname()
         except OSError:
-            return
+            return False
         number = self._open(role if role is not None else dialled(place[0], place[1]))
         self._connections[number] = Connection(number, end, self._send)
+        return True
 
     def _open(self, said: bytes) -> int:
         self._count += 1

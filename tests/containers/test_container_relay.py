@@ -19,9 +19,13 @@ from hypothesis import strategies as st
 from belljar.backends.container import process
 from belljar.backends.container.attached import Attached, ForgedFrameError
 from belljar.backends.container.report import unheard
-from belljar.backends.contract import Status
+from belljar.backends.contract import Listener, Status
+from belljar.egress.client import PROXY
+from belljar.errors import PrerequisiteError, SandboxUnavailableError
 from belljar.guest import wicket, wire
 from belljar.guest.relay import MOST, MOST_QUESTIONS, Exit, dialled, opening, pack, unpack
+from belljar.policy.resolve import resolve
+from belljar.sandbox.egress import Egress
 
 ROLES = (b"http-proxy", b"socks", b"dns")
 NONSENSE = (
@@ -148,10 +152,48 @@ def test_guest_that_talks_and_does_not_listen(monkeypatch: pytest.MonkeyPatch) -
         run._hear(wire.NET, pack(1, b"O", b"nonsense"))
     with pytest.raises(ForgedFrameError, match="talks and does not listen"):
         run._hear(wire.NET, pack(1, b"O", b"nonsense"))
-    for listener in run.listeners:
-        os.close(listener.descriptor)
     run.let_go()
     run.close()
+
+
+def _open() -> set[str]:
+    return set(os.listdir("/proc/self/fd"))
+
+
+def test_run_that_ends_before_its_network_is_served() -> None:
+    """Leaves no descriptor behind."""
+    container = cast("Attached", SimpleNamespace(name="none"))
+    before = _open()
+    run = process.ContainerProcess(
+        container, stdin=None, timeout_seconds=10, order=b"", relays=True, ended=lambda _process: None
+    )
+    run.let_go()
+    run.close()
+    assert _open() == before
+
+
+@pytest.mark.parametrize("error", [PrerequisiteError("none here"), OSError(errno.EMFILE, "Too many open files")])
+def test_proxy_that_can_not_be_had(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves no descriptor of the canaries behind, and ends the run."""
+    container = cast("Attached", SimpleNamespace(name="none"))
+    killed: list[str] = []
+    before = _open()
+    run = process.ContainerProcess(
+        container, stdin=None, timeout_seconds=10, order=b"", relays=True, ended=lambda _process: None
+    )
+
+    def none_here(*given: object) -> None:
+        for listener in cast("list[Listener]", given[4]):  # which it closes, whatever happens
+            os.close(listener.descriptor)
+        raise error
+
+    monkeypatch.setattr(PROXY, "serve", none_here)
+    with pytest.raises((PrerequisiteError, SandboxUnavailableError)):
+        Egress(resolve(managed=None)).serve("run-1", run, {}, killed.append)
+    assert killed == ["killed"]
+    run.let_go()
+    run.close()
+    assert _open() == before
 
 
 FRAMES = st.lists(

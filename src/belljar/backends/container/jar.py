@@ -249,6 +249,7 @@ class ContainerJar:
     def _forget(self, process: ContainerProcess, waiting: Waiting) -> None:
         """Its container was gone before the code could start."""
         process.let_go()
+        process.close()
         with self._lock:
             self._processes.discard(process)
         self._slots.lost(waiting.slot)

@@ -23,7 +23,7 @@ from belljar.backends.contract import Listener, Status
 from belljar.egress.client import PROXY
 from belljar.errors import PrerequisiteError, SandboxUnavailableError
 from belljar.guest import wicket, wire
-from belljar.guest.relay import MOST, MOST_QUESTIONS, Exit, dialled, opening, pack, unpack
+from belljar.guest.relay import MOST, MOST_QUESTIONS, Exit, break_off, dialled, opening, pack, unpack
 from belljar.policy.resolve import resolve
 from belljar.sandbox.egress import Egress
 
@@ -339,6 +339,49 @@ def test_end_of_a_stream_arrives_at_a_slow_reader(carried: Carried, proxy: Proxy
         carried.turn(lambda: not carried.wicket._connections)
         assert end.recv(1) == b""
     assert b"C" not in [unpack(frame)[1] for frame in carried.frames]
+
+
+def test_reset_is_carried(carried: Carried, proxy: Proxy, ports: tuple[int, int]) -> None:
+    """What came before it arrives, and then an error: an end of file would say that it was all."""
+    with socket.create_connection(("127.18.1.7", ports[0]), timeout=10) as end:
+        carried.turn(lambda: bool(proxy.taken))
+        _role, other = proxy.taken.pop()
+        other.sendall(b"half of it")
+        break_off(other, other.fileno())
+        other.close()
+        carried.turn(lambda: not carried.wicket._connections)
+        assert end.recv(100) == b"half of it"
+        with pytest.raises(ConnectionResetError):
+            end.recv(100)
+    assert not carried.exit._connections
+
+
+def test_connection_that_nobody_takes_is_reset(carried: Carried, proxy: Proxy, ports: tuple[int, int]) -> None:
+    """The proxy is gone."""
+
+    def nobody(_role: bytes, _end: socket.socket) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    carried.exit._hand_over = nobody
+    with socket.create_connection(("127.18.1.7", ports[0]), timeout=10) as end:
+        carried.turn(lambda: any(unpack(frame)[1] == b"O" for frame in carried.frames))
+        carried.turn(lambda: not carried.wicket._connections)
+        with pytest.raises(ConnectionResetError):
+            end.recv(100)
+
+
+def test_reset_after_the_end_loses_nothing(carried: Carried, proxy: Proxy, ports: tuple[int, int]) -> None:
+    """What was said is complete, and only hears nothing any more."""
+    with socket.create_connection(("127.18.1.7", ports[0]), timeout=10) as end:
+        carried.turn(lambda: bool(proxy.taken))
+        _role, other = proxy.taken.pop()
+        other.sendall(b"all of it")
+        other.shutdown(socket.SHUT_WR)
+        carried.turn(lambda: bool(select.select([end], [], [], 0)[0]))
+        other.close()
+        end.sendall(b"more")
+        carried.turn(lambda: not carried.wicket._connections)
+        assert end.recv(100) == b"all of it"
 
 
 def test_what_was_tried_last_is_carried(carried: Carried, proxy: Proxy, ports: tuple[int, int]) -> None:

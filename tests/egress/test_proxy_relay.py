@@ -17,12 +17,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from proxy_bench import Bench, Server, echo, rule, rules, serving
 
+from belljar.egress.channel import reset
 from belljar.egress.client import Listener, ProxyClient
 from belljar.egress.conversation import Conversation
 from belljar.egress.events import Event
 from belljar.egress.proxy import _Questions
 from belljar.egress.rules import Rules
-from belljar.guest.relay import hand_over
+from belljar.guest.relay import hand_over, receive
 
 
 class Relay:
@@ -57,7 +58,7 @@ class Relay:
         with self.open(said) as end:
             try:
                 end.sendall(word)
-                return end.recv(1000)
+                return receive(end, 1000)[0]
             except ConnectionError:
                 return b""
 
@@ -245,3 +246,79 @@ def test_connection_that_ends_before_it_began(begin: Callable[[Any, socket.socke
             assert theirs.fileno() == -1
 
     asyncio.run(both())
+
+
+def half_then_reset(sock: socket.socket) -> None:
+    """A server that breaks off in its answer, whose first part the proxy has had time to pass on."""
+    sock.recv(100)
+    sock.sendall(b"half of it")
+    sock.recv(100)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def _read(end: socket.socket) -> tuple[bytes, bool]:
+    """All that comes, and whether it was broken off."""
+    read = b""
+    while True:
+        data, broken_off = receive(end, 1 << 16)
+        read += data
+        if broken_off or not data:
+            return read, broken_off
+
+
+@pytest.fixture
+def dialled(proxy: ProxyClient) -> Iterator[Callable[[Server], socket.socket]]:
+    """Connections to a server that the policy allows."""
+    opened: list[Relay | socket.socket] = []
+
+    def dial(server: Server) -> socket.socket:
+        made = Relay(proxy, rules(rule("plain.test", server.port)))
+        made.ask("plain.test")
+        end = made.open(f"tcp 127.18.1.0:{server.port}".encode())
+        opened.extend((made, end))
+        end.sendall(b"\x01word")
+        return end
+
+    yield dial
+    for one in opened:
+        one.close()
+
+
+def test_reset_is_no_end_of_file(dialled: Callable[[Server], socket.socket]) -> None:
+    """What came before it arrives, and then who reads knows that it is not all."""
+    with serving(half_then_reset) as server:
+        end = dialled(server)
+        assert receive(end, 100) == (b"half of it", False)
+        end.sendall(b"go on")
+        assert _read(end) == (b"", True)
+
+
+def test_reset_when_the_queue_is_full() -> None:
+    """The mark has room all the same."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.setblocking(False)
+        sent = 0
+        with pytest.raises(BlockingIOError):
+            while True:
+                sent += theirs.send(b"x" * 1000)
+        reset(theirs)
+        theirs.close()
+        assert _read(ours) == (b"x" * sent, True)
+
+
+def test_end_of_file_is_no_reset(dialled: Callable[[Server], socket.socket]) -> None:
+    """Said by either side first."""
+    with serving(echo) as server:
+        end = dialled(server)
+        end.shutdown(socket.SHUT_WR)
+        assert _read(end) == (b"\x01word", False)
+    with serving(lambda sock: sock.sendall(sock.recv(100))) as server:
+        assert _read(dialled(server)) == (b"\x01word", False)
+
+
+def test_refusal_without_words_is_a_reset(relay: Relay) -> None:
+    """As a gateway's."""
+    with relay.open(b"tcp 192.0.2.1:80") as end:
+        end.sendall(b"\x01word")
+        assert _read(end) == (b"", True)

@@ -23,6 +23,7 @@ from belljar.egress.conversation import Conversation
 from belljar.egress.events import Event
 from belljar.egress.proxy import _Questions
 from belljar.egress.rules import Rules
+from belljar.egress.run import CROWDED, MAX_CONNECTIONS
 from belljar.guest.relay import hand_over, receive
 
 
@@ -322,3 +323,14 @@ def test_refusal_without_words_is_a_reset(relay: Relay) -> None:
     with relay.open(b"tcp 192.0.2.1:80") as end:
         end.sendall(b"\x01word")
         assert _read(end) == (b"", True)
+
+
+def test_more_than_so_many_are_told_of(proxy: ProxyClient) -> None:
+    """Once: each of the others is judged, and those that are too many are reset."""
+    made = Relay(proxy, rules(rule("plain.test", 80)))
+    ends = [made.open(b"http-proxy") for _ in range(MAX_CONNECTIONS + 50)]
+    assert [_read(end) for end in ends[MAX_CONNECTIONS:]] == 50 * [(b"", True)]
+    made.close()
+    assert [(event.reason, event.detail) for event in made.events] == [("limit", CROWDED.detail)]
+    for end in ends:
+        end.close()

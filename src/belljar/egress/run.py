@@ -14,6 +14,7 @@ from belljar.egress import nameserver
 from belljar.egress.budget import Limits
 from belljar.egress.ca import Issuer
 from belljar.egress.canary import forms
+from belljar.egress.channel import reset
 from belljar.egress.decide import Verdict, decide_connection, decide_name
 from belljar.egress.dial import UnreachableError
 from belljar.egress.events import UNRECORDED
@@ -34,7 +35,8 @@ _PACKET_OUTGOING = 4
 _MAX_TOLD = 4096
 """Of things told once: refused names, attempts on closed ports."""
 NOT_RECORDED = Verdict(allowed=False, reason=UNRECORDED)
-_CROWDED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+CROWDED = Verdict(allowed=False, reason="limit", detail=f"more than {MAX_CONNECTIONS} connections at once")
+_SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 _MAX_SAID = 64
 """Of a connection that is passed on: its role, and where to it was dialled."""
@@ -234,8 +236,10 @@ class Run:
             self._loop.remove_reader(sock)
         for descriptor in descriptors:
             passed = socket.socket(fileno=descriptor)
-            if len(self._connections) >= MAX_CONNECTIONS:
+            if len(self._connections) >= MAX_CONNECTIONS:  # a queue that is left full loses them untold
+                reset(passed)
                 passed.close()
+                self.tell_once("proxy", "", 0, CROWDED)
                 continue
             passed.setblocking(False)  # noqa: FBT003
             accepted(passed, said)
@@ -278,7 +282,7 @@ class Run:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return False
             except OSError as error:
-                if error.errno in _CROWDED:
+                if error.errno in _SCARCE:
                     self._stop_accepting()
                     self._loop.call_later(0.2, self.start)
                 return False

@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 from belljar.backends.container import process
 from belljar.backends.container.attached import Attached, ForgedFrameError
-from belljar.backends.container.report import unheard
-from belljar.backends.contract import Listener, Status
+from belljar.backends.container.jar import ContainerJar
+from belljar.backends.container.report import newly_unheard, unheard
+from belljar.backends.contract import LaunchPlan, Listener, RunRequest, Status
 from belljar.egress.client import PROXY
 from belljar.errors import PrerequisiteError, SandboxUnavailableError
 from belljar.guest import wicket, wire
@@ -461,6 +462,53 @@ def test_port_that_is_taken_is_told(proxy: Proxy, ports: tuple[int, int]) -> Non
         carried.close()
     assert carried.wicket.unheard == [ports[0]]
     assert carried.wicket.answering == wicket.RESOLVER
+
+
+def test_later_container_that_misses_a_port() -> None:
+    """Is a problem, unless that is what was told of the first one: then nothing is new."""
+    assert newly_unheard({"unheard": []}, [80]) == []
+    assert newly_unheard({"unheard": [80]}, [80, 443]) == []
+    (problem,) = newly_unheard({"unheard": [80, 5432]}, [80])
+    assert problem == "the gate can't listen on port 5432 of the container, as it could in another"
+
+
+def test_run_in_a_container_that_misses_a_port_is_refused() -> None:
+    """Its programs would not get where the report says that they do."""
+    removed: list[object] = []
+    waiting = SimpleNamespace(container="its container", close=lambda: None)
+    jar = ContainerJar.__new__(ContainerJar)
+    jar.__dict__.update(
+        _stage={"expect": {"privileged": True}},
+        _unheard=[],
+        _at_its_gate=lambda _spare: (waiting, {"unheard": [5432]}),
+        _remove=removed.append,
+    )
+    run = jar._go(None, cast("LaunchPlan", None), cast("RunRequest", None), None, prepare=False)
+    assert "port 5432" in run.end().problems[0]
+    assert removed == ["its container"]
+    run.close()
+
+
+def test_gate_without_a_descriptor_left_does_not_spin(
+    carried: Carried, proxy: Proxy, ports: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It rests between its tries; when there is one again, those that waited have their turn."""
+    tries = 0
+    accept = socket.socket.accept
+
+    def none_left(_listener: socket.socket) -> None:
+        nonlocal tries
+        tries += 1
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with socket.create_connection(("127.18.1.7", ports[0]), timeout=10):
+        monkeypatch.setattr(socket.socket, "accept", none_left)
+        until = time.monotonic() + 0.5
+        while time.monotonic() < until:
+            carried.turn_once()
+        assert 1 <= tries <= 26
+        monkeypatch.setattr(socket.socket, "accept", accept)
+        carried.turn(lambda: bool(proxy.taken))
 
 
 def test_report_of_ports_that_could_not_be_had() -> None:

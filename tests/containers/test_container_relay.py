@@ -18,10 +18,15 @@ from hypothesis import strategies as st
 
 from belljar.backends.container import process
 from belljar.backends.container.attached import Attached, ForgedFrameError
-from belljar.backends.container.report import unheard
-from belljar.backends.contract import Status
+from belljar.backends.container.jar import ContainerJar
+from belljar.backends.container.report import newly_unheard, unheard
+from belljar.backends.contract import LaunchPlan, Listener, RunRequest, Status
+from belljar.egress.client import PROXY
+from belljar.errors import PrerequisiteError, SandboxUnavailableError
 from belljar.guest import wicket, wire
-from belljar.guest.relay import MOST, MOST_QUESTIONS, Exit, dialled, opening, pack, unpack
+from belljar.guest.relay import MOST, MOST_QUESTIONS, Exit, break_off, dialled, opening, pack, unpack
+from belljar.policy.resolve import resolve
+from belljar.sandbox.egress import Egress
 
 ROLES = (b"http-proxy", b"socks", b"dns")
 NONSENSE = (
@@ -148,10 +153,48 @@ def test_guest_that_talks_and_does_not_listen(monkeypatch: pytest.MonkeyPatch) -
         run._hear(wire.NET, pack(1, b"O", b"nonsense"))
     with pytest.raises(ForgedFrameError, match="talks and does not listen"):
         run._hear(wire.NET, pack(1, b"O", b"nonsense"))
-    for listener in run.listeners:
-        os.close(listener.descriptor)
     run.let_go()
     run.close()
+
+
+def _open() -> set[str]:
+    return set(os.listdir("/proc/self/fd"))
+
+
+def test_run_that_ends_before_its_network_is_served() -> None:
+    """Leaves no descriptor behind."""
+    container = cast("Attached", SimpleNamespace(name="none"))
+    before = _open()
+    run = process.ContainerProcess(
+        container, stdin=None, timeout_seconds=10, order=b"", relays=True, ended=lambda _process: None
+    )
+    run.let_go()
+    run.close()
+    assert _open() == before
+
+
+@pytest.mark.parametrize("error", [PrerequisiteError("none here"), OSError(errno.EMFILE, "Too many open files")])
+def test_proxy_that_can_not_be_had(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves no descriptor of the canaries behind, and ends the run."""
+    container = cast("Attached", SimpleNamespace(name="none"))
+    killed: list[str] = []
+    before = _open()
+    run = process.ContainerProcess(
+        container, stdin=None, timeout_seconds=10, order=b"", relays=True, ended=lambda _process: None
+    )
+
+    def none_here(*given: object) -> None:
+        for listener in cast("list[Listener]", given[4]):  # which it closes, whatever happens
+            os.close(listener.descriptor)
+        raise error
+
+    monkeypatch.setattr(PROXY, "serve", none_here)
+    with pytest.raises((PrerequisiteError, SandboxUnavailableError)):
+        Egress(resolve(managed=None)).serve("run-1", run, {}, killed.append)
+    assert killed == ["killed"]
+    run.let_go()
+    run.close()
+    assert _open() == before
 
 
 FRAMES = st.lists(
@@ -271,6 +314,92 @@ def test_place_that_was_dialled_is_told(carried: Carried, proxy: Proxy, ports: t
             other.close()
 
 
+def test_end_of_a_stream_arrives_at_a_slow_reader(carried: Carried, proxy: Proxy, ports: tuple[int, int]) -> None:
+    """Who has said its own end before, and reads only when the other side is gone: an end in order loses nothing."""
+    size = 60_000
+    with socket.socket() as end:
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2304)
+        end.settimeout(10)
+        end.connect(("127.18.1.7", ports[0]))
+        carried.turn(lambda: bool(carried.wicket._connections))
+        (connection,) = carried.wicket._connections.values()
+        connection.end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4608)
+        end.shutdown(socket.SHUT_WR)
+        carried.turn(lambda: unpack(carried.frames[-1])[1] == b"E")
+        _role, other = proxy.taken.pop()
+        other.sendall(bytes(size))
+        other.close()
+        carried.turn(lambda: not carried.exit._connections)
+        assert connection._unsaid, "or nothing waits that could be lost"
+        read = 0
+        while read < size:
+            carried.turn(lambda: bool(select.select([end], [], [], 0)[0]))
+            taken = len(end.recv(1 << 16))
+            assert taken, f"only {read} bytes came"
+            read += taken
+        carried.turn(lambda: not carried.wicket._connections)
+        assert end.recv(1) == b""
+    assert b"C" not in [unpack(frame)[1] for frame in carried.frames]
+
+
+def test_reset_is_carried(carried: Carried, proxy: Proxy, ports: tuple[int, int]) -> None:
+    """What came before it arrives, and then an error: an end of file would say that it was all."""
+    with socket.create_connection(("127.18.1.7", ports[0]), timeout=10) as end:
+        carried.turn(lambda: bool(proxy.taken))
+        _role, other = proxy.taken.pop()
+        other.sendall(b"half of it")
+        break_off(other, other.fileno())
+        other.close()
+        carried.turn(lambda: not carried.wicket._connections)
+        assert end.recv(100) == b"half of it"
+        with pytest.raises(ConnectionResetError):
+            end.recv(100)
+    assert not carried.exit._connections
+
+
+def test_connection_that_nobody_takes_is_reset(carried: Carried, proxy: Proxy, ports: tuple[int, int]) -> None:
+    """The proxy is gone."""
+
+    def nobody(_role: bytes, _end: socket.socket) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    carried.exit._hand_over = nobody
+    with socket.create_connection(("127.18.1.7", ports[0]), timeout=10) as end:
+        carried.turn(lambda: any(unpack(frame)[1] == b"O" for frame in carried.frames))
+        carried.turn(lambda: not carried.wicket._connections)
+        with pytest.raises(ConnectionResetError):
+            end.recv(100)
+
+
+def test_reset_after_the_end_loses_nothing(carried: Carried, proxy: Proxy, ports: tuple[int, int]) -> None:
+    """What was said is complete, and only hears nothing any more."""
+    with socket.create_connection(("127.18.1.7", ports[0]), timeout=10) as end:
+        carried.turn(lambda: bool(proxy.taken))
+        _role, other = proxy.taken.pop()
+        other.sendall(b"all of it")
+        other.shutdown(socket.SHUT_WR)
+        carried.turn(lambda: bool(select.select([end], [], [], 0)[0]))
+        other.close()
+        end.sendall(b"more")
+        carried.turn(lambda: not carried.wicket._connections)
+        assert end.recv(100) == b"all of it"
+
+
+def test_what_was_tried_last_is_carried(carried: Carried, proxy: Proxy, ports: tuple[int, int]) -> None:
+    """Connections that wait in the queue when the code has ended, what was said over them, and questions."""
+    for word in (b"one", b"two"):
+        with socket.create_connection(("127.18.1.7", ports[0]), timeout=10) as end:
+            end.sendall(word)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        asking.connect((wicket.RESOLVER, ports[1]))
+        asking.send(b"what?")
+    carried.wicket.look_once_more()
+    assert sorted(proxy.roles) == [b"dns", *2 * [f"tcp 127.18.1.7:{ports[0]}".encode()]]
+    for _role, other in proxy.taken:
+        other.setblocking(False)
+    assert {other.recv(10) for _role, other in proxy.taken} == {b"one", b"two", b"\x00\x05what?"}
+
+
 def test_question_is_a_stream_of_one(carried: Carried, proxy: Proxy, ports: tuple[int, int]) -> None:
     """Its answer goes back to who asked, from where it was asked, even if it comes in pieces."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
@@ -333,6 +462,53 @@ def test_port_that_is_taken_is_told(proxy: Proxy, ports: tuple[int, int]) -> Non
         carried.close()
     assert carried.wicket.unheard == [ports[0]]
     assert carried.wicket.answering == wicket.RESOLVER
+
+
+def test_later_container_that_misses_a_port() -> None:
+    """Is a problem, unless that is what was told of the first one: then nothing is new."""
+    assert newly_unheard({"unheard": []}, [80]) == []
+    assert newly_unheard({"unheard": [80]}, [80, 443]) == []
+    (problem,) = newly_unheard({"unheard": [80, 5432]}, [80])
+    assert problem == "the gate can't listen on port 5432 of the container, as it could in another"
+
+
+def test_run_in_a_container_that_misses_a_port_is_refused() -> None:
+    """Its programs would not get where the report says that they do."""
+    removed: list[object] = []
+    waiting = SimpleNamespace(container="its container", close=lambda: None)
+    jar = ContainerJar.__new__(ContainerJar)
+    jar.__dict__.update(
+        _stage={"expect": {"privileged": True}},
+        _unheard=[],
+        _at_its_gate=lambda _spare: (waiting, {"unheard": [5432]}),
+        _remove=removed.append,
+    )
+    run = jar._go(None, cast("LaunchPlan", None), cast("RunRequest", None), None, prepare=False)
+    assert "port 5432" in run.end().problems[0]
+    assert removed == ["its container"]
+    run.close()
+
+
+def test_gate_without_a_descriptor_left_does_not_spin(
+    carried: Carried, proxy: Proxy, ports: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It rests between its tries; when there is one again, those that waited have their turn."""
+    tries = 0
+    accept = socket.socket.accept
+
+    def none_left(_listener: socket.socket) -> None:
+        nonlocal tries
+        tries += 1
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with socket.create_connection(("127.18.1.7", ports[0]), timeout=10):
+        monkeypatch.setattr(socket.socket, "accept", none_left)
+        until = time.monotonic() + 0.5
+        while time.monotonic() < until:
+            carried.turn_once()
+        assert 1 <= tries <= 26
+        monkeypatch.setattr(socket.socket, "accept", accept)
+        carried.turn(lambda: bool(proxy.taken))
 
 
 def test_report_of_ports_that_could_not_be_had() -> None:

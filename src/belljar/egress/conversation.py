@@ -56,6 +56,7 @@ class Conversation:
         self._loop = asyncio.get_running_loop()
         run.add(self)
         self._task = self._loop.create_task(self._converse())
+        self._task.add_done_callback(self._conversed)
 
     def check(self, now: float) -> None:
         """Let the relay look at the time."""
@@ -78,12 +79,16 @@ class Conversation:
             self._loop.call_exception_handler({"message": "a connection", "exception": error})
             reset(self._sock)
             self.close()
-        finally:
-            if self._relay is None:
-                self._sock.close()
-                if self._server is not None:
-                    self._server.close()
-                self._run.remove(self)
+
+    def _conversed(self, task: asyncio.Task[None]) -> None:
+        """The task is done. One that was cancelled before its first step has done nothing itself."""
+        if self._relay is None:
+            if task.cancelled():
+                reset(self._sock)
+            self._sock.close()
+            if self._server is not None:
+                self._server.close()
+            self._run.remove(self)
 
     async def _begin(self) -> None:
         if self._role == "socks":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -151,15 +152,16 @@ class _Questions:
         self._sock = sock
         run.add(self)
         self._task = asyncio.get_running_loop().create_task(self._answer())
+        self._task.add_done_callback(self._answered)
 
     async def _answer(self) -> None:
-        try:
+        with contextlib.suppress(OSError, asyncio.CancelledError):
             await nameserver.answer_stream(self._sock, self._run.lookup)
-        except (OSError, asyncio.CancelledError):
-            pass
-        finally:
-            self._sock.close()
-            self._run.remove(self)
+
+    def _answered(self, _task: asyncio.Task[None]) -> None:
+        """Done, or cancelled before the first step."""
+        self._sock.close()
+        self._run.remove(self)
 
     def check(self, now: float) -> None:
         """Its own timeouts end it."""

@@ -14,6 +14,7 @@ from belljar.egress import nameserver
 from belljar.egress.budget import Limits
 from belljar.egress.ca import Issuer
 from belljar.egress.canary import forms
+from belljar.egress.channel import reset
 from belljar.egress.decide import Verdict, decide_connection, decide_name
 from belljar.egress.dial import UnreachableError
 from belljar.egress.events import UNRECORDED
@@ -34,7 +35,8 @@ _PACKET_OUTGOING = 4
 _MAX_TOLD = 4096
 """Of things told once: refused names, attempts on closed ports."""
 NOT_RECORDED = Verdict(allowed=False, reason=UNRECORDED)
-_CROWDED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+CROWDED = Verdict(allowed=False, reason="limit", detail=f"more than {MAX_CONNECTIONS} connections at once")
+_SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 _MAX_SAID = 64
 """Of a connection that is passed on: its role, and where to it was dialled."""
@@ -91,10 +93,13 @@ class Run:
         self._connections: set[Closable] = set()
         self._listening: list[tuple[socket.socket, Accepted]] = []
         self._others: list[socket.socket] = []
+        self._relays: list[tuple[socket.socket, Passed]] = []
         self._packet_sockets: list[tuple[socket.socket, int]] = []
         self._name_sockets: list[socket.socket] = []
         self._ports: set[int] = set()
         self._accepting = False
+        self._looked = False
+        """Whether what came last was taken: nothing more is accepted."""
         self._stopped = False
         self._when_empty: Callable[[], None] = lambda: None
         self._sweeping = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
@@ -216,24 +221,29 @@ class Run:
     def take_over(self, sock: socket.socket, accepted: Passed) -> None:
         """Take the connections that are passed over this socket, each with what is said of it."""
         self._others.append(sock)
+        self._relays.append((sock, accepted))
         self._loop.add_reader(sock, self._taken, sock, accepted)
 
-    def _taken(self, sock: socket.socket, accepted: Passed) -> None:
+    def _taken(self, sock: socket.socket, accepted: Passed) -> bool:
+        """Take one; whether there may be more."""
         try:
             said, descriptors, _flags, _address = socket.recv_fds(sock, _MAX_SAID, 1)
         except (BlockingIOError, InterruptedError):
-            return
+            return False
         except OSError:
             said, descriptors = b"", []
         if not said:  # whoever passed them is gone
             self._loop.remove_reader(sock)
         for descriptor in descriptors:
             passed = socket.socket(fileno=descriptor)
-            if len(self._connections) >= MAX_CONNECTIONS:
+            if len(self._connections) >= MAX_CONNECTIONS:  # a queue that is left full loses them untold
+                reset(passed)
                 passed.close()
+                self.tell_once("proxy", "", 0, CROWDED)
                 continue
             passed.setblocking(False)  # noqa: FBT003
             accepted(passed, said)
+        return bool(said)
 
     def answer_names(self, sock: socket.socket) -> None:
         """Answer DNS questions that arrive at this UDP socket."""
@@ -250,7 +260,7 @@ class Run:
 
     def start(self) -> None:
         """Accept connections (again)."""
-        if not self._accepting and not self.closed:
+        if not self._accepting and not self.closed and not self._looked:
             self._accepting = True
             for sock, accepted in self._listening:
                 self._loop.add_reader(sock, self._accept, sock, accepted)
@@ -261,24 +271,26 @@ class Run:
             for sock, _accepted in self._listening:
                 self._loop.remove_reader(sock)
 
-    def _accept(self, listener: socket.socket, accepted: Accepted) -> None:
+    def _accept(self, listener: socket.socket, accepted: Accepted) -> bool:
+        """Accept what waits; whether there may be more."""
         for _connection in range(_ACCEPTED_AT_ONCE):
             if len(self._connections) >= MAX_CONNECTIONS:
                 self._stop_accepting()  # the others wait in the kernel's queue until one of these has ended
-                return
+                return False
             try:
                 sock, _peer = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
+                return False
             except OSError as error:
-                if error.errno in _CROWDED:
+                if error.errno in _SCARCE:
                     self._stop_accepting()
                     self._loop.call_later(0.2, self.start)
-                return
+                return False
             sock.setblocking(False)  # noqa: FBT003
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             accepted(sock)
+        return True
 
     def _packets(self, sock: socket.socket, skipped: int) -> bool:
         """Look at what has arrived; whether there may be more."""
@@ -341,7 +353,14 @@ class Run:
             nameserver.answer_datagrams(sock, self.lookup)
         if self._accepting:
             for sock, accepted in self._listening:
-                self._accept(sock, accepted)
+                while self._accept(sock, accepted):
+                    pass
+        for sock, passed in self._relays:
+            while self._taken(sock, passed):
+                pass
+            self._loop.remove_reader(sock)
+        self._looked = True  # what is accepted from here on would be ended before it was judged
+        self._stop_accepting()
 
     def close(self) -> None:
         """End every listener and every connection; those that are being set up end in the loop's next turn."""
@@ -374,4 +393,5 @@ class Run:
             self._loop.remove_reader(sock)
             self._loop.run_in_executor(None, sock.close)
         self._listening, self._others, self._packet_sockets = [], [], []
-        self._name_sockets = []
+        self._listening, self._others, self._packet_sockets = [], [], []
+        self._name_sockets, self._relays = [], []

@@ -160,6 +160,8 @@ class Gate:
             self._hear_child(run)
         run.kill(run.ended_by)
         self._bury_everyone(run)
+        if self._wicket is not None:
+            self._wicket.look_once_more()
         for descriptor in list(run.outputs):
             while self._forward(run, descriptor):
                 self._channel.drain()

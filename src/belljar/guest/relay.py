@@ -6,7 +6,10 @@ hands each connection to the proxy; the container itself has no network at all. 
 A frame's payload is the connection's number, a letter, and data:
 
     O  opened, with what for (see `opening`)      D  data      E  no more data will come
-    A  so many bytes were taken (four bytes)      C  it is over
+    A  so many bytes were taken (four bytes)      C  it is broken off
+
+A connection that ends in order ends by the `E` of both sides, each when it has passed on what it heard before: after a
+`C` nothing more is passed on.
 """
 
 from __future__ import annotations
@@ -31,6 +34,10 @@ _WINDOW = 1 << 16
 """How much of one connection may be under way before the other side has said that it took it."""
 _CHUNK = 1 << 15
 _HEAD = struct.Struct("!Ic")
+_MARK = b"\0"
+_ROOM = 1 << 20
+"""For the mark, in a queue that is full without it."""
+_RESET = struct.pack("ii", 1, 0)
 _RESETS = (errno.ECONNRESET, errno.EPIPE, errno.ENOTCONN)
 
 
@@ -96,7 +103,7 @@ class Connection:
 
     def _read(self) -> None:
         try:
-            data = self.end.recv(_CHUNK)
+            data, broken_off = receive(self.end, _CHUNK)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
@@ -105,7 +112,9 @@ class Connection:
         if data:
             self._under_way += len(data)
             self._send(pack(self.number, b"D", data))
-        else:
+        if broken_off:
+            self.close()
+        elif not data:
             self._reads = False
             self._send(pack(self.number, b"E"))
             self._end_if_done()
@@ -123,8 +132,11 @@ class Connection:
         elif letter == b"E":
             self._said_all = True
             self._write()
+        elif letter == b"C" and self._said_all:  # what it had to say is complete; it only hears nothing any more
+            self._reads = False
+            self._end_if_done()
         elif letter == b"C":
-            self._finish()
+            self._break_off()
 
     def _write(self) -> None:
         taken = 0
@@ -150,14 +162,22 @@ class Connection:
             self._end_if_done()
 
     def _end_if_done(self) -> None:
-        if not self._reads and not self._writes:
-            self.close()
+        if not self._reads and not self._writes:  # the other end finds that out by itself
+            self._finish()
 
     def close(self) -> None:
-        """End it on both sides."""
+        """Break it off on both sides."""
         if not self.over:
             self._send(pack(self.number, b"C"))
-            self._finish()
+            self._break_off()
+
+    def _break_off(self) -> None:
+        """A program whose connection this is finds it reset: what it has read is not all that there was."""
+        try:
+            self.end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        except OSError:
+            pass
+        self._finish()
 
     def _finish(self) -> None:
         if not self.over:
@@ -238,6 +258,24 @@ def hand_over(relay: socket.socket, role: bytes, end: socket.socket) -> None:
     socket.send_fds(relay, [role], [end.fileno()], socket.MSG_NOSIGNAL)
 
 
+def break_off(end: socket.socket, descriptor: int) -> None:
+    """Have the other side see, when this end of a pair is closed, that it was broken off. Such pairs know no reset.
+
+    So a last byte is sent with a descriptor, whichever, which nothing else that is sent here has. Raises OSError.
+    """
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ROOM)
+    rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", descriptor))
+    socket.socket.sendmsg(end, [_MARK], [rights], socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)  # beneath TLS, if any
+
+
+def receive(end: socket.socket, size: int) -> tuple[bytes, bool]:
+    """What has arrived, and whether it was broken off after that. The descriptor of `break_off` is not taken."""
+    data, _none, flags, _sender = end.recvmsg(size)
+    if flags & socket.MSG_CTRUNC:
+        return data[: -len(_MARK)], True
+    return data, False
+
+
 __all__ = [
     "DIALLED",
     "MOST",
@@ -246,9 +284,11 @@ __all__ = [
     "PROXIES",
     "Connection",
     "Exit",
+    "break_off",
     "dialled",
     "hand_over",
     "opening",
     "pack",
+    "receive",
     "unpack",
 ]

@@ -8,6 +8,7 @@ here: what is carried, the proxy judges.
 
 from __future__ import annotations
 
+import errno
 import select
 import socket
 import time
@@ -19,6 +20,8 @@ RESOLVER = "127.18.0.1"
 """The name server. Other addresses of its port are free for the code's own."""
 NAMES_PORT = 53
 _QUESTION_SECONDS = 5.0
+_REST_SECONDS = 0.02
+_SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _MOST_MESSAGE = 4096
 """Bytes of a question, or of an answer that goes into a datagram."""
 
@@ -36,6 +39,8 @@ class Wicket:
         """With the role that is said of each connection; None where it is the place that was dialled."""
         self.unheard: list[int] = []
         """Ports that could not be had."""
+        self._rests_until = 0.0
+        """There was no descriptor for another connection: those wait, and the gate does not turn for nothing."""
         self._names: socket.socket | None = None
         for port, role in PROXIES.items():
             self._listen("127.0.0.1", port, role, shared=port in ports)
@@ -80,7 +85,7 @@ class Wicket:
     def register(self, poll: select.poll, *, may_read: bool) -> None:
         """Tell what to wait for. Without `may_read`, nothing more is taken in: the channel is full."""
         self._give_up_late_ones()
-        if may_read and len(self._connections) < MOST:
+        if may_read and len(self._connections) < MOST and time.monotonic() >= self._rests_until:
             for descriptor in self._listeners:
                 poll.register(descriptor, select.POLLIN)
         if may_read and self._names is not None and len(self._questions) < MOST_QUESTIONS:
@@ -115,16 +120,31 @@ class Wicket:
         elif question := self._questions.get(number):
             self._answered(number, question, letter, data)
 
+    def look_once_more(self) -> None:
+        """The code has ended: what it tried last is carried, too, with what it said first."""
+        for listener, role in self._listeners.values():
+            while len(self._connections) < MOST and self._accept(listener, role):
+                pass
+        for connection in list(self._connections.values()):
+            if connection.events(may_read=True) & select.POLLIN:
+                connection.handle(select.POLLIN)
+        if self._names is not None:
+            self._ask(self._names)
+
     # --- connections ---
 
-    def _accept(self, listener: socket.socket, role: bytes | None) -> None:
+    def _accept(self, listener: socket.socket, role: bytes | None) -> bool:
+        """Whether there was one."""
         try:
             end, _address = listener.accept()
             place = end.getsockname()
-        except OSError:
-            return
+        except OSError as error:
+            if error.errno in _SCARCE:
+                self._rests_until = time.monotonic() + _REST_SECONDS
+            return False
         number = self._open(role if role is not None else dialled(place[0], place[1]))
         self._connections[number] = Connection(number, end, self._send)
+        return True
 
     def _open(self, said: bytes) -> int:
         self._count += 1

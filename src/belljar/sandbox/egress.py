@@ -19,7 +19,7 @@ from belljar.egress.events import UNRECORDED, Event
 from belljar.egress.java_store import java_store
 from belljar.egress.reasons import change, words
 from belljar.egress.rules import Rules, compile_rules
-from belljar.errors import AuditError, BelljarError, SandboxUnavailableError
+from belljar.errors import AuditError, SandboxUnavailableError
 from belljar.policy.models import Policy
 from belljar.sandbox import redacting
 from belljar.sandbox.egress_canary import ROLES, Canary
@@ -99,12 +99,12 @@ class Egress:
             traffic.served = PROXY.serve(
                 run_id, self._rules, secrets, tokens, listeners, self._policy.net.ca_file, traffic.take
             )
-        except BelljarError:
+        except BaseException as error:
+            canary.close()
             kill("killed")
+            if isinstance(error, OSError):
+                raise SandboxUnavailableError(f"the egress proxy could not be reached: {error}") from error
             raise
-        except OSError as error:
-            kill("killed")
-            raise SandboxUnavailableError(f"the egress proxy could not be reached: {error}") from error
         traffic.problems = tuple(canary.problems())
         return traffic
 

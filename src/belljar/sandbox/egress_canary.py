@@ -13,7 +13,7 @@ from belljar.backends.network.addresses import PROXY_ADDRESS
 from belljar.egress.decide import decide_connection, decide_name
 from belljar.egress.events import Event
 from belljar.egress.rules import Rules
-from belljar.guest.relay import NAMES, dialled, hand_over, opening
+from belljar.guest.relay import NAMES, dialled, hand_over, opening, receive
 
 ROLES = ("canary-udp", "canary-tcp", "canary-relay")
 _SECONDS = 5.0
@@ -41,6 +41,11 @@ class Canary:
             self._tries_host = False
             return True
         return False
+
+    def close(self) -> None:
+        """Nothing is tried: there is no proxy that could refuse it."""
+        for one in self._sockets.values():
+            os.close(one.descriptor)
 
     def problems(self) -> list[str]:
         """What was not refused; empty when all is well."""
@@ -149,7 +154,7 @@ def _dial(connection: socket.socket, port: int) -> Iterator[str]:
 def _request(connection: socket.socket) -> Iterator[str]:
     try:
         connection.sendall(f"GET / HTTP/1.1\r\nHost: {_ADDRESS}\r\nConnection: close\r\n\r\n".encode())
-        answer = connection.recv(64)
+        answer, _reset = receive(connection, 64)
     except ConnectionError:
         return  # refused without words
     except OSError as error:

@@ -23,7 +23,7 @@ from belljar.backends.container.faults import UnattachedError
 from belljar.backends.container.keeper import KEEPER, owner
 from belljar.backends.container.live import Live, is_directory, need_writable
 from belljar.backends.container.process import ContainerProcess, RefusedProcess
-from belljar.backends.container.report import unheard
+from belljar.backends.container.report import newly_unheard, unheard
 from belljar.backends.container.slots import Slots
 from belljar.backends.container.waiting import Waiting
 from belljar.backends.contract import ChangedTree, Clause, Entry, LaunchPlan, RunRequest, Status
@@ -64,6 +64,7 @@ class ContainerJar:
         self._prepare_later: threading.Timer | None = None
         self._files = ""
         self._live = Live(os.path.join(state, "live"), self._id)
+        self._unheard: list[int] = []
         self._covers: list[tuple[str, str, str]] = []
         """Denied names in live directories: on the host, in a run, in the depot."""
         KEEPER.sweep(engine)
@@ -80,7 +81,10 @@ class ContainerJar:
             if self._stage["runtime"] == "runsc":
                 self._depot.ask("load")
             self._fill(deny_globs)
-            self.shortfalls += unheard(self._spare.ready()) if self._stage["relay_ports"] is not None else ()
+            if self._stage["relay_ports"] is not None:
+                found = self._spare.ready()
+                self.shortfalls += unheard(found)
+                self._unheard = found["unheard"]
         except BaseException:
             self.close()
             raise
@@ -235,7 +239,7 @@ class ContainerJar:
         self, spare: Waiting | None, plan: LaunchPlan, request: RunRequest, stdin: int | None, *, prepare: bool
     ) -> ContainerProcess | RefusedProcess:
         waiting, found = self._at_its_gate(spare)
-        problems = failures(found, self._stage["expect"])
+        problems = failures(found, self._stage["expect"]) + newly_unheard(found, self._unheard)
         if problems:
             waiting.close()
             self._remove(waiting.container)
@@ -270,6 +274,7 @@ class ContainerJar:
     def _forget(self, process: ContainerProcess, waiting: Waiting) -> None:
         """Its container was gone before the code could start."""
         process.let_go()
+        process.close()
         with self._lock:
             self._processes.discard(process)
         self._slots.lost(waiting.slot)

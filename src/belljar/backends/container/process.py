@@ -228,6 +228,9 @@ class ContainerProcess:
             if descriptor >= 0:
                 os.close(descriptor)
         self.stdout = self.stderr = -1
+        for listener in self.listeners:  # nobody was to serve them
+            os.close(listener.descriptor)
+        self.listeners = ()
         self._over.wait(2 * _GRACE_SECONDS)
         if self._end_reader >= 0:
             os.close(self._end_reader)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from belljar.backends.contract import Clause, EnforcementReport, Status
@@ -121,9 +121,19 @@ def unheard(found: Mapping[str, Any]) -> tuple[Clause, ...]:
     ports = found["unheard"]
     if not ports:
         return ()
-    named = ", ".join(map(str, ports[:_MOST_NAMED])) + (", …" if len(ports) > _MOST_NAMED else "")
-    lost = f"the gate can't listen on port {named} of the container: only programs that heed HTTP(S)_PROXY get there"
+    lost = f"{_deaf(ports)}: only programs that heed HTTP(S)_PROXY get there"
     return (Clause("net.enabled", Status.DEGRADED, "the gate's listeners on loopback", lost),)
+
+
+def newly_unheard(found: Mapping[str, Any], known: Sequence[int]) -> list[str]:
+    """What of that was not known, and reported, when the jar was opened: a run there is refused."""
+    ports = [port for port in found["unheard"] if port not in known]
+    return [f"{_deaf(ports)}, as it could in another"] if ports else []
+
+
+def _deaf(ports: Sequence[int]) -> str:
+    named = ", ".join(map(str, ports[:_MOST_NAMED])) + (", …" if len(ports) > _MOST_NAMED else "")
+    return f"the gate can't listen on port {named} of the container"
 
 
 def _groups(place: Place) -> tuple[Clause, ...]:

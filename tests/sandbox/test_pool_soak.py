@@ -70,9 +70,12 @@ def groups() -> int:
 
 
 def memory(pid: int) -> int:
-    """Bytes of the process, what it shares with others counted in part."""
+    """Bytes that the process has written, what it shares with its jars counted in part.
+
+    Not those of libraries: how many other programs of this machine share these is not ours to say.
+    """
     with contextlib.suppress(OSError):
-        return 1024 * int(re.findall(r"Pss:\s+(\d+)", Path(f"/proc/{pid}/smaps_rollup").read_text())[0])
+        return 1024 * int(re.findall(r"Pss_Anon:\s+(\d+)", Path(f"/proc/{pid}/smaps_rollup").read_text())[0])
     return 0
 
 

@@ -27,6 +27,7 @@ from llm_sandbox_peer import HOW, LLM_SANDBOX, LlmSandbox
 from machine import machine
 from peers import DOCKER, find, of_the_interpreter
 from rates import measure_rates, two_callers
+from recorded import recorded_cost
 from telling import as_json, as_page, as_svg, as_text
 from timing import Case, measure
 
@@ -46,9 +47,10 @@ def run_all(rounds: int) -> Found:
         found.how = {peer.name: peer.how for peer in peers}
         with ExitStack() as jars:
             cases = jars.enter_context(opened(place, peers, found.missing))
-            found.times = measure([*cases, *llm_sandbox(place, jars, found)], rounds)
+            found.times, found.cold = measure([*cases, *llm_sandbox(place, jars, found)], rounds)
         found.rates = measure_rates(place, peers, RATE_ROUNDS)
         found.two_callers = two_callers(place)
+        found.recorded = recorded_cost(place)
         footprint(place, found)
     return found
 

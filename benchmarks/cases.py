@@ -11,10 +11,10 @@ from pathlib import Path
 
 from environments import PEERS, Place
 from peers import CODEX, SRT, Peer
+from recorded import spent_on_records
 from timing import Case, fail, spawn
 
 from belljar import Pool, Sandbox
-from belljar.sandbox import recording
 from belljar.sandbox.events import Output
 from belljar.sandbox.result import RunResult
 
@@ -22,7 +22,7 @@ BASELINE, HELP, COMMAND = "python -I -c pass", "belljar --help", "belljar run -c
 WARM, AGAIN = 'Sandbox.run("pass")', "the same, at once again"
 """A Sandbox makes the next jar while it is idle; `again` leaves it no time for that."""
 POOLED, FIRST_OUTPUT, EGRESS = 'Pool.run("pass")', "Pool.stream, to the first output", "Pool.run, with an allowlist"
-RECORDED = 'Pool.run("pass"), the audit log\'s part'
+RECORDED = 'Pool.run("pass"), of which the audit log'
 PANDAS_BARE, PANDAS = "python -I -c 'import pandas'", "Pool.run('import pandas'), preloaded"
 COMMAND_PRINT, SRT_PRINT, CODEX_PRINT = "belljar run -c 'print(1)'", f"{SRT}, print(1)", f"{CODEX}, print(1)"
 OUTSIDE, INSIDE = "compute outside", "compute in a jar"
@@ -52,7 +52,7 @@ def opened(place: Place, peers: list[Peer], missing: dict[str, str]) -> Iterator
             Case(POOLED, lambda: timed(lambda: pool.run("pass"))),
             Case(FIRST_OUTPUT, lambda: first_output(pool)),
             Case(EGRESS, lambda: timed(lambda: listed.run("pass"))),
-            Case(RECORDED, lambda: recorded(pool)),
+            Case(RECORDED, lambda: spent_on_records(pool)),
             *pandas(place, stack, missing),
             *compute(place, jar),
             *floor(place, missing),
@@ -92,30 +92,6 @@ def first_output(pool: Pool) -> float:
         taken = time.perf_counter() - started
         if not isinstance(event, Output):
             fail("a run printed nothing")
-    return taken
-
-
-def recorded(pool: Pool) -> float:
-    """What of a call its caller waits for because the run is written down: its code, its beginning and its end."""
-    taken = 0.0
-
-    def counting(work: Callable[..., object]) -> Callable[..., object]:
-        def counted(*arguments: object, **named: object) -> object:
-            nonlocal taken
-            started = time.perf_counter()
-            try:
-                return work(*arguments, **named)
-            finally:
-                taken += time.perf_counter() - started
-
-        return counted
-
-    with ExitStack() as stack:
-        for name in ("code_details", "begin", "finish"):
-            work = getattr(recording, name)
-            setattr(recording, name, counting(work))
-            stack.callback(setattr, recording, name, work)
-        timed(lambda: pool.run("pass"))
     return taken
 
 

@@ -53,14 +53,15 @@ Cells = tuple[str, ...]
 
 
 def time_rows(found: Found) -> Iterable[Cells]:
-    """(case, median, 95th percentile, ratio, how often), in the order of the groups."""
+    """(case, median, 95th percentile, ratio, how often, median when cold), in the order of the groups."""
     for names in GROUPS.values():
         for name in names:
             if name in found.times:
                 taken = found.times[name]
                 ratio = found.ratio(name, AGAINST.get(name, BASELINE))
                 middle, slow = milliseconds(statistics.median(taken)), milliseconds(percentile(taken, 95))
-                yield name, middle, slow, f"{ratio:.3f}" if ratio < 0.1 else f"{ratio:.2f}", str(len(taken))
+                cold = milliseconds(statistics.median(found.cold[name])) if found.cold.get(name) else ""
+                yield name, middle, slow, f"{ratio:.3f}" if ratio < 0.1 else f"{ratio:.2f}", str(len(taken)), cold
 
 
 def milliseconds(seconds: float) -> str:
@@ -118,7 +119,7 @@ def as_text(found: Found, judged: Sequence[Verdict], rounds: int) -> str:
     shares = {share: milliseconds(percentile(found.two_callers, share)) for share in (50, 95, 99)}
     callers = ", ".join(f"p{share} {taken}" for share, taken in shares.items())
     lines = [f"{found.machine}, {rounds} rounds.", ""]
-    lines += table(("case", "median", "p95", "ratio", "times"), time_rows(found))
+    lines += table(("case", "median", "p95", "ratio", "times", "cold"), time_rows(found))
     lines += ["", f"Fresh sandboxes a second, {processors} at a time:", ""]
     lines += table(("what", "a second", f"{POOL} makes so many times as many"), rate_rows(found))
     lines += ["", f"Pool.run with two callers: {callers}, of {len(found.two_callers)} calls."]
@@ -140,13 +141,16 @@ def as_page(found: Found, judged: Sequence[Verdict], rounds: int) -> str:
 
 
 NOTES = """
-Every case once a round, in another order each time, after a round that does not count; what takes a second is measured
-in every third round. The baseline is `python -I -c pass` in a clean virtual environment, and everything runs that
-interpreter with that code: containers see it through a mount. Ratios are to the baseline; those of `import pandas` and
-of work are to the same without a jar. A Sandbox makes its next jar while it is idle; `at once again` leaves it no time
-for that. belljar is installed as its users install it. The others do not promise the same: srt and Codex's sandbox let
-the code read almost the whole host, and neither they nor `docker run` have limits unless they are told. Sessions of
-llm-sandbox are opened, used once and closed.
+Every case once a round, in another order each time, after a round that does not count; what takes a second is
+measured in every third round. Before each, but for those, it is done once more: `cold` is the median of these, right
+after some other case, with whatever that one has left in the processor's caches. The baseline is `python -I -c pass`
+in a clean virtual environment, and everything runs that interpreter with that code: containers see it through a
+mount. Ratios are to the baseline; those of `import pandas` and of work are to the same without a jar. A Sandbox makes
+its next jar while it is idle; `at once again` leaves it no time for that. What the audit log costs is the median
+difference of calls with and without it; the time that is spent on it is more, because a jar makes itself ready
+meanwhile. belljar is installed as its users install it. The others do not promise the same: srt and Codex's sandbox
+let the code read almost the whole host, and neither they nor `docker run` have limits unless they are told. Sessions
+of llm-sandbox are opened, used once and closed.
 """
 FLOOR_NOTES = """
 `floor.c` makes the namespaces of a jar (user, mount, pid, network, ipc, uts) with a tmpfs and a proc, forks, and ends
@@ -163,6 +167,7 @@ def as_json(found: Found, judged: Sequence[Verdict], rounds: int) -> str:
             "ratio": found.ratio(name, AGAINST.get(name, BASELINE)),
             "against": AGAINST.get(name, BASELINE),
             "seconds": taken,
+            "cold_seconds": found.cold.get(name, []),
         }
         for name, taken in found.times.items()
     }
@@ -174,6 +179,7 @@ def as_json(found: Found, judged: Sequence[Verdict], rounds: int) -> str:
         "cases": cases,
         "a_second": {name: {"median": found.rate(name), "each": each} for name, each in found.rates.items()},
         "two_callers": callers | {"calls": len(found.two_callers)},
+        "recorded_ms": [seconds * 1000 for seconds in found.recorded],
         "footprint": found.footprint,
         "limits": [asdict(verdict) for verdict in judged],
         "missing": found.missing,

@@ -12,7 +12,7 @@ import time
 
 from belljar.errors import SandboxUnavailableError
 
-_READ_LIMIT = 1 << 20
+_READ_LIMIT = 1 << 14  # more, and the memory for it is a mapping of its own each time
 FREEZER_STATE = "freezer.state"
 
 

@@ -228,7 +228,6 @@ class Stage:
             self._refuse_request(errno.EIO, error.message)
         except ValueError as error:  # text that no path can be made of
             self._refuse_request(errno.EINVAL, str(error))
-        self._clean_up_at_last()
 
     def _reply(self, message: wire.Message, descriptors: tuple[int, ...] = ()) -> None:
         """Answer the request. It carries the request's number: the host may have given up on an earlier one."""
@@ -566,7 +565,8 @@ class Stage:
     def _clean_up(self, run: Run, *, at_once: bool) -> None:
         """After the host has its answer: nothing of the run stays but what it left in the workspace.
 
-        Where no other is to follow, the host is about to ask what this one changed, and is answered before it.
+        Where no other is to follow, the host is about to ask what this one changed, and then to leave: what is there
+        goes with the stage's own mounts, and the groups with the launcher's. If it asks for more, this is done before.
         """
         end_orphans({pid for other in self._runs.values() for pid in (other.pid, other.init_pid, other.door_pid)})
         self._clean_up_at_last()

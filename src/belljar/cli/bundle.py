@@ -32,7 +32,7 @@ _MARK = b"belljar 2\n" + bootstrap.MAGIC_NUMBER
 _LENGTH = 8
 _MOST_BYTES = 64 << 20
 _LAUNCHER = "belljar.backends.bubblewrap.launcher"
-_ALSO = ("cli.outcome", "policy.dangers", "policy.options")
+_ALSO = ("cli.outcome", "limits.cgroup_v1", "limits.cgroup_v2", "policy.dangers", "policy.options")
 """With all of belljar's that they import; else it is what the run imported that made the file, and its launcher."""
 
 

@@ -20,6 +20,7 @@ from belljar.policy.records import Protocol
 
 CLOSING_SECONDS = 5.0
 """How long a kill and the removal after it may take before they count as failed."""
+_UNIFIED = "/sys/fs/cgroup/cgroup.controllers"
 
 
 class RunGroup(Protocol):
@@ -98,6 +99,14 @@ class JarGroup(Protocol):
 
     def close(self) -> None:
         """Close the descriptors of this process; the groups stay."""
+
+
+def import_groups() -> None:
+    """What makes groups here, most likely, before anybody asks for one."""
+    if os.path.exists(_UNIFIED):
+        import belljar.limits.cgroup_v2
+    else:
+        import belljar.limits.cgroup_v1  # noqa: F401
 
 
 def create_jar_group(support: CgroupSupport, number: int | str, *, owner_uid: int | None = None) -> JarGroup | None:

@@ -25,7 +25,7 @@ from belljar.errors import BelljarError
 from belljar.limits import signals as signal
 from belljar.limits.clone_into import fork_into
 from belljar.limits.detect import CgroupSupport, Mechanism
-from belljar.limits.groups import JarGroup, create_jar_group
+from belljar.limits.groups import JarGroup, create_jar_group, import_groups
 from belljar.limits.sweep import sweep_stale
 from belljar.policy.records import NamedTuple
 
@@ -79,7 +79,8 @@ def _tell(control: socket.socket, message: wire.Message) -> None:
 
 
 def _prepare() -> None:
-    """Have the filters ready before the first request: every stage and every run inherits them."""
+    """Have ready what the first request needs, while the host makes its plan: every stage and every run inherits it."""
+    import_groups()
     with contextlib.suppress(BelljarError):  # told by the stage that needs them
         filters.jar_filter(reported=True)
         filters.notify_filter(connects=True, files=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -15,6 +16,7 @@ from belljar.egress.ledger import Ledger
 from belljar.egress.names import NameRefused, normalise
 from belljar.egress.rules import Rule, Rules
 from belljar.egress.run import Run
+from belljar.egress.synthetic import Names
 
 HOST = "web.test"
 PORT = 443
@@ -33,6 +35,8 @@ def _nothing(*_values: object) -> None:
 
 class _Socket:
     """All that a relay asks of one."""
+
+    family = socket.AF_INET
 
     def setsockopt(self, *_values: object) -> None:
         pass
@@ -150,7 +154,7 @@ class Stage:
             self._loop.call_soon(ledger.answered, len(events))
 
         ledger = Ledger(self._loop, answer)
-        run = Run("fuzz", RULES, issuer=issuer, ledger=ledger, secrets={}, canaries=(), roots="")
+        run = Run("fuzz", RULES, issuer=issuer, ledger=ledger, secrets={}, canaries=(), names=Names(), roots="")
         run._sweeping.cancel()
         return Gate(run, tls=False)
 

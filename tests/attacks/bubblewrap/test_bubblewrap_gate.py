@@ -74,4 +74,4 @@ def test_what_a_jar_asks_is_answered_while_the_canaries_wait_for_it() -> None:
         raise AskedError
 
     with pytest.raises(AskedError):  # this process has no filter
-        canary._settled(os.getpid(), asked)
+        canary._settled(os.getpid(), canary._status(os.getpid()), asked)

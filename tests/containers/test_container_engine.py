@@ -44,7 +44,7 @@ def test_every_complaint_has_a_meaning(
 ) -> None:
     """Whose fault it is, and what to do."""
     error = fault(engine, said, 125)
-    assert type(error) is kind
+    assert isinstance(error, kind)
     assert message in error.message
     assert hint in error.hint
 

@@ -14,7 +14,7 @@ import pytest
 
 from belljar.backends.container.engine import Engine, fault, find_engine, find_program
 from belljar.backends.container.facts import facts
-from belljar.backends.container.faults import GVISOR_INSTALL
+from belljar.backends.container.faults import GVISOR_INSTALL, UnattachedError
 from belljar.errors import BelljarError, PolicyError, PrerequisiteError, SandboxUnavailableError
 
 DOCKER = Engine("docker", "/usr/bin/docker")
@@ -34,7 +34,7 @@ def _complaints() -> list[tuple[Engine, str, type[BelljarError], str, str]]:
 def _complaint(head: str, said: str) -> tuple[Engine, str, type[BelljarError], str, str]:
     called, whose, message, hint = (part.strip() for part in head.split("|"))
     name, _, runtime = called.partition("+")
-    kind = {"MISSING": PrerequisiteError, "LOST": SandboxUnavailableError}[whose]
+    kind = {"MISSING": PrerequisiteError, "LOST": SandboxUnavailableError, "UNATTACHED": UnattachedError}[whose]
     return Engine(name, f"/usr/bin/{name}", runtime or None), said, kind, message, hint
 
 
@@ -44,7 +44,7 @@ def test_every_complaint_has_a_meaning(
 ) -> None:
     """Whose fault it is, and what to do."""
     error = fault(engine, said, 125)
-    assert isinstance(error, kind)
+    assert type(error) is kind
     assert message in error.message
     assert hint in error.hint
 

@@ -393,5 +393,4 @@ class Run:
             self._loop.remove_reader(sock)
             self._loop.run_in_executor(None, sock.close)
         self._listening, self._others, self._packet_sockets = [], [], []
-        self._listening, self._others, self._packet_sockets = [], [], []
         self._name_sockets, self._relays = [], []

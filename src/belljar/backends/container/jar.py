@@ -39,8 +39,9 @@ _FULL = (
 )
 
 _PATIENCE_SECONDS = 0.05
-_ATTEMPTS = 3
 """After a Sandbox's first run: how long to wait before another container is made ready. Many have one run only."""
+_ATTEMPTS = 3
+"""At a container that the engine does not get into."""
 
 
 class ContainerJar:

@@ -18,7 +18,7 @@ import errno
 import select
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 PROXIES = {3128: b"http-proxy", 1080: b"socks"}
 """For programs that are told of a proxy, by port."""
@@ -185,6 +185,17 @@ class Connection:
             self.end.close()
 
 
+def register_all(connections: Iterable[Connection], poll: select.poll, *, may_read: bool) -> dict[int, Connection]:
+    """Tell what to wait for of each; they, by their descriptors."""
+    found = {}
+    for connection in connections:
+        descriptor = connection.end.fileno()
+        found[descriptor] = connection
+        if events := connection.events(may_read=may_read):
+            poll.register(descriptor, events)
+    return found
+
+
 class Exit:
     """The host's side: each connection that the guest opens becomes one of the proxy's."""
 
@@ -196,12 +207,7 @@ class Exit:
 
     def register(self, poll: select.poll, *, may_read: bool) -> None:
         """Tell what to wait for. Without `may_read`, nothing more is taken in: the guest takes too little."""
-        self._by_descriptor = {}
-        for connection in self._connections.values():
-            descriptor = connection.end.fileno()
-            self._by_descriptor[descriptor] = connection
-            if events := connection.events(may_read=may_read):
-                poll.register(descriptor, events)
+        self._by_descriptor = register_all(self._connections.values(), poll, may_read=may_read)
 
     def handle(self, descriptor: int, event: int) -> None:
         """Something happened at a descriptor that may be one of its."""

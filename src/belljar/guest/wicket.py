@@ -14,7 +14,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 
-from belljar.guest.relay import MOST, MOST_QUESTIONS, NAMES, PROXIES, Connection, dialled, pack, unpack
+from belljar.guest.relay import MOST, MOST_QUESTIONS, NAMES, PROXIES, Connection, dialled, pack, register_all, unpack
 
 RESOLVER = "127.18.0.1"
 """The name server. Other addresses of its port are free for the code's own."""
@@ -90,12 +90,7 @@ class Wicket:
                 poll.register(descriptor, select.POLLIN)
         if may_read and self._names is not None and len(self._questions) < MOST_QUESTIONS:
             poll.register(self._names.fileno(), select.POLLIN)
-        self._by_descriptor = {}
-        for connection in self._connections.values():
-            descriptor = connection.end.fileno()
-            self._by_descriptor[descriptor] = connection
-            if events := connection.events(may_read=may_read):
-                poll.register(descriptor, events)
+        self._by_descriptor = register_all(self._connections.values(), poll, may_read=may_read)
 
     def handle(self, descriptor: int, event: int) -> bool:
         """Something happened at one of its descriptors; False if it is none of its."""

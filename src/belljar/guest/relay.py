@@ -296,5 +296,6 @@ __all__ = [
     "opening",
     "pack",
     "receive",
+    "register_all",
     "unpack",
 ]

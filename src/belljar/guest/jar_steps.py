@@ -1,63 +1,261 @@
-"""How a jar of a pool is made, as system calls that the zygote prepares once and each jar's pid 1 carries out.
+"""How a jar of a pool is made, as system calls that the zygote prepares once and each jar's first process carries out.
 
 A process that was cloned copies every page of memory that it touches, and while it waits it has them to itself. So
-nothing is worked out there that is the same for all: a step is a function of the C library with its arguments.
+nothing is worked out there that is the same for all, and nothing is Python where `native/jar.c` can do it: a step is a
+system call with its arguments, of which some are the answers of earlier ones, kept in slots.
 """
 
 from __future__ import annotations
 
+import _socket
 import ctypes
 import os
 import struct
 
 TYPE_CHECKING = False  # every module that the zygote has, each of its jars has too: memory to copy, and to let go of
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
     from typing import Any
 
-    Step = tuple[str, Callable[..., int], tuple[Any, ...]]
-    """What it is, for an error; the function, which answers with less than 0 if it fails; its arguments."""
+    Step = tuple[str, str, tuple[Any, ...], int, int]
+    """What it is, for an error; the system call; its arguments; the slot for its answer, or -1; an error that is none,
+    or 0."""
 
 PLACE = "/run/jar"
 """Where, in a run's jar, the code lies."""
 STAGING = "/tmp"
 """Where a jar's own tmpfs is put together, before its /tmp covers it."""
-EMPTY_FD = 100
+SLOTS = 64
+
+
+class Slot(int):
+    """As an argument: what is kept there."""
+
+
+CONTROL, GATE, CODE = Slot(0), Slot(1), Slot(2)
+"""The zygote's socket, the run's, and the directory in which the code is put."""
+_OPENED, _WORKSPACE, _LISTENER, _EMPTY = Slot(3), Slot(4), Slot(5), Slot(6)
+GROUPS = 8
+"""The first of those for the control groups' files."""
+MOST_GROUPS = 16
+_LATE = GROUPS + MOST_GROUPS
+"""The first of those for what is mounted late."""
+
+_EMPTY_FD = 100
 """The descriptor of a directory with nothing in it, while covers are made of it."""
-LOOPBACK_UP = struct.pack("16sh22x", b"lo", 1)
-SIOCSIFFLAGS = 0x8914
+_SENT_FDS = 101, 102
+"""Those of the listener and of the files, which the stage is sent."""
+_LATE_FD = 110
+_NUMBERS = {
+    "x86_64": {
+        "capset": 126,
+        "chdir": 80,
+        "close": 3,
+        "dup3": 292,
+        "ioctl": 16,
+        "mkdirat": 258,
+        "mount": 165,
+        "mount_setattr": 442,
+        "openat": 257,
+        "prctl": 157,
+        "rt_sigaction": 13,
+        "rt_sigprocmask": 14,
+        "seccomp": 317,
+        "sendmsg": 46,
+        "setrlimit": 160,
+        "socket": 41,
+        "unshare": 272,
+        "write": 1,
+    },
+    "aarch64": {
+        "capset": 91,
+        "chdir": 49,
+        "close": 57,
+        "dup3": 24,
+        "ioctl": 29,
+        "mkdirat": 34,
+        "mount": 40,
+        "mount_setattr": 442,
+        "openat": 56,
+        "prctl": 167,
+        "rt_sigaction": 134,
+        "rt_sigprocmask": 135,
+        "seccomp": 277,
+        "sendmsg": 211,
+        "setrlimit": 164,
+        "socket": 198,
+        "unshare": 97,
+        "write": 64,
+    },
+}[os.uname().machine]
 
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_REC, _MS_PRIVATE = 2, 4, 8, 0x1000, 0x4000, 1 << 18
 _ATTR_READ_ONLY = 1
 _AT_FDCWD = -100
-_NR_SECCOMP = {"x86_64": 317, "aarch64": 277}
-_NR_MOUNT_SETATTR = 442
+_NEW_CGROUP_NAMESPACE = 0x02000000
 _PR_CAPBSET_DROP = 24
 _CAPABILITIES_V3 = 0x20080522
 _SET_MODE_FILTER, _NEW_LISTENER, _WAIT_KILLABLE = 1, 1 << 3, 1 << 5
+_LOOPBACK_UP = struct.pack("16sh22x", b"lo", 1)
+_SIOCSIFFLAGS = 0x8914
+_SIGCHLD, _SIGINT = 17, 2
+_SIG_IGN = 1
+_EEXIST, _EFAULT = 17, 14
+_LAST_PID = "/proc/sys/kernel/ns_last_pid"
+_RESERVED_PIDS = 300
 
 libc = ctypes.PyDLL(None)  # keeps the interpreter's lock: a clone's child has it from its start
 _errno = libc["__errno_location"]
 _errno.restype = ctypes.POINTER(ctypes.c_int)
+_syscall = libc["syscall"]
+_syscall.restype = ctypes.c_long
 
 
-def fail(what: str) -> OSError:
-    """The error for a call of `libc` that has just failed."""
-    number = _errno().contents.value
-    return OSError(number, f"{what}: {os.strerror(number)}")
+def all_of(settings: dict[str, Any], ids: tuple[int, int], groups: int, heard: Iterable[int]) -> list[Step]:
+    """All that is done before the code's process is forked; `groups` is how many control groups' files there are.
+
+    Args:
+        settings: the zygote's.
+        ids: the zygote's user and group. A process in a new user namespace is nobody until it has a table.
+        groups: how many files of control groups come with the word.
+        heard: the signals that pid 1 waits for.
+    """
+    return [
+        _step("close", CONTROL),
+        *_entering(groups),
+        _step("unshare", _NEW_CGROUP_NAMESPACE),  # now: its root is the group that we are in
+        _handled(_SIGCHLD, 0),
+        _handled(_SIGINT, _SIG_IGN),  # pid 1 is safe from a signal unless it has a handler
+        *_users(*ids),
+        *_furnishing(settings),
+        *_loopback(),
+        *_without_capabilities(),
+        *_telling(),
+        *_limits(settings),  # after sending: the one for open files also counts those under way
+        _seccomp(f"{PLACE}/jar.bpf"),
+        _step("rt_sigprocmask", 0, _signals(heard), None, 8),
+    ]
 
 
-def carry_out(steps: Iterable[Step]) -> None:
-    """Take one step after the other. Raises OSError at the first that fails."""
-    for what, call, arguments in steps:
-        if call(*arguments) < 0:
-            raise fail(what)
+def leaves_pids_out() -> bool:
+    """Whether these steps see to it that no process of a jar has the zygote's number.
+
+    OpenSSL takes a process with the same number for the same process, and would give both the same random numbers.
+    Below 300 the kernel gives no number out twice.
+    """
+    return os.path.exists(_LAST_PID)
+
+
+# --- who carries them out --------------------------------------------------------------------------------------------
+
+
+class _NativeStep(ctypes.Structure):
+    """As `native/jar.c` has it."""
+
+    _fields_ = (
+        ("what", ctypes.c_char_p),
+        ("number", ctypes.c_long),
+        ("arguments", ctypes.c_long * 6),
+        ("from_slots", ctypes.c_long),
+        ("kept", ctypes.c_long),
+        ("forgiven", ctypes.c_long),
+    )
+
+
+def in_memory(steps: list[Step]) -> Any:
+    """The steps as an array in C, with what they point to."""
+    array = (_NativeStep * len(steps))()
+    array.pointed_to = []
+    for native, (what, name, arguments, kept, forgiven) in zip(array, steps, strict=True):
+        native.what, native.number, native.kept, native.forgiven = what.encode(), _NUMBERS[name], kept, forgiven
+        for index, argument in enumerate(arguments):
+            native.from_slots |= isinstance(argument, Slot) << index
+            native.arguments[index] = _as_number(argument, array.pointed_to)
+    return array
+
+
+def _as_number(argument: Any, pointed_to: list[Any]) -> int:
+    if isinstance(argument, int):
+        return int(argument)
+    if argument is None:
+        return 0
+    if isinstance(argument, bytes):
+        argument = ctypes.create_string_buffer(argument)
+    pointed_to.append(argument)
+    return ctypes.addressof(argument)
+
+
+def carry_out(steps: Any, slots: list[int]) -> None:
+    """Take one step of an array after the other. Raises OSError at the first that fails."""
+    for step in steps:
+        arguments = [slots[given] if step.from_slots >> index & 1 else given for index, given in enumerate(step.arguments)]
+        answer = _syscall(ctypes.c_long(step.number), *map(ctypes.c_long, arguments))
+        if answer < 0 and (number := _errno().contents.value) != step.forgiven:
+            raise OSError(number, f"{step.what.decode()}: {os.strerror(number)}")
+        if step.kept >= 0:
+            slots[step.kept] = answer
+
+
+def _step(name: str, *arguments: Any, kept: int = -1, forgiven: int = 0, what: str = "") -> Step:
+    return what or name, name, arguments, kept, forgiven
+
+
+# --- groups, users, signals ------------------------------------------------------------------------------------------
+
+
+def _entering(groups: int) -> list[Step]:
+    files = [Slot(GROUPS + index) for index in range(groups)]
+    return [step for file in files for step in (_step("write", file, b"0", 1, what="group"), _step("close", file))]
+
+
+def _users(uid: int, gid: int) -> list[Step]:
+    tables = ("setgroups", b"deny"), ("uid_map", b"%d %d 1" % (uid, uid)), ("gid_map", b"%d %d 1" % (gid, gid))
+    return [step for name, text in tables for step in _written(f"/proc/self/{name}", text)]
+
+
+def _written(path: str, text: bytes) -> list[Step]:
+    return [
+        _open(path, os.O_WRONLY, _OPENED),
+        _step("write", _OPENED, text, len(text), what=f"write {path}"),
+        _step("close", _OPENED),
+    ]
+
+
+def _open(path: str, flags: int, slot: Slot) -> Step:
+    return _step("openat", _AT_FDCWD, os.fsencode(path), flags | os.O_CLOEXEC, 0, kept=slot, what=f"open {path}")
+
+
+def _handled(number: int, handler: int) -> Step:
+    return _step("rt_sigaction", number, struct.pack("4Q", handler, 0, 0, 0), None, 8)
+
+
+def _signals(numbers: Iterable[int]) -> bytes:
+    return struct.pack("Q", sum(1 << (number - 1) for number in numbers))
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-def mounts(settings: dict[str, Any]) -> list[Step]:
+def _furnishing(settings: dict[str, Any]) -> list[Step]:
+    """Mount what is this jar's alone, hide what is not for it, and be in its workspace."""
+    late: list[str] = settings["late"]
+    return [
+        *(_open(path, os.O_PATH, Slot(_LATE + index)) for index, path in enumerate(late)),
+        *_mounts(settings),
+        *(_written(_LAST_PID, b"%d" % _RESERVED_PIDS) if leaves_pids_out() else ()),
+        _open(f"{STAGING}/code", os.O_RDONLY | os.O_DIRECTORY, CODE),
+        _open(f"{STAGING}/empty", os.O_PATH, _EMPTY),
+        *_renumbered(_EMPTY, _EMPTY_FD),
+        *_bind(f"{STAGING}/tmp", STAGING),  # which hides the place in which the mounts were put together
+        *(step for index, path in enumerate(late) for step in _mounted_late(path, index)),
+        *_covers(settings),
+        _step("close", _EMPTY_FD),
+        _step("chdir", os.fsencode(settings["workdir"])),
+        _open(".", os.O_RDONLY | os.O_DIRECTORY, _WORKSPACE),
+    ]
+
+
+def _mounts(settings: dict[str, Any]) -> list[Step]:
     """All but what covers the place in which they are put together."""
     options = f"mode=711,size={settings['size_bytes']},nr_inodes={settings['inodes'] + 16}"
     steps = [
@@ -68,74 +266,119 @@ def mounts(settings: dict[str, Any]) -> list[Step]:
     directories += [(str(index), 0o755) for index, _path in enumerate(settings["fresh"])]
     steps += [_directory(f"{STAGING}/{name}", mode) for name, mode in directories]
     for index, path in enumerate(settings["fresh"]):
-        steps += bind(f"{STAGING}/{index}", path)
+        steps += _bind(f"{STAGING}/{index}", path)
     options = "newinstance,ptmxmode=0666,mode=620,max=64"
     return [
         *steps,
         _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC),
         _mount("devpts", "/dev/pts", "devpts", _MS_NOSUID | _MS_NOEXEC, options),
-        *bind(f"{STAGING}/shm", "/dev/shm"),
-        *bind(f"{STAGING}/code", PLACE, read_only=True),
+        *_bind(f"{STAGING}/shm", "/dev/shm"),
+        *_bind(f"{STAGING}/code", PLACE, read_only=True),
     ]
 
 
-def covers(settings: dict[str, Any]) -> list[Step]:
+def _mounted_late(path: str, index: int) -> list[Step]:
+    """What lies where a fresh mount is, put into that again."""
+    parts = path.strip("/").split("/")
+    above = ["/" + "/".join(parts[:count]) for count in range(1, len(parts) + 1)]
+    return [
+        *(_directory(each, 0o777, forgiven=_EEXIST) for each in above),
+        *_renumbered(Slot(_LATE + index), _LATE_FD),
+        *_bind(f"/proc/self/fd/{_LATE_FD}", path, recursive=True),
+        _step("close", _LATE_FD),
+    ]
+
+
+def _covers(settings: dict[str, Any]) -> list[Step]:
     """What the code must not have. The last of them is /proc/1, which is whoever carries this out."""
     steps: list[Step] = []
     for path, cover in settings["covered"]:
-        steps += bind(cover or f"/proc/self/fd/{EMPTY_FD}", path, read_only=True)
+        steps += _bind(cover or f"/proc/self/fd/{_EMPTY_FD}", path, read_only=True)
     return steps
 
 
-def bind(source: str, target: str, *, read_only: bool = False, recursive: bool = False) -> list[Step]:
+def _bind(source: str, target: str, *, read_only: bool = False, recursive: bool = False) -> list[Step]:
     """Have one place at another."""
     steps = [_mount(source, target, None, _MS_BIND | (_MS_REC if recursive else 0))]
     if read_only:
-        attributes = ctypes.create_string_buffer(struct.pack("4Q", _ATTR_READ_ONLY, 0, 0, 0), 32)
-        words = (_AT_FDCWD, os.fsencode(target), ctypes.c_uint(0), attributes, ctypes.c_size_t(32))
-        steps.append((f"mount {target}", libc.syscall, (ctypes.c_long(_NR_MOUNT_SETATTR), *words)))
+        attributes = struct.pack("4Q", _ATTR_READ_ONLY, 0, 0, 0)
+        arguments = _AT_FDCWD, os.fsencode(target), 0, attributes, len(attributes)
+        steps.append(_step("mount_setattr", *arguments, what=f"mount {target}"))
     return steps
 
 
 def _mount(source: str | None, target: str, kind: str | None, flags: int, options: str | None = None) -> Step:
     words = [None if word is None else os.fsencode(word) for word in (source, target, kind, options)]
-    return f"mount {target}", libc.mount, (words[0], words[1], words[2], ctypes.c_ulong(flags), words[3])
+    return _step("mount", words[0], words[1], words[2], flags, words[3], what=f"mount {target}")
 
 
-def _directory(path: str, mode: int) -> Step:
-    return f"make {path}", libc.mkdir, (os.fsencode(path), mode)
+def _directory(path: str, mode: int, *, forgiven: int = 0) -> Step:
+    return _step("mkdirat", _AT_FDCWD, os.fsencode(path), mode, forgiven=forgiven, what=f"make {path}")
+
+
+def _renumbered(slot: Slot, number: int) -> list[Step]:
+    """Have a descriptor under a number that is known beforehand."""
+    return [_step("dup3", slot, number, os.O_CLOEXEC), _step("close", slot)]
+
+
+# --- network ---------------------------------------------------------------------------------------------------------
+
+
+def _loopback() -> list[Step]:
+    return [
+        _step("socket", int(_socket.AF_INET), int(_socket.SOCK_DGRAM), 0, kept=_OPENED),
+        _step("ioctl", _OPENED, _SIOCSIFFLAGS, _LOOPBACK_UP, what="loopback"),
+        _step("close", _OPENED),
+    ]
 
 
 # --- privileges ------------------------------------------------------------------------------------------------------
 
 
-def without_capabilities(last: int) -> list[Step]:
-    """Give up every capability for good; `last` is the kernel's last."""
-    header = ctypes.create_string_buffer(struct.pack("=Ii", _CAPABILITIES_V3, 0), 8)
-    nothing = ctypes.create_string_buffer(24)
-    steps: list[Step] = [("prctl", libc.prctl, (_PR_CAPBSET_DROP, each, 0, 0, 0)) for each in range(last + 1)]
-    return [*steps, ("capset", libc.capset, (header, nothing))]
+def _without_capabilities() -> list[Step]:
+    """Give up every capability for good."""
+    with open("/proc/sys/kernel/cap_last_cap") as file:
+        last = int(file.read())
+    dropped = [_step("prctl", _PR_CAPBSET_DROP, each, 0, 0, 0) for each in range(last + 1)]
+    return [*dropped, _step("capset", struct.pack("=Ii", _CAPABILITIES_V3, 0), bytes(24))]
 
 
-def limits(settings: dict[str, Any]) -> list[Step]:
+def _limits(settings: dict[str, Any]) -> list[Step]:
     """The same for soft and hard."""
-    return [
-        ("setrlimit", libc.setrlimit, (which, ctypes.create_string_buffer(struct.pack("=2q", limit, limit), 16)))
-        for which, limit in settings["rlimits"]
-    ]
+    return [_step("setrlimit", which, struct.pack("=2q", limit, limit)) for which, limit in settings["rlimits"]]
 
 
 class _Program(ctypes.Structure):
     _fields_ = (("len", ctypes.c_ushort), ("filter", ctypes.c_char_p))
 
 
-def seccomp(program: bytes, flags: int = 0) -> Step:
+def _seccomp(file: str, flags: int = 0, kept: int = -1) -> Step:
     """Put on a filter."""
-    structure = _Program(len(program) // 8, program)
-    words = (ctypes.c_ulong(_SET_MODE_FILTER), ctypes.c_ulong(flags), ctypes.byref(structure))
-    return "seccomp", libc.syscall, (ctypes.c_long(_NR_SECCOMP[os.uname().machine]), *words)
+    with open(file, "rb") as opened:
+        program = opened.read()
+    return _step("seccomp", _SET_MODE_FILTER, flags, _Program(len(program) // 8, program), kept=kept)
 
 
-def listening_seccomp(program: bytes) -> list[Step]:
-    """Put on a filter with a listener, whose descriptor is the answer: the first way, or that of before Linux 5.19."""
-    return [seccomp(program, _NEW_LISTENER | _WAIT_KILLABLE), seccomp(program, _NEW_LISTENER)]
+def _listening_flags() -> int:
+    """For a filter with a listener; before Linux 5.19 there was less to ask for."""
+    wanted = _NEW_LISTENER | _WAIT_KILLABLE
+    _syscall(ctypes.c_long(_NUMBERS["seccomp"]), ctypes.c_ulong(_SET_MODE_FILTER), ctypes.c_ulong(wanted), None)
+    return wanted if _errno().contents.value == _EFAULT else _NEW_LISTENER  # it looks at the flags first
+
+
+def _telling() -> list[Step]:
+    """Put on the filter that asks the stage, and send it the other end of that, and the directory of the files."""
+    told, rights = ctypes.create_string_buffer(b"made", 4), struct.pack("2i", *_SENT_FDS)
+    ancillary = struct.pack("@Nii", 16 + len(rights), _socket.SOL_SOCKET, _socket.SCM_RIGHTS) + rights
+    part = ctypes.create_string_buffer(struct.pack("@PN", ctypes.addressof(told), 4), 16)
+    control = ctypes.create_string_buffer(ancillary, len(ancillary))
+    words = 0, 0, ctypes.addressof(part), 1, ctypes.addressof(control), len(ancillary), 0
+    message = ctypes.create_string_buffer(struct.pack("@PI4xPNPNi4x", *words), 56)
+    message.pointed_to = told, part, control  # type: ignore[attr-defined]
+    return [
+        _seccomp(f"{PLACE}/notify.bpf", _listening_flags(), kept=_LISTENER),
+        *_renumbered(_LISTENER, _SENT_FDS[0]),
+        *_renumbered(_WORKSPACE, _SENT_FDS[1]),
+        _step("sendmsg", GATE, message, 0),
+        *(_step("close", number) for number in _SENT_FDS),
+    ]

@@ -61,6 +61,7 @@ def be_code(gate: _socket.socket, place: int, env: dict[str, str], *, counted: b
     """
     code = 125
     try:
+        _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
         os.setsid()
         _signal.signal(_signal.SIGINT, _signal.default_int_handler)
         _signal.pthread_sigmask(_signal.SIG_SETMASK, ())

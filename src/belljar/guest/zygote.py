@@ -38,7 +38,6 @@ PLACE = jar_steps.PLACE
 """Where this file lies, with its settings; and, in a run's jar, the code."""
 
 _NAMESPACES = 0x7C020000  # mount, uts, ipc, user, pid, net
-_NEW_CGROUP_NAMESPACE = 0x02000000
 _NR_CLONE = {"x86_64": 56, "aarch64": 220}
 _PR_SET_DUMPABLE, _PR_SET_NAME = 4, 15
 _OURS = ("jar_steps", "pooled_code")
@@ -48,41 +47,13 @@ _END = struct.Struct("=ciQQ")
 """What is told of the end: `E`, the wait status, microseconds of processor time, bytes of memory at the most."""
 _WARM_UP = 64
 _MOST_WHY = 2000
+_NATIVE = f"{PLACE}/jar.so"
+"""`native/jar.c`, compiled, where the package has that for this machine."""
 
 _libc = jar_steps.libc
 _machine = os.uname().machine
 _ZYGOTE_PID = os.getpid()
-_RESERVED_PIDS = 300
 _IDS = os.getuid(), os.getgid()
-"""The zygote's. A process in a new user namespace is nobody until it has a table."""
-
-
-class _Jar:
-    """What is the same in all jars, worked out once from the zygote's settings."""
-
-    def __init__(self, settings: dict[str, Any]) -> None:
-        with open("/proc/sys/kernel/cap_last_cap") as file:
-            last = int(file.read())
-        uid, gid = _IDS
-        dumpable: Step = ("prctl", _libc.prctl, (_PR_SET_DUMPABLE, 0, 0, 0, 0))
-        self.users = ("setgroups", b"deny"), ("uid_map", b"%d %d 1" % (uid, uid)), ("gid_map", b"%d %d 1" % (gid, gid))
-        self.late: tuple[str, ...] = tuple(settings["late"])
-        self.mounts = jar_steps.mounts(settings)
-        self.over = jar_steps.bind(f"{jar_steps.STAGING}/tmp", jar_steps.STAGING)
-        """What hides the place in which the mounts were put together."""
-        self.covers = jar_steps.covers(settings)
-        self.powerless = [*jar_steps.without_capabilities(last), dumpable]
-        self.listening = jar_steps.listening_seccomp(_filter("notify.bpf"))
-        self.limits = [*jar_steps.limits(settings), jar_steps.seccomp(_filter("jar.bpf"))]
-        """The last of them is the filter."""
-        self.workdir: str = settings["workdir"]
-        self.env: dict[str, str] = settings["env"]
-        self.counted: bool = settings["counted"]
-
-
-def _filter(name: str) -> bytes:
-    with open(f"{PLACE}/{name}", "rb") as program:
-        return program.read()
 
 
 # --- the zygote ------------------------------------------------------------------------------------------------------
@@ -99,8 +70,7 @@ def main() -> None:
     if why := _preload(settings["preload"], _beside(settings), control):
         control.send(b"error " + why.encode(errors="replace"))
         os._exit(1)
-    jar = _Jar(settings)
-    jar_steps.carry_out([("getpid", _libc.getpid, ())] * _WARM_UP)
+    maker = _Native(settings) if os.path.exists(_NATIVE) and jar_steps.leaves_pids_out() else _Python(settings)
     sys.path_importer_cache.clear()
     os.environ.clear()  # of the runs, from now on
     os.environ.update(settings["env"])
@@ -109,30 +79,27 @@ def main() -> None:
     gc.collect()
     gc.freeze()  # what is here now is shared with every child: a collection there need not touch it
     _libc.malloc_trim(0)
-    _signal.signal(_SIGCHLD, _signal.SIG_IGN)
+    _libc.signal(_SIGCHLD, 1)  # ignored; a program finds what Python has from the start
     control.send(b"up")
-    _serve(control, jar)
+    _serve(control, maker, settings)
 
 
-def _serve(control: _socket.socket, jar: _Jar) -> NoReturn:
+def _serve(control: _socket.socket, maker: _Native | _Python, settings: dict[str, Any]) -> NoReturn:
     """Clone a jar for each word. What is touched here from one to the next, the jar made in between has to itself: so
     it is as little as can be.
-
-    Python is not told that it was cloned: there are no other threads, and what it does about a fork (and modules have
-    it do) it does when pid 1 forks the code's process, in the only process where it matters.
     """
-    receive, unpack, close = control.recvmsg, struct.Struct("i").iter_unpack, os.close
-    room, flags = _socket.CMSG_SPACE(16 * 4), _socket.MSG_CMSG_CLOEXEC
-    clone = _libc.syscall
-    arguments = ctypes.c_long(_NR_CLONE[_machine]), ctypes.c_ulong(_NAMESPACES | _SIGCHLD), 0, 0, 0, 0
+    receive, unpack, close, clone = control.recvmsg, struct.Struct("i").iter_unpack, os.close, maker.clone
+    room, flags = _socket.CMSG_SPACE(jar_steps.MOST_GROUPS * 4), _socket.MSG_CMSG_CLOEXEC
     while True:
         word, ancillary, _flags, _address = receive(64, room, flags)
         if not word:
             os._exit(0)
         descriptors = [number for (number,) in unpack(ancillary[0][2])]
-        if clone(*arguments) == 0:  # as `os.fork`, into new namespaces: in them the child is pid 1
-            control.close()
-            _begin(jar, descriptors, hurried=word == pooled_code.HURRY)
+        if (place := clone(descriptors)) is not None:
+            control.detach()  # it is closed
+            gate = _socket.socket(fileno=descriptors[0])
+            hurried = word == pooled_code.HURRY
+            pooled_code.be_code(gate, place, settings["env"], counted=settings["counted"], hurried=hurried)
         for descriptor in descriptors:
             close(descriptor)
 
@@ -204,71 +171,123 @@ def _is_shared(line: str) -> bool:
     return access[1] == "w" or name.endswith(" (deleted)") or os.access(name, os.W_OK)
 
 
-# --- pid 1 of a jar --------------------------------------------------------------------------------------------------
+# --- how a jar is cloned ---------------------------------------------------------------------------------------------
 
 
-def _begin(jar: _Jar, descriptors: list[int], *, hurried: bool) -> NoReturn:
-    gate = _socket.socket(fileno=descriptors[0])
+class _NativeJar(ctypes.Structure):
+    """As `native/jar.c` has it."""
+
+    _fields_ = (
+        ("steps", ctypes.c_void_p),
+        ("count", ctypes.c_long),
+        ("fork", ctypes.c_void_p),
+        ("program", ctypes.c_long),
+        ("believes", ctypes.c_long),
+        ("leaving", ctypes.c_long),
+        ("rseq", ctypes.c_void_p),
+        ("gate", ctypes.c_long),
+        ("slots", ctypes.c_long * jar_steps.SLOTS),
+    )
+
+
+class _Native:
+    """By a program that is no Python: its first process uses the zygote's memory, and then has next to none."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._settings = settings
+        self._clone = ctypes.PyDLL(_NATIVE)["belljar_clone"]
+        self._clone.restype = ctypes.c_long
+        self._steps: dict[int, Any] = {}
+        self._jar = _NativeJar()
+        self._jar.fork = ctypes.cast(_libc.fork, ctypes.c_void_p)
+        self._jar.program = os.open(_NATIVE, os.O_PATH | os.O_CLOEXEC)
+        self._jar.believes = settings["counted"]
+        self._jar.leaving = pooled_code.LEAVING
+        self._jar.rseq = _registered_rseq()
+        self._jar.slots[jar_steps.CONTROL] = CONTROL_FD
+        _libc.PyOS_BeforeFork()  # once for all of them: here it is about to fork for ever
+
+    def clone(self, descriptors: list[int]) -> int | None:
+        """In the code's process: the directory in which the code is put. In the zygote: None."""
+        jar, groups = self._jar, len(descriptors) - 1
+        if groups not in self._steps:
+            self._steps[groups] = jar_steps.in_memory(jar_steps.all_of(self._settings, _IDS, groups, _HEARD))
+        steps = self._steps[groups]
+        jar.steps, jar.count = ctypes.addressof(steps), len(steps)
+        jar.gate = jar.slots[jar_steps.GATE] = descriptors[0]
+        jar.slots[jar_steps.GROUPS : jar_steps.GROUPS + groups] = descriptors[1:]
+        if self._clone(ctypes.byref(jar)) != 0:
+            return None
+        _libc.PyOS_AfterFork_Child()
+        return int(jar.slots[jar_steps.CODE])
+
+
+def _registered_rseq() -> int | None:
+    """Where the C library has the kernel write on which processor it is."""
     try:
-        _be_init(jar, gate, descriptors[1:], hurried=hurried)
-    except BaseException as error:  # noqa: BLE001 - whatever it is, this process must not go on as a zygote
+        offset, size = (ctypes.c_long.in_dll(_libc, "__rseq_offset"), ctypes.c_uint.in_dll(_libc, "__rseq_size"))
+    except ValueError:  # it does not
+        return None
+    _libc.pthread_self.restype = ctypes.c_void_p
+    return _libc.pthread_self() + offset.value if size.value else None
+
+
+class _Python:
+    """By Python itself, where there is no such program: its first process is a copy of the zygote."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._settings = settings
+        self._counted: bool = settings["counted"]
+        self._clone = ctypes.c_long(_NR_CLONE[_machine]), ctypes.c_ulong(_NAMESPACES | _SIGCHLD), 0, 0, 0, 0
+        self._steps: dict[int, Any] = {}
+
+    def clone(self, descriptors: list[int]) -> int | None:
+        """In the code's process: the directory in which the code is put. In the zygote: None.
+
+        Python is not told of the first copy: there are no other threads, and what it does about a fork (and modules
+        have it do) it does when that one forks the code's process, in the only process where it matters.
+        """
+        groups = len(descriptors) - 1
+        if groups not in self._steps:
+            self._steps[groups] = jar_steps.in_memory(jar_steps.all_of(self._settings, _IDS, groups, _HEARD))
+        return self._first(descriptors, groups) if _libc.syscall(*self._clone) == 0 else None
+
+    def _first(self, descriptors: list[int], groups: int) -> int:
+        slots = [0] * jar_steps.SLOTS
+        slots[jar_steps.CONTROL], slots[jar_steps.GATE] = CONTROL_FD, descriptors[0]
+        slots[jar_steps.GROUPS : jar_steps.GROUPS + groups] = descriptors[1:]
+        gate = _socket.socket(fileno=descriptors[0])
         try:
-            gate.send(b"F" + f"{type(error).__name__}: {error}".encode()[:500])
-        except OSError:
-            pass
-    finally:
-        os._exit(125)
+            jar_steps.carry_out(self._steps[groups], slots)
+            _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+            _libc.prctl(_PR_SET_NAME, b"init", 0, 0, 0)
+            if not jar_steps.leaves_pids_out():
+                _leave_pids_out()
+            pid = os.fork()
+            if pid == 0:
+                gate.detach()
+                return slots[jar_steps.CODE]
+            os.close(slots[jar_steps.CODE])
+            _tell_end(pid, gate, believes=self._counted)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, this process must not go on as a zygote
+            try:
+                gate.send(b"F" + f"{type(error).__name__}: {error}".encode()[:500])
+            except OSError:
+                pass
+            os._exit(125)
+        os._exit(0)
 
 
-def _be_init(jar: _Jar, gate: _socket.socket, groups: list[int], *, hurried: bool) -> NoReturn:
-    for group in groups:
-        os.write(group, b"0")
-        os.close(group)
-    if _libc.unshare(_NEW_CGROUP_NAMESPACE) < 0:  # now: its root is the group that we are in
-        raise jar_steps.fail("unshare")
-    _signal.signal(_SIGCHLD, _signal.SIG_DFL)
-    _signal.signal(_signal.SIGINT, _signal.SIG_IGN)  # pid 1 is safe from a signal unless it has a handler
-    _libc.prctl(_PR_SET_NAME, b"init", 0, 0, 0)
-    for name, text in jar.users:
-        _put(f"/proc/self/{name}", text)
-    code, workspace = _furnish(jar)
-    _bring_loopback_up()
-    jar_steps.carry_out(jar.powerless)
-    listener = _listen(jar)
-    gate.sendmsg([b"made"], [_rights(listener, workspace)])
-    for descriptor in (listener, workspace):
-        os.close(descriptor)
-    jar_steps.carry_out(jar.limits)  # after sending: the one for open files also counts those under way
-    _signal.pthread_sigmask(_signal.SIG_BLOCK, _HEARD)
-    if not hurried:
-        _rehearse_end()
-    pid = os.fork()
-    if pid == 0:
-        pooled_code.be_code(gate, code, jar.env, counted=jar.counted, hurried=hurried)
-    os.close(code)
-    _tell_end(pid, gate, believes=jar.counted)
-    os._exit(0)
+def _leave_pids_out() -> None:
+    """No process of the jar is to have the zygote's number, or a lower one (`jar_steps.leaves_pids_out`)."""
+    while (pid := os.fork()) <= _ZYGOTE_PID:
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+    os.waitpid(pid, 0)
 
 
-def _listen(jar: _Jar) -> int:
-    for _what, call, arguments in jar.listening:
-        listener = call(*arguments)
-        if listener >= 0:
-            return listener
-    raise jar_steps.fail("seccomp")
-
-
-def _rights(*descriptors: int) -> tuple[int, int, bytes]:
-    return _socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack(f"{len(descriptors)}i", *descriptors)
-
-
-def _rehearse_end() -> None:
-    """Go through the end once, with nobody listening: what is touched here for the first time is copied now."""
-    here, there = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
-    os.kill(1, pooled_code.LEAVING)
-    _tell_end(1, here, believes=True)
-    here.close()
-    there.close()
+# --- pid 1 of a jar, in Python ---------------------------------------------------------------------------------------
 
 
 def _tell_end(pid: int, gate: _socket.socket, *, believes: bool) -> None:
@@ -318,57 +337,6 @@ def _await_end(pid: int, *, believes: bool) -> tuple[int, struct_rusage | None]:
                     break
         except ChildProcessError:
             pass
-
-
-def _put(path: str, text: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY)
-    try:
-        os.write(descriptor, text)
-    finally:
-        os.close(descriptor)
-
-
-def _furnish(jar: _Jar) -> tuple[int, int]:
-    """Mount what is this jar's alone; the directories in which the code is put, and its files."""
-    late = [(path, os.open(path, os.O_PATH)) for path in jar.late]
-    jar_steps.carry_out(jar.mounts)
-    _leave_pids_out()
-    code = os.open(f"{jar_steps.STAGING}/code", os.O_RDONLY | os.O_DIRECTORY)
-    empty = os.open(f"{jar_steps.STAGING}/empty", os.O_PATH)
-    os.dup2(empty, jar_steps.EMPTY_FD)
-    jar_steps.carry_out(jar.over)
-    for path, descriptor in late:
-        os.makedirs(path)
-        jar_steps.carry_out(jar_steps.bind(f"/proc/self/fd/{descriptor}", path, recursive=True))
-        os.close(descriptor)
-    jar_steps.carry_out(jar.covers)
-    for descriptor in (empty, jar_steps.EMPTY_FD):
-        os.close(descriptor)
-    os.chdir(jar.workdir)
-    return code, os.open(".", os.O_RDONLY | os.O_DIRECTORY)
-
-
-def _leave_pids_out() -> None:
-    """No process of the jar is to have the zygote's number.
-
-    OpenSSL takes a process with the same number for the same process, and would give both the same random numbers.
-    Below 300 the kernel gives no number out twice.
-    """
-    try:
-        _put("/proc/sys/kernel/ns_last_pid", b"%d" % _RESERVED_PIDS)
-    except OSError:
-        while (pid := os.fork()) <= _ZYGOTE_PID:
-            if pid == 0:
-                os._exit(0)
-            os.waitpid(pid, 0)
-        os.waitpid(pid, 0)
-
-
-def _bring_loopback_up() -> None:
-    end = _libc.socket(int(_socket.AF_INET), int(_socket.SOCK_DGRAM), 0)
-    if end < 0 or _libc.ioctl(end, jar_steps.SIOCSIFFLAGS, jar_steps.LOOPBACK_UP) < 0:
-        raise jar_steps.fail("loopback")
-    os.close(end)
 
 
 if __name__ == "__main__":

@@ -63,6 +63,7 @@ def compile_pool(policy: Policy, request: RunRequest, host: Host, *, size: int, 
         "jar": jar,
         "settings": settings,
         "programs": {name: _program(name) for name in _PROGRAMS},
+        "native": _native(),
         "command": [runtime.path, "-u", f"{layout.JAR_CODE}/zygote.py"],
         "arguments": arguments_of(policy, stage, covered={}, env={**outer, **_ONE_THREAD, **_BOUND}),
     }
@@ -83,3 +84,10 @@ def _refuse_nested(policy: Policy) -> None:
 def _program(name: str) -> str:
     with open(os.path.join(os.path.dirname(belljar.guest.__file__), name), encoding="utf-8") as file:
         return file.read()
+
+
+def _native() -> str | None:
+    """What makes the jars where it can be executed: `guest/native/jar.c`, compiled."""
+    from belljar.guest.native._compiled import JAR
+
+    return JAR.get(os.uname().machine)

@@ -24,7 +24,7 @@ from collections.abc import Collection, Iterator
 from belljar.backends.bubblewrap import wire
 from belljar.backends.bubblewrap.orphans import end_orphans
 from belljar.backends.bubblewrap.pool_run import PoolRun
-from belljar.backends.bubblewrap.pool_zygote import Zygote, is_readable, zygote_files
+from belljar.backends.bubblewrap.pool_zygote import NATIVE, Zygote, is_readable, zygote_files
 from belljar.backends.bubblewrap.running import JarSpec, Run
 from belljar.backends.bubblewrap.stage import LAUNCHER_DIED, Stage
 from belljar.errors import SandboxUnavailableError
@@ -112,7 +112,7 @@ class PoolStage(Stage):
         self._make_directories(name)
         counted = self._group is not None and self._spec.memory_group
         for file, content in zygote_files(self._pool, self._spec, counted=counted).items():
-            self._write_file(f"{name}/{file}", content)
+            self._write_file(f"{name}/{file}", content, 0o755 if file == NATIVE else 0o644)
         self._zygote = Zygote(name, self._pool, self._spec.bwrap)
         self._watch(self._zygote.pidfd, self._on_zygote_end)
         self._tell_zygote()

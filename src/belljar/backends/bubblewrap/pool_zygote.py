@@ -7,6 +7,7 @@ import os
 import select
 import socket
 import struct
+from binascii import a2b_base64
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
@@ -17,6 +18,8 @@ from belljar.backends.seccomp import filters
 from belljar.errors import SandboxUnavailableError
 from belljar.limits import rlimits
 
+NATIVE = "jar.so"
+"""What is executed of what lies beside it."""
 _SECONDS = 60.0
 _MOST_SAID = 1 << 16
 _LEAVE_OUT = "leave it out of `preload`: each run can import it for itself"
@@ -30,7 +33,9 @@ def zygote_files(pool: Mapping[str, Any], spec: JarSpec, *, counted: bool) -> di
         "rlimits": [(which, soft) for which, soft, _hard in limits],
         "counted": counted,
     }
+    native = {NATIVE: a2b_base64(pool["native"])} if pool["native"] else {}
     return {
+        **native,
         **{name: program.encode() for name, program in pool["programs"].items()},
         "settings": ascii(settings).encode(),
         "notify.bpf": filters.notify_filter(connects=spec.observe_network, files=False),

@@ -481,8 +481,8 @@ class Stage:
         self._write_file(f"{run.name}/{layout.WARM}", os.fsencode(f"cd {layout.JAR_CODE}\nunset OLDPWD\n{becoming}"))
         run.become_warm()
 
-    def _write_file(self, path: str, content: bytes) -> None:
-        target = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644, dir_fd=self._code_fd)
+    def _write_file(self, path: str, content: bytes, mode: int = 0o644) -> None:
+        target = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, mode, dir_fd=self._code_fd)
         try:
             write_all(target, content)
         finally:

@@ -11,6 +11,7 @@ import _socket
 import ctypes
 import os
 import struct
+import sys
 
 TYPE_CHECKING = False  # every module that the zygote has, each of its jars has too: memory to copy, and to let go of
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ PLACE = "/run/jar"
 """Where, in a run's jar, the code lies."""
 STAGING = "/tmp"
 """Where a jar's own tmpfs is put together, before its /tmp covers it."""
-SLOTS = 64
+SLOTS = 128
+"""As many as `native/jar.c` has."""
 
 
 class Slot(int):
@@ -93,7 +95,7 @@ _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_REC, _MS_PRIVATE = 2, 4, 8, 0x1
 _ATTR_READ_ONLY = 1
 _AT_FDCWD = -100
 _NEW_CGROUP_NAMESPACE = 0x02000000
-_PR_CAPBSET_DROP = 24
+_PR_CAPBSET_DROP, _PR_SET_NAME = 24, 15
 _CAPABILITIES_V3 = 0x20080522
 _SET_MODE_FILTER, _NEW_LISTENER, _WAIT_KILLABLE = 1, 1 << 3, 1 << 5
 _LOOPBACK_UP = struct.pack("16sh22x", b"lo", 1)
@@ -126,6 +128,9 @@ def all_of(settings: dict[str, Any], ids: tuple[int, int], groups: int, heard: I
         _step("unshare", _NEW_CGROUP_NAMESPACE),  # now: its root is the group that we are in
         _handled(_SIGCHLD, 0),
         _handled(_SIGINT, _SIG_IGN),  # pid 1 is safe from a signal unless it has a handler
+        _step(
+            "prctl", _PR_SET_NAME, os.path.basename(os.fsencode(sys.executable))[:15]
+        ),  # the code's, not the zygote's
         *_users(*ids),
         *_furnishing(settings),
         *_loopback(),
@@ -164,8 +169,10 @@ class _NativeStep(ctypes.Structure):
 
 def in_memory(steps: list[Step]) -> Any:
     """The steps as an array in C, with what they point to."""
-    array = (_NativeStep * len(steps))()
+    array: Any = (_NativeStep * len(steps))()
     array.pointed_to = []
+    if max(step[3] for step in steps) >= SLOTS:
+        raise ValueError("more is mounted into a fresh mount than there is room for")
     for native, (what, name, arguments, kept, forgiven) in zip(array, steps, strict=True):
         native.what, native.number, native.kept, native.forgiven = what.encode(), _NUMBERS[name], kept, forgiven
         for index, argument in enumerate(arguments):
@@ -188,7 +195,9 @@ def _as_number(argument: Any, pointed_to: list[Any]) -> int:
 def carry_out(steps: Any, slots: list[int]) -> None:
     """Take one step of an array after the other. Raises OSError at the first that fails."""
     for step in steps:
-        arguments = [slots[given] if step.from_slots >> index & 1 else given for index, given in enumerate(step.arguments)]
+        arguments = [
+            slots[given] if step.from_slots >> index & 1 else given for index, given in enumerate(step.arguments)
+        ]
         answer = _syscall(ctypes.c_long(step.number), *map(ctypes.c_long, arguments))
         if answer < 0 and (number := _errno().contents.value) != step.forgiven:
             raise OSError(number, f"{step.what.decode()}: {os.strerror(number)}")

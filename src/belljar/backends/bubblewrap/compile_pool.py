@@ -18,7 +18,7 @@ from belljar.policy.models import Policy
 
 _MORE_THAN_WAIT = 64
 """How many more jars there may be than are kept waiting; other runs wait for one."""
-_PROGRAMS = ("zygote.py", "jar_steps.py", "pooled_code.py")
+_PROGRAMS = ("zygote.py", "cloning.py", "jar_steps.py", "pooled_code.py")
 _HELPERS = 1
 """Processes of ours in a run's group: the jar's pid 1."""
 _ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")

@@ -61,7 +61,7 @@ class PoolRun(Run):
         if word == b"ready":
             pids = [struct.unpack("3i", data)[0] for _level, kind, data in ancillary if kind == socket.SCM_CREDENTIALS]
             return self._look_into(pids[0])
-        return word[1:].decode(errors="replace") if word else "it ended before it was ready"
+        return _in_words(word[1:].decode(errors="replace")) if word else "it ended before it was ready"
 
     def _take(self, ancillary: list[tuple[int, int, bytes]]) -> str:
         for _level, kind, data in ancillary:
@@ -160,6 +160,12 @@ class PoolRun(Run):
         if self.workspace >= 0:
             os.close(self.workspace)
             self.workspace = -1
+
+
+def _in_words(said: str) -> str:
+    """What `guest/native/jar.c` says of a step that failed has its error as a number."""
+    what, found, number = said.rpartition(": error ")
+    return f"{what}: {os.strerror(int(number))}" if found and number.isdecimal() else said
 
 
 def close_all(descriptors: list[int]) -> None:

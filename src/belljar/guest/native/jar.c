@@ -18,7 +18,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-enum { SLOTS = 64, ARGUMENTS = 6, MOST_SAID = 200, NUMBERS = 5, FAILED = 125 };
+enum { SLOTS = 128, ARGUMENTS = 6, MOST_SAID = 200, NUMBERS = 5, FAILED = 125 };
 
 /* As guest/jar_steps.py has them. */
 struct step {

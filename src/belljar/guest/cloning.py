@@ -1,0 +1,224 @@
+"""How the zygote clones a jar: by a program that is no Python, or by Python itself where there is no such program.
+
+Both carry out the same steps (`jar_steps`), and tell of the end in the same words.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]
+import _socket
+import ctypes
+import os
+import struct
+
+TYPE_CHECKING = False  # see jar_steps
+if TYPE_CHECKING:
+    from resource import struct_rusage
+    from typing import Any
+
+    from belljar.guest import jar_steps
+    from belljar.guest.pooled_code import LEAVING
+else:
+    import jar_steps  # which lies beside this file
+    from pooled_code import LEAVING
+
+CONTROL_FD = 4
+MOST_DESCRIPTORS = 1 + jar_steps.MOST_GROUPS
+"""What comes with a word."""
+
+_NATIVE = f"{jar_steps.PLACE}/jar.so"
+"""`native/jar.c`, compiled, where the package has that for this machine."""
+_SIGCHLD = int(_signal.SIGCHLD)
+_NAMESPACES = 0x7C020000  # mount, uts, ipc, user, pid, net
+_NR_CLONE = {"x86_64": 56, "aarch64": 220}[os.uname().machine]
+_CLONE = ctypes.c_long(_NR_CLONE), ctypes.c_ulong(_NAMESPACES | _SIGCHLD), 0, 0, 0, 0
+_PR_SET_DUMPABLE, _PR_SET_NAME = 4, 15
+_HEARD = (_SIGCHLD, LEAVING)
+_END = struct.Struct("=ciQQ")
+"""What is told of the end: `E`, the wait status, microseconds of processor time, bytes of memory at the most."""
+_ZYGOTE_PID = os.getpid()
+_IDS = os.getuid(), os.getgid()
+
+_libc = jar_steps.libc
+
+
+def maker(settings: dict[str, Any]) -> Native | Python:
+    """The quicker one that there is."""
+    is_there = os.path.exists(_NATIVE) and jar_steps.leaves_pids_out()
+    return Native(settings) if is_there else Python(settings)
+
+
+class _Maker:
+    """What both have in common: the steps, which depend on how many control groups there are."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._settings = settings
+        self._prepared: dict[int, Any] = {}
+
+    def _steps(self, groups: int) -> Any:
+        if groups not in self._prepared:
+            self._prepared[groups] = jar_steps.in_memory(jar_steps.all_of(self._settings, _IDS, groups, _HEARD))
+        return self._prepared[groups]
+
+
+# --- without Python --------------------------------------------------------------------------------------------------
+
+
+class _NativeJar(ctypes.Structure):
+    """As `native/jar.c` has it."""
+
+    _fields_ = (
+        ("steps", ctypes.c_void_p),
+        ("count", ctypes.c_long),
+        ("fork", ctypes.c_void_p),
+        ("program", ctypes.c_long),
+        ("believes", ctypes.c_long),
+        ("leaving", ctypes.c_long),
+        ("rseq", ctypes.c_void_p),
+        ("gate", ctypes.c_long),
+        ("slots", ctypes.c_long * jar_steps.SLOTS),
+    )
+
+
+class Native(_Maker):
+    """Its first process works in the zygote's memory, which sleeps meanwhile, and then has next to none of its own."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        super().__init__(settings)
+        self._clone = ctypes.PyDLL(_NATIVE)["belljar_clone"]
+        self._clone.restype = ctypes.c_long
+        jar = self._jar = _NativeJar()
+        jar.fork = ctypes.cast(_libc.fork, ctypes.c_void_p)
+        jar.program = os.open(_NATIVE, os.O_PATH | os.O_CLOEXEC)
+        jar.believes = settings["counted"]
+        jar.leaving = LEAVING
+        jar.rseq = _registered_rseq()
+        jar.slots[jar_steps.CONTROL] = CONTROL_FD
+
+    def start(self) -> None:
+        """From now on there is nothing but clones: to Python this is one fork that never ends, with many children."""
+        _libc.PyOS_BeforeFork()
+
+    def clone(self, descriptors: list[int]) -> int | None:
+        """In the code's process: the directory in which the code is put. In the zygote: None."""
+        jar, groups = self._jar, len(descriptors) - 1
+        steps = self._steps(groups)
+        jar.steps, jar.count = ctypes.addressof(steps), len(steps)
+        jar.gate = jar.slots[jar_steps.GATE] = descriptors[0]
+        jar.slots[jar_steps.GROUPS : jar_steps.GROUPS + groups] = descriptors[1:]
+        if self._clone(ctypes.byref(jar)) != 0:
+            return None
+        _libc.PyOS_AfterFork_Child()
+        return int(jar.slots[jar_steps.CODE])
+
+
+def _registered_rseq() -> int | None:
+    """Where the C library has the kernel write on which processor it is."""
+    try:
+        offset, size = ctypes.c_long.in_dll(_libc, "__rseq_offset"), ctypes.c_uint.in_dll(_libc, "__rseq_size")
+    except ValueError:  # it does not
+        return None
+    _libc.pthread_self.restype = ctypes.c_void_p
+    return int(_libc.pthread_self()) + offset.value if size.value else None
+
+
+# --- with Python -----------------------------------------------------------------------------------------------------
+
+
+class Python(_Maker):
+    """Its first process is a copy of the zygote, and stays one."""
+
+    def start(self) -> None:
+        """There is nothing to do."""
+
+    def clone(self, descriptors: list[int]) -> int | None:
+        """In the code's process: the directory in which the code is put. In the zygote: None.
+
+        Python is not told of the first copy: there are no other threads, and what it does about a fork (and modules
+        have it do) it does when that one forks the code's process, in the only process where it matters.
+        """
+        steps = self._steps(len(descriptors) - 1)
+        return self._be_first(descriptors, steps) if _libc.syscall(*_CLONE) == 0 else None
+
+    def _be_first(self, descriptors: list[int], steps: Any) -> int:
+        slots = [0] * jar_steps.SLOTS
+        slots[jar_steps.CONTROL], slots[jar_steps.GATE] = CONTROL_FD, descriptors[0]
+        slots[jar_steps.GROUPS : jar_steps.GROUPS + len(descriptors) - 1] = descriptors[1:]
+        gate = _socket.socket(fileno=descriptors[0])
+        try:
+            jar_steps.carry_out(steps, slots)
+            if not jar_steps.leaves_pids_out():
+                _leave_pids_out()
+            pid = os.fork()
+            if pid == 0:
+                gate.detach()
+                return slots[jar_steps.CODE]
+            _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+            _libc.prctl(_PR_SET_NAME, b"init", 0, 0, 0)
+            os.close(slots[jar_steps.CODE])
+            _tell_end(pid, gate, believes=self._settings["counted"])
+        except BaseException as error:  # noqa: BLE001 - whatever it is, this process must not go on as a zygote
+            try:
+                gate.send(b"F" + f"{type(error).__name__}: {error}".encode()[:500])
+            except OSError:
+                pass
+            os._exit(125)
+        os._exit(0)
+
+
+def _leave_pids_out() -> None:
+    """No process of the jar is to have the zygote's number, or a lower one (`jar_steps.leaves_pids_out`)."""
+    while (pid := os.fork()) <= _ZYGOTE_PID:
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+    os.waitpid(pid, 0)
+
+
+def _tell_end(pid: int, gate: _socket.socket, *, believes: bool) -> None:
+    """Wait for the code, end what it left, and tell.
+
+    Python that runs to its end says so in a signal, just before it exits: a process takes longer to die than to run. It
+    is the code that could send it earlier, as it could exit earlier; either way it is ended now.
+    """
+    status, usage = _await_end(pid, believes=believes)
+    _end_all()
+    microseconds = most_bytes = 0
+    if usage is not None:
+        try:
+            while True:
+                os.waitpid(-1, 0)
+        except ChildProcessError:
+            pass
+        microseconds, most_bytes = int(1e6 * (usage.ru_utime + usage.ru_stime)), usage.ru_maxrss << 10
+    try:
+        gate.send(_END.pack(b"E", status, microseconds, most_bytes))
+    except OSError:
+        pass
+
+
+def _end_all() -> None:
+    """End every other process of the jar. Only its pid 1 can mean that by -1: anywhere else it would be the host's."""
+    if os.getpid() != 1:
+        raise RuntimeError("this is no jar's pid 1")
+    try:
+        os.kill(-1, _signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def _await_end(pid: int, *, believes: bool) -> tuple[int, struct_rusage | None]:
+    """The code's wait status, and what it used; None for that if it has only said that it exits, and is believed."""
+    while True:
+        heard = _signal.sigwaitinfo(_HEARD)
+        if heard.si_signo == LEAVING and heard.si_pid == pid and believes:
+            return (heard.si_status & 0xFF) << 8, None
+        try:
+            while True:  # orphans come to us, too
+                ended, status, usage = os.wait4(-1, os.WNOHANG)
+                if ended == pid:
+                    return status, usage
+                if ended == 0:
+                    break
+        except ChildProcessError:
+            pass

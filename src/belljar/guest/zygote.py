@@ -63,6 +63,7 @@ def main() -> None:
     gc.freeze()  # what is here now is shared with every child: a collection there need not touch it
     _libc.malloc_trim(0)
     _libc.signal(int(_signal.SIGCHLD), _SIG_IGN)  # behind Python's back: a program finds what it is in every Python
+    maker.start()
     control.send(b"up")
     _serve(control, maker, settings)
 

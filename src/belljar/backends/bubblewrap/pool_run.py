@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import struct
+import sys
 import time
 from collections.abc import Callable
 
@@ -61,7 +62,7 @@ class PoolRun(Run):
         if word == b"ready":
             pids = [struct.unpack("3i", data)[0] for _level, kind, data in ancillary if kind == socket.SCM_CREDENTIALS]
             return self._look_into(pids[0])
-        return _in_words(word[1:].decode(errors="replace")) if word else "it ended before it was ready"
+        return _in_words(word)
 
     def _take(self, ancillary: list[tuple[int, int, bytes]]) -> str:
         for _level, kind, data in ancillary:
@@ -162,10 +163,15 @@ class PoolRun(Run):
             self.workspace = -1
 
 
-def _in_words(said: str) -> str:
-    """What `guest/native/jar.c` says of a step that failed has its error as a number."""
-    what, found, number = said.rpartition(": error ")
-    return f"{what}: {os.strerror(int(number))}" if found and number.isdecimal() else said
+def _in_words(said: bytes) -> str:
+    """Why there is no jar, as its pid 1 tells it: of the code's process, how that ended; of a step, what failed."""
+    if said[:1] == b"E":
+        status = int.from_bytes(said[1:5], sys.byteorder)
+        return f"its interpreter ended before it was ready, with {os.waitstatus_to_exitcode(status)}"
+    what, found, number = said[1:].decode(errors="replace").rpartition(": error ")
+    if found and number.isdecimal():  # of native/jar.c
+        return f"{what}: {os.strerror(int(number))}"
+    return number or "it ended before it was ready"
 
 
 def close_all(descriptors: list[int]) -> None:

@@ -110,8 +110,10 @@ def compiled_filters() -> str:
     lines += ["}", "NOTIFY: dict[tuple[bool, bool], bytes] = {  # connects, files"]
     for connects, files in itertools.product((False, True), repeat=2):
         lines += _literal((connects, files), building.notify_filter(connects=connects, files=files))
+    narrowing = building.narrowing_filter()
+    lines += ["}", f'NARROWING: bytes = bytes.fromhex("{narrowing.hex()}")']
     named = sorted(building.numbered(rules.REPORTED | rules.OBSERVED).items())
-    lines += ["}", f"SUPERVISED: dict[int, str] = {dict(named)!r}", ""]
+    lines += [f"SUPERVISED: dict[int, str] = {dict(named)!r}", ""]
     return _formatted("\n".join(lines))
 
 

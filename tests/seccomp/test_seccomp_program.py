@@ -152,7 +152,44 @@ def test_modes(call: str, mode: int) -> None:
     assert verdict(call, *([0] * place), mode) == (not mode & 0o6000)
 
 
+def stacked(number: int, arguments: tuple[int, ...] = (), *, architecture: int = NATIVE) -> int:
+    """What the kernel answers to a jar of a pool: the more severe of its zygote's program and its own."""
+    programs = filters.jar_filter(reported=True, makes_jars=True), filters.narrowing_filter()
+    answers = [answer(program, number, arguments, architecture=architecture) for program in programs]
+    return min(answers, key=lambda action: ctypes.c_int32(action & 0xFFFF0000).value)
+
+
+@pytest.mark.parametrize("fill", [0, 2**64 - 1])
+def test_a_jar_of_a_pool_may_what_every_jar_may(fill: int) -> None:
+    """Every number, and other tables: the two programs together answer as the one."""
+    for number in (*range(600), 1 << 30, (1 << 30) + 59, 2**32 - 1):
+        for architecture in (NATIVE, I386):
+            expected = answer(filters.jar_filter(reported=True), number, (fill,) * 6, architecture=architecture)
+            assert stacked(number, (fill,) * 6, architecture=architecture) == expected, number
+
+
+@settings(max_examples=500)
+@given(
+    st.sampled_from(sorted(rules.CONDITIONAL | rules.ZYGOTE | {"ioctl"})),
+    st.tuples(
+        *[st.one_of(SMALL, st.integers(0, 0o177777), st.integers(0, 63).map(lambda bit: 1 << bit), REGISTER)] * 6
+    ),
+)
+def test_a_jar_of_a_pool_may_what_every_jar_may_whatever_the_arguments(call: str, arguments: tuple[int, ...]) -> None:
+    for number in numbers(frozenset({call})):
+        expected = answer(filters.jar_filter(reported=True), number, arguments, architecture=NATIVE)
+        assert stacked(number, arguments) == expected
+
+
+def test_the_zygote_may_more() -> None:
+    """The control: without the narrower one it makes namespaces, and mounts."""
+    for number in numbers(rules.ZYGOTE):
+        assert answer(filters.jar_filter(reported=True, makes_jars=True), number, architecture=NATIVE) == ALLOW
+    assert {stacked(number) for number in numbers(rules.ZYGOTE - {"clone", "seccomp"})} == {EPERM, TRACE}
+
+
 PROGRAMS = {
+    "narrowing": ("narrowing_filter", {}),
     **{
         f"jar {reported=} {makes_jars=}": ("jar_filter", {"reported": reported, "makes_jars": makes_jars})
         for reported, makes_jars in ((False, False), (True, False), (True, True))

@@ -39,7 +39,7 @@ def zygote_files(pool: Mapping[str, Any], spec: JarSpec, *, counted: bool) -> di
         **{name: program.encode() for name, program in pool["programs"].items()},
         "settings": ascii(settings).encode(),
         "notify.bpf": filters.notify_filter(connects=spec.observe_network, files=False),
-        "jar.bpf": filters.jar_filter(reported=True),
+        "jar.bpf": filters.narrowing_filter(),
     }
 
 

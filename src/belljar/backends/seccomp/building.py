@@ -29,7 +29,7 @@ def jar_filter(*, reported: bool, makes_jars: bool = False) -> bytes:
     Args:
         reported: whether `notify_filter` is beneath it with a live supervisor; else the reported calls are
             refused in the kernel, with EPERM.
-        makes_jars: for a zygote, whose children make namespaces and put this filter on themselves, without it.
+        makes_jars: for a zygote, whose children make namespaces and then put on `narrowing_filter` themselves.
 
     Raises:
         PrerequisiteError: no libseccomp, or a machine whose calls we don't know.
@@ -51,6 +51,24 @@ def jar_filter(*, reported: bool, makes_jars: bool = False) -> bytes:
     assert ioctl is not None
     head = prefix(architecture=architecture, ioctl=ioctl, last_judged=LAST_JUDGED, unknown=_ENOSYS, refused=_EPERM)
     return head + body
+
+
+def narrowing_filter() -> bytes:
+    """Build the program that takes back what a zygote may do beyond its jars, and has no say in anything else.
+
+    Of both, the kernel takes the more severe answer: that of `jar_filter(reported=True)`. It is a tenth of that one,
+    and every jar of a pool has the kernel check and compile it anew.
+    """
+    _architecture()
+    with libseccomp.Filter(default=libseccomp.ALLOW, bad_architecture=_BAD_ARCHITECTURE) as program:
+        _add(program, libseccomp.trace(), ZYGOTE & REPORTED)
+        _add(program, _EPERM, ZYGOTE - REPORTED - conditions.TAKEN_BACK.keys())
+        for name, (argument, bits) in conditions.TAKEN_BACK.items():
+            for bit in (1 << place for place in range(64) if bits >> place & 1):
+                number = _number(name)
+                assert number is not None
+                program.add(_EPERM, number, (libseccomp.Condition(argument, bit, bit),))
+        return program.export()
 
 
 def notify_filter(*, connects: bool, files: bool) -> bytes:

@@ -52,6 +52,11 @@ _TCP, _UDP = socket.IPPROTO_TCP, socket.IPPROTO_UDP
 _STREAM, _DGRAM, _RAW, _SEQPACKET = 1, 2, 3, 5
 
 
+TAKEN_BACK = {"clone": (0, _NEW_NAMESPACES), "seccomp": (1, _SECCOMP_NEW_LISTENER)}
+"""What a zygote may do and its jars may not, of calls that both may make: the argument, and its bits. The rules below
+say the same of every other jar."""
+
+
 class Rule(NamedTuple):
     """One way in which a call is allowed; all of its conditions hold."""
 

@@ -23,7 +23,16 @@ import sys
 from belljar.backends.seccomp.install import install
 from belljar.backends.seccomp.rules import NUMBERS, OBSERVED, REPORTED
 
-__all__ = ["OBSERVED", "REPORTED", "install", "jar_filter", "notify_filter", "supervised", "syscall_name"]
+__all__ = [
+    "OBSERVED",
+    "REPORTED",
+    "install",
+    "jar_filter",
+    "narrowing_filter",
+    "notify_filter",
+    "supervised",
+    "syscall_name",
+]
 
 
 def is_compiled() -> bool:
@@ -38,7 +47,7 @@ def jar_filter(*, reported: bool, makes_jars: bool = False) -> bytes:
     Args:
         reported: whether `notify_filter` is beneath it with a live supervisor; else the reported calls are
             refused in the kernel, with EPERM.
-        makes_jars: for a zygote, whose children make namespaces and put this filter on themselves, without it.
+        makes_jars: for a zygote, whose children make namespaces and then put on `narrowing_filter` themselves.
 
     Raises:
         PrerequisiteError: no libseccomp, or a machine whose calls we don't know.
@@ -51,6 +60,23 @@ def jar_filter(*, reported: bool, makes_jars: bool = False) -> bytes:
     from belljar.backends.seccomp import building
 
     return building.jar_filter(reported=reported, makes_jars=makes_jars)
+
+
+@functools.cache
+def narrowing_filter() -> bytes:
+    """The program for a jar of a pool, on top of its zygote's: both together answer as `jar_filter(reported=True)`.
+
+    Raises:
+        PrerequisiteError: no libseccomp, or a machine whose calls we don't know.
+
+    """
+    if is_compiled():
+        from belljar.backends.seccomp._compiled import NARROWING
+
+        return NARROWING
+    from belljar.backends.seccomp import building
+
+    return building.narrowing_filter()
 
 
 @functools.cache

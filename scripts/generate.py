@@ -24,7 +24,7 @@ NATIVE_PROGRAM = NATIVE / "_compiled.py"
 NATIVE_FLAGS = (
     "-Os -std=gnu11 -Wall -Wextra -Werror -ffreestanding -fPIC -fvisibility=hidden -fno-stack-protector"
     " -fno-asynchronous-unwind-tables -fno-optimize-sibling-calls -fcf-protection=none -nostdlib -shared"
-    " -Wl,-e,_start,--build-id=none,-z,noseparate-code,-z,noexecstack,--hash-style=gnu,-s"
+    " -Wl,-e,_start,--build-id=none,-z,noseparate-code,-z,noexecstack,-z,defs,--hash-style=gnu,-s"
 )
 """A file that can be loaded and executed, with nothing in it that depends on where it was compiled."""
 ORDER = ("strict", "production", "aicode", "testing", "webscraping", "docker", "development", "unrestricted")

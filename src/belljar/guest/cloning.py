@@ -13,18 +13,20 @@ import struct
 
 TYPE_CHECKING = False  # see jar_steps
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from resource import struct_rusage
     from typing import Any
 
     from belljar.guest import jar_steps
-    from belljar.guest.pooled_code import LEAVING
+    from belljar.guest.pooled_code import HURRY, LEAVING
+
+    Cloned = tuple[int, int, bool]
+    """The run's socket, the directory in which its code is put, and whether somebody waits for it."""
 else:
     import jar_steps  # which lies beside this file
-    from pooled_code import LEAVING
+    from pooled_code import HURRY, LEAVING
 
 CONTROL_FD = 4
-MOST_DESCRIPTORS = 1 + jar_steps.MOST_GROUPS
-"""What comes with a word."""
 
 _NATIVE = f"{jar_steps.PLACE}/jar.so"
 """`native/jar.c`, compiled, where the package has that for this machine."""
@@ -53,63 +55,76 @@ class _Maker:
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._settings = settings
-        self._prepared: dict[int, Any] = {}
+        self._of_jar: dict[int, Any] = {}
+        self._of_code = jar_steps.in_memory(jar_steps.of_code())
 
     def _steps(self, groups: int) -> Any:
-        if groups not in self._prepared:
-            self._prepared[groups] = jar_steps.in_memory(jar_steps.all_of(self._settings, _IDS, groups, _HEARD))
-        return self._prepared[groups]
+        if groups not in self._of_jar:
+            self._of_jar[groups] = jar_steps.in_memory(jar_steps.of_jar(self._settings, _IDS, groups, _HEARD))
+        return self._of_jar[groups]
 
 
 # --- without Python --------------------------------------------------------------------------------------------------
+
+
+class _NativeSteps(ctypes.Structure):
+    _fields_ = (("first", ctypes.c_void_p), ("count", ctypes.c_long))
 
 
 class _NativeJar(ctypes.Structure):
     """As `native/jar.c` has it."""
 
     _fields_ = (
-        ("steps", ctypes.c_void_p),
-        ("count", ctypes.c_long),
+        ("of_jar", _NativeSteps),
+        ("of_code", _NativeSteps),
         ("fork", ctypes.c_void_p),
         ("program", ctypes.c_long),
         ("believes", ctypes.c_long),
         ("leaving", ctypes.c_long),
         ("rseq", ctypes.c_void_p),
-        ("gate", ctypes.c_long),
+        ("groups", ctypes.c_long),
+        ("pending", ctypes.c_long),
+        ("hurried", ctypes.c_long),
+        ("received", ctypes.c_long),
         ("slots", ctypes.c_long * jar_steps.SLOTS),
     )
 
 
 class Native(_Maker):
-    """Its first process works in the zygote's memory, which sleeps meanwhile, and then has next to none of its own."""
+    """A jar's first process works in the zygote's memory, which sleeps meanwhile, and then has next to none."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         super().__init__(settings)
-        self._clone = ctypes.PyDLL(_NATIVE)["belljar_clone"]
-        self._clone.restype = ctypes.c_long
+        self._serve = ctypes.PyDLL(_NATIVE)["belljar_serve"]
+        self._serve.restype = ctypes.c_long
         jar = self._jar = _NativeJar()
+        jar.of_code = _native(self._of_code)
         jar.fork = ctypes.cast(_libc.fork, ctypes.c_void_p)
         jar.program = os.open(_NATIVE, os.O_PATH | os.O_CLOEXEC)
         jar.believes = settings["counted"]
         jar.leaving = LEAVING
         jar.rseq = _registered_rseq()
+        jar.groups = -1
         jar.slots[jar_steps.CONTROL] = CONTROL_FD
+        self._after_fork = _libc.PyOS_AfterFork_Child
 
-    def start(self) -> None:
-        """From now on there is nothing but clones: to Python this is one fork that never ends, with many children."""
+    def serve(self, up: Callable[[], object]) -> Cloned:
+        """Clone a jar for each word. Returns only in a code's process.
+
+        To Python this is one fork that never ends, with many children.
+        """
+        jar = self._jar
         _libc.PyOS_BeforeFork()
+        up()
+        while self._serve(ctypes.byref(jar)):
+            jar.groups = jar.received
+            jar.of_jar = _native(self._steps(jar.groups))
+        self._after_fork()
+        return jar.slots[jar_steps.GATE], jar.slots[jar_steps.CODE], bool(jar.hurried)
 
-    def clone(self, descriptors: list[int]) -> int | None:
-        """In the code's process: the directory in which the code is put. In the zygote: None."""
-        jar, groups = self._jar, len(descriptors) - 1
-        steps = self._steps(groups)
-        jar.steps, jar.count = ctypes.addressof(steps), len(steps)
-        jar.gate = jar.slots[jar_steps.GATE] = descriptors[0]
-        jar.slots[jar_steps.GROUPS : jar_steps.GROUPS + groups] = descriptors[1:]
-        if self._clone(ctypes.byref(jar)) != 0:
-            return None
-        _libc.PyOS_AfterFork_Child()
-        return int(jar.slots[jar_steps.CODE])
+
+def _native(steps: Any) -> _NativeSteps:
+    return _NativeSteps(ctypes.addressof(steps), len(steps))
 
 
 def _registered_rseq() -> int | None:
@@ -126,21 +141,31 @@ def _registered_rseq() -> int | None:
 
 
 class Python(_Maker):
-    """Its first process is a copy of the zygote, and stays one."""
+    """A jar's first process is a copy of the zygote, and stays one."""
 
-    def start(self) -> None:
-        """There is nothing to do."""
-
-    def clone(self, descriptors: list[int]) -> int | None:
-        """In the code's process: the directory in which the code is put. In the zygote: None.
+    def serve(self, up: Callable[[], object]) -> Cloned:
+        """Clone a jar for each word. Returns only in a code's process.
 
         Python is not told of the first copy: there are no other threads, and what it does about a fork (and modules
         have it do) it does when that one forks the code's process, in the only process where it matters.
         """
-        steps = self._steps(len(descriptors) - 1)
-        return self._be_first(descriptors, steps) if _libc.syscall(*_CLONE) == 0 else None
+        control, unpack = _socket.socket(fileno=CONTROL_FD), struct.Struct("i").iter_unpack
+        room = _socket.CMSG_SPACE((1 + jar_steps.MOST_GROUPS) * 4)
+        up()
+        while True:
+            word, ancillary, _flags, _address = control.recvmsg(64, room, _socket.MSG_CMSG_CLOEXEC)
+            if not word:
+                os._exit(0)
+            descriptors = [number for (number,) in unpack(ancillary[0][2])]
+            steps = self._steps(len(descriptors) - 1)
+            if _libc.syscall(*_CLONE) == 0:
+                control.detach()  # one of the steps closes it
+                return descriptors[0], self._be_first(descriptors, steps), word == HURRY
+            for descriptor in descriptors:
+                os.close(descriptor)
 
     def _be_first(self, descriptors: list[int], steps: Any) -> int:
+        """In the code's process: the directory in which the code is put."""
         slots = [0] * jar_steps.SLOTS
         slots[jar_steps.CONTROL], slots[jar_steps.GATE] = CONTROL_FD, descriptors[0]
         slots[jar_steps.GROUPS : jar_steps.GROUPS + len(descriptors) - 1] = descriptors[1:]
@@ -152,7 +177,9 @@ class Python(_Maker):
             pid = os.fork()
             if pid == 0:
                 gate.detach()
+                jar_steps.carry_out(self._of_code, slots)
                 return slots[jar_steps.CODE]
+            _signal.signal(_signal.SIGINT, _signal.SIG_IGN)  # pid 1 is safe from a signal unless it has a handler
             _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
             _libc.prctl(_PR_SET_NAME, b"init", 0, 0, 0)
             os.close(slots[jar_steps.CODE])

@@ -65,6 +65,7 @@ _NUMBERS = {
         "seccomp": 317,
         "sendmsg": 46,
         "setrlimit": 160,
+        "setsid": 112,
         "socket": 41,
         "unshare": 272,
         "write": 1,
@@ -85,6 +86,7 @@ _NUMBERS = {
         "seccomp": 277,
         "sendmsg": 211,
         "setrlimit": 164,
+        "setsid": 157,
         "socket": 198,
         "unshare": 97,
         "write": 64,
@@ -95,13 +97,13 @@ _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_REC, _MS_PRIVATE = 2, 4, 8, 0x1
 _ATTR_READ_ONLY = 1
 _AT_FDCWD = -100
 _NEW_CGROUP_NAMESPACE = 0x02000000
-_PR_CAPBSET_DROP, _PR_SET_NAME = 24, 15
+_PR_SET_DUMPABLE, _PR_SET_NAME, _PR_CAPBSET_DROP = 4, 15, 24
 _CAPABILITIES_V3 = 0x20080522
 _SET_MODE_FILTER, _NEW_LISTENER, _WAIT_KILLABLE = 1, 1 << 3, 1 << 5
 _LOOPBACK_UP = struct.pack("16sh22x", b"lo", 1)
 _SIOCSIFFLAGS = 0x8914
-_SIGCHLD, _SIGINT = 17, 2
-_SIG_IGN = 1
+_SIGCHLD = 17
+_SIG_SETMASK = 2
 _EEXIST, _EFAULT = 17, 14
 _LAST_PID = "/proc/sys/kernel/ns_last_pid"
 _RESERVED_PIDS = 300
@@ -113,7 +115,7 @@ _syscall = libc["syscall"]
 _syscall.restype = ctypes.c_long
 
 
-def all_of(settings: dict[str, Any], ids: tuple[int, int], groups: int, heard: Iterable[int]) -> list[Step]:
+def of_jar(settings: dict[str, Any], ids: tuple[int, int], groups: int, heard: Iterable[int]) -> list[Step]:
     """All that is done before the code's process is forked; `groups` is how many control groups' files there are.
 
     Args:
@@ -126,8 +128,7 @@ def all_of(settings: dict[str, Any], ids: tuple[int, int], groups: int, heard: I
         _step("close", CONTROL),
         *_entering(groups),
         _step("unshare", _NEW_CGROUP_NAMESPACE),  # now: its root is the group that we are in
-        _handled(_SIGCHLD, 0),
-        _handled(_SIGINT, _SIG_IGN),  # pid 1 is safe from a signal unless it has a handler
+        _step("rt_sigaction", _SIGCHLD, bytes(32), None, 8),  # the zygote lets go of its children unseen
         _step(
             "prctl", _PR_SET_NAME, os.path.basename(os.fsencode(sys.executable))[:15]
         ),  # the code's, not the zygote's
@@ -139,6 +140,18 @@ def all_of(settings: dict[str, Any], ids: tuple[int, int], groups: int, heard: I
         *_limits(settings),  # after sending: the one for open files also counts those under way
         _seccomp(f"{PLACE}/jar.bpf"),
         _step("rt_sigprocmask", 0, _signals(heard), None, 8),
+    ]
+
+
+def of_code() -> list[Step]:
+    """What the code's process does before anything else: it is nobody's to look at, and has no input."""
+    return [
+        _step("prctl", _PR_SET_DUMPABLE, 0, 0, 0, 0),
+        _step("setsid"),
+        _step("rt_sigprocmask", _SIG_SETMASK, _signals(()), None, 8),
+        _open(os.devnull, os.O_RDONLY, _OPENED),  # its flags are the run's own
+        _step("dup3", _OPENED, 0, 0),
+        _step("close", _OPENED),
     ]
 
 
@@ -232,10 +245,6 @@ def _written(path: str, text: bytes) -> list[Step]:
 
 def _open(path: str, flags: int, slot: Slot) -> Step:
     return _step("openat", _AT_FDCWD, os.fsencode(path), flags | os.O_CLOEXEC, 0, kept=slot, what=f"open {path}")
-
-
-def _handled(number: int, handler: int) -> Step:
-    return _step("rt_sigaction", number, struct.pack("4Q", handler, 0, 0, 0), None, 8)
 
 
 def _signals(numbers: Iterable[int]) -> bytes:

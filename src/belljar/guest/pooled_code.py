@@ -61,14 +61,7 @@ def be_code(gate: _socket.socket, place: int, env: dict[str, str], *, counted: b
     """
     code = 125
     try:
-        _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
-        os.setsid()
-        _signal.signal(_signal.SIGINT, _signal.default_int_handler)
-        _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
         _reseed()
-        nothing = os.open(os.devnull, os.O_RDONLY)  # its flags are the run's own
-        os.dup2(nothing, 0)
-        os.close(nothing)
         if not hurried:
             _rehearse(gate, place)
         gc.freeze()  # what is here now is not the run's, and need not be looked at when it ends

@@ -19,12 +19,11 @@ import _socket
 import ctypes
 import gc
 import os
-import struct
 import sys
 
 TYPE_CHECKING = False  # see jar_steps
 if TYPE_CHECKING:
-    from typing import Any, NoReturn
+    from typing import Any
 
     from belljar.guest import cloning, pooled_code
 else:
@@ -63,29 +62,10 @@ def main() -> None:
     gc.freeze()  # what is here now is shared with every child: a collection there need not touch it
     _libc.malloc_trim(0)
     _libc.signal(int(_signal.SIGCHLD), _SIG_IGN)  # behind Python's back: a program finds what it is in every Python
-    maker.start()
-    control.send(b"up")
-    _serve(control, maker, settings)
-
-
-def _serve(control: _socket.socket, maker: cloning.Native | cloning.Python, settings: dict[str, Any]) -> NoReturn:
-    """Clone a jar for each word. What is touched here from one to the next, the jar made in between has to itself: so
-    it is as little as can be.
-    """
-    receive, unpack, close, clone = control.recvmsg, struct.Struct("i").iter_unpack, os.close, maker.clone
-    room, flags = _socket.CMSG_SPACE(cloning.MOST_DESCRIPTORS * 4), _socket.MSG_CMSG_CLOEXEC
-    while True:
-        word, ancillary, _flags, _address = receive(64, room, flags)
-        if not word:
-            os._exit(0)
-        descriptors = [number for (number,) in unpack(ancillary[0][2])]
-        if (place := clone(descriptors)) is not None:
-            control.detach()  # it is closed
-            gate = _socket.socket(fileno=descriptors[0])
-            hurried = word == pooled_code.HURRY
-            pooled_code.be_code(gate, place, settings["env"], counted=settings["counted"], hurried=hurried)
-        for descriptor in descriptors:
-            close(descriptor)
+    gate, place, hurried = maker.serve(lambda: control.send(b"up"))
+    control.detach()  # it is closed
+    end = _socket.socket(fileno=gate)
+    pooled_code.be_code(end, place, settings["env"], counted=settings["counted"], hurried=hurried)
 
 
 def _preload(names: list[str], beside: list[str], control: _socket.socket) -> str:

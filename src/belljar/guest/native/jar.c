@@ -1,4 +1,4 @@
-/* A jar of a pool, made without Python: its first process is cloned from the zygote, which sleeps meanwhile and lends it
+/* The jars of a pool, made without Python: its first process is cloned from the zygote, which sleeps meanwhile and lends it
  * its memory (as vfork does), carries out the steps that the zygote has prepared, forks the process that becomes the
  * code, and then executes this very file, as the jar's pid 1. So a jar has one copy of the interpreter, not two.
  *
@@ -30,17 +30,27 @@ struct step {
     long forgiven;   /* an error that is none, or 0 */
 };
 
-struct jar {
-    const struct step *steps;
+struct steps {
+    const struct step *first;
     long count;
+};
+
+struct jar {
+    struct steps of_jar;  /* all that is done before the code's process is forked */
+    struct steps of_code; /* and what that one does */
     long (*fork)(void); /* the C library's, which sets its own house in order in the child */
     long program;       /* this file */
     long believes;      /* whether the code's own word for its end is enough */
     long leaving;       /* the signal that is that word */
     void *rseq;         /* what the C library has registered, or NULL: a process that shares memory loses it */
-    long gate;
-    long slots[SLOTS];
+    long groups;        /* for how many files of control groups the steps are */
+    long pending;       /* whether there is a word that has come, and nothing has been done about it */
+    long hurried;       /* what it was */
+    long received;      /* how many such files have come with it */
+    long slots[SLOTS];  /* in which they are, with the socket of the run before them */
 };
+
+enum { CONTROL = 0, GATE = 1, GROUPS = 8, MOST_GROUPS = 16 };
 
 #if defined(__x86_64__)
 static inline long call(long number, long a, long b, long c, long d, long e, long f) {
@@ -96,12 +106,12 @@ static __attribute__((noreturn)) void complain(const struct jar *jar, const char
     at = put_text(at, end - 24, what);
     at = put_text(at, end, ": error ");
     at = put_number(at, end, error);
-    CALL6(SYS_sendto, jar->gate, said, at - said, MSG_NOSIGNAL, 0, 0);
+    CALL6(SYS_sendto, jar->slots[GATE], said, at - said, MSG_NOSIGNAL, 0, 0);
     leave(FAILED);
 }
 
-static void carry_out(struct jar *jar) {
-    for (const struct step *step = jar->steps; step < jar->steps + jar->count; step++) {
+static void carry_out(struct jar *jar, const struct steps *steps) {
+    for (const struct step *step = steps->first; step < steps->first + steps->count; step++) {
         long arguments[ARGUMENTS];
         for (int index = 0; index < ARGUMENTS; index++) {
             long given = step->arguments[index];
@@ -117,13 +127,13 @@ static void carry_out(struct jar *jar) {
 /* Be pid 1: in memory of its own, with nothing of the zygote's. */
 static __attribute__((noreturn)) void execute(const struct jar *jar, long code, long passed) {
     char words[NUMBERS][24];
-    const long numbers[NUMBERS] = {jar->gate, code, passed, jar->believes, jar->leaving};
+    const long numbers[NUMBERS] = {jar->slots[GATE], code, passed, jar->believes, jar->leaving};
     const char *arguments[NUMBERS + 2] = {"init"}, *environment[] = {NULL};
     for (int index = 0; index < NUMBERS; index++) {
         *put_number(words[index], words[index] + 23, numbers[index]) = 0;
         arguments[index + 1] = words[index];
     }
-    CALL3(SYS_fcntl, jar->gate, F_SETFD, 0);
+    CALL3(SYS_fcntl, jar->slots[GATE], F_SETFD, 0);
     CALL3(SYS_fcntl, passed, F_SETFD, 0);
     long answer = CALL5(SYS_execveat, jar->program, "", arguments, environment, AT_EMPTY_PATH);
     complain(jar, "execute pid 1", -answer);
@@ -133,7 +143,7 @@ static __attribute__((noreturn)) void execute(const struct jar *jar, long code, 
  * zygote's. */
 static __attribute__((noinline)) void make(struct jar *jar) {
     int ends[2];
-    carry_out(jar);
+    carry_out(jar, &jar->of_jar);
     long answer = CALL2(SYS_pipe2, ends, O_CLOEXEC);
     if (answer < 0) complain(jar, "pipe", -answer);
     long code = jar->fork();
@@ -144,15 +154,53 @@ static __attribute__((noinline)) void make(struct jar *jar) {
     while (CALL3(SYS_read, ends[0], &nothing, 1) == -EINTR) continue;
     CALL1(SYS_close, ends[0]);
     if (jar->rseq) CALL4(SYS_rseq, jar->rseq, 32, 0, RSEQ_SIGNATURE);
+    carry_out(jar, &jar->of_code);
 }
 
-/* Clone a jar: its pid in the zygote, 0 in the code's process, or less. */
-__attribute__((visibility("default"))) long belljar_clone(struct jar *jar) {
+/* --- the zygote --------------------------------------------------------------------------------------------------- */
+
+/* Wait for a word: whether there will be none any more. */
+static int receive(struct jar *jar) {
+    char word[64];
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE((1 + MOST_GROUPS) * sizeof(int))];
+    } ancillary;
+    struct iovec part = {word, sizeof word};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &ancillary};
+    long length;
+    message.msg_controllen = sizeof ancillary;
+    while ((length = CALL3(SYS_recvmsg, jar->slots[CONTROL], &message, MSG_CMSG_CLOEXEC)) == -EINTR) continue;
+    if (length <= 0 || message.msg_controllen < sizeof ancillary.header) return 1;
+    const int *descriptors = (const int *)CMSG_DATA(&ancillary.header);
+    long count = (long)((ancillary.header.cmsg_len - CMSG_LEN(0)) / sizeof(int));
+    jar->hurried = word[0] == 'h';
+    jar->received = count - 1;
+    jar->slots[GATE] = descriptors[0];
+    for (long index = 1; index < count; index++) jar->slots[GROUPS + index - 1] = descriptors[index];
+    return 0;
+}
+
+/* In new namespaces, while the zygote sleeps. */
+static __attribute__((noinline)) long clone_one(struct jar *jar) {
     const long flags = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS;
     long pid = CALL5(SYS_clone, flags | CLONE_VM | CLONE_VFORK | SIGCHLD, 0, 0, 0, 0);
     if (pid == 0) make(jar);
     __asm__ volatile("" ::: "memory"); /* no jump out of this frame: the zygote's return address is in it */
     return pid;
+}
+
+/* Clone a jar for each word: 0 in a code's process, and in the zygote 1 if the steps are not for what came with it.
+ * Here nothing of Python's is touched: what is, the zygote and the jar made in between would each have to copy. */
+__attribute__((visibility("default"))) long belljar_serve(struct jar *jar) {
+    for (;;) {
+        if (!jar->pending && receive(jar)) leave(0);
+        jar->pending = jar->received != jar->groups;
+        if (jar->pending) return 1;
+        if (clone_one(jar) == 0) return 0;
+        CALL1(SYS_close, jar->slots[GATE]);
+        for (long index = 0; index < jar->received; index++) CALL1(SYS_close, jar->slots[GROUPS + index]);
+    }
 }
 
 /* --- pid 1 of a jar, in memory of its own ------------------------------------------------------------------------ */

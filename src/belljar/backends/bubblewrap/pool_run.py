@@ -76,8 +76,6 @@ class PoolRun(Run):
             holds = self.examine(pid)
         except OSError as error:  # it died while we looked
             return f"the jar could not be looked into: {error}"
-        os.close(self.code_fd)  # not needed, and there may be many jars
-        self.code_fd = -1
         return "ready" if holds else "; ".join(self.problems)
 
     def lend(self, offers: socket.socket) -> socket.socket:

@@ -245,14 +245,14 @@ class Run:
             self.problems = [self._why_not_ready()]
             return False
         pid = next(struct.unpack("3i", data)[0] for _level, kind, data in ancillary if kind == socket.SCM_CREDENTIALS)
+        self.code_fd = os.pidfd_open(pid)
         return self.examine(pid)
 
     def examine(self, pid: int) -> bool:
         """Check the jar of the process that waits, and set the last limits; False if it does not hold."""
         meanwhile = self.observer.on_readable if self.observer else lambda: None
         jar = Jar.of(pid, self._expectations(), meanwhile)
-        self.code_fd, self.init_fd, self.proc_fd = jar.code_fd, jar.init_fd, jar.proc_fd
-        self.init_pid = jar.init_pid
+        self.init_fd, self.proc_fd, self.init_pid = jar.init_fd, jar.proc_fd, jar.init_pid
         if self.observer:
             self.observer.jar_root = jar.root_fd
         else:

@@ -1,0 +1,100 @@
+"""What the canaries remember is what an answer of the kernel's means, never that a jar was like another."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from belljar.backends import kernel
+from belljar.backends.bubblewrap import canary
+
+_HEAD = b"Inter-|   Receive\n face |bytes\n"
+_LOOPBACK = _HEAD + b"    lo:       0       0\n"
+_ROUTES = b"Iface\tDestination\n"
+_NO_RIGHTS = (*[b"0" * 16] * 5, b"1", b"2", b"7\t7\t7\t7")
+_MOUNTS = ((b"/", b"ro,nosuid,nodev"), (b"/tmp", b"rw,nosuid,nodev"))
+
+
+@pytest.mark.parametrize(
+    ("devices", "routes", "found"),
+    [
+        (_LOOPBACK, _ROUTES, []),
+        (_LOOPBACK + b"  eth0:       0       0\n", _ROUTES, ["the jar has network interfaces: eth0, lo"]),
+        (_LOOPBACK + b"  eth0:       0       0", _ROUTES, ["the jar has network interfaces: eth0, lo"]),
+        (_LOOPBACK, _ROUTES + b"lo\t00000000\n", ["the jar has a route to a network"]),
+        (_HEAD, _ROUTES, ["the jar has network interfaces: "]),
+    ],
+)
+def test_a_network(devices: bytes, routes: bytes, found: list[str]) -> None:
+    """After one that holds, another that does not is refused; each time that it is seen."""
+    for _ in range(2):
+        assert canary._reachable(_LOOPBACK, _ROUTES, ("lo",), ()) == []
+        assert canary._reachable(devices, routes, ("lo",), ()) == found
+
+
+@pytest.mark.parametrize(
+    ("changed", "found"),
+    [
+        ((b"/", b"rw,nosuid,nodev"), "/ is writable"),
+        ((b"/", b"ro,nodev"), "/ honours setuid programs"),
+        ((b"/home\\040x", b"ro,nosuid"), "/home x is mounted and is not in the plan"),
+        ((b"/caf\xc3\xa9\r", b"ro,nosuid"), "/café\r is mounted and is not in the plan"),
+        ((b"/root",), "values to unpack"),
+    ],
+)
+def test_mounts(changed: tuple[bytes, ...], found: str) -> None:
+    """One mount more, or another way: judged by itself. What can't be read holds for nothing."""
+    for _ in range(2):
+        assert canary._mounted(_MOUNTS, ("/tmp",), ("/",)) == []
+        try:
+            problems = canary._mounted((*_MOUNTS, changed), ("/tmp",), ("/",))
+        except ValueError as error:
+            problems = [str(error)]
+        assert found in problems[0]
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "filters", "who", "found"),
+    [
+        (2, b"0000000000000400", 2, "the code", "the code has capabilities: CapEff 0000000000000400"),
+        (3, b"0000000000000400", 2, "the code", "the code has capabilities: CapBnd 0000000000000400"),
+        (3, b"0000000000000400", 2, "the jar's pid 1", ""),
+        (5, b"0", 2, "the code", "the code may gain privileges by executing a program"),
+        (6, b"0", 2, "the code", "the code has no seccomp filter"),
+        (6, b"2", 1, "the jar's pid 1", "the jar's pid 1 has no seccomp filter"),
+        (7, b"7\t7\t0\t7", 2, "the code", "the kernel uid of the code is "),
+    ],
+)
+def test_rights(at: int, value: bytes, filters: int, who: str, found: str) -> None:
+    """A single right more than the last one had is told."""
+    rights = (*_NO_RIGHTS[:at], value, *_NO_RIGHTS[at + 1 :])
+    for _ in range(2):
+        assert canary._excess(_NO_RIGHTS, 2, 7, who) == []
+        assert "".join(canary._excess(rights, filters, 7, who)).startswith(found)
+        assert bool(canary._excess(rights, filters, 7, who)) == bool(found)
+
+
+def test_the_namespaces_of_the_host() -> None:
+    """A process that has them all is told of all."""
+    jar = canary.Jar(os.getpid(), -1, os.getpid(), -1, -1, b"", {}, lambda: None)
+    assert list(canary._namespaces(jar)) == [f"the {name} namespace is the host's" for name in canary._NAMESPACES]
+
+
+def test_a_name_is_no_line() -> None:
+    """A process that names itself after a line of its status does not thereby have one."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        kernel.set_name("x\nUid:\t7\nPPid")
+        os.write(writer, canary._status(os.getpid()))
+        os._exit(0)
+    os.waitpid(pid, 0)
+    status = os.read(reader, 1 << 14)
+    os.close(reader)
+    os.close(writer)
+    assert status.startswith(b"Name:\tx\\nUid:")
+    assert canary._field(status, b"Uid").split() == [str(os.getuid()).encode()] * 4
+    assert int(canary._field(status, b"PPid")) == os.getpid()
+    with pytest.raises(KeyError):
+        canary._field(status, b"Name")  # the first line is the process's own word

@@ -12,7 +12,16 @@ from belljar.backends.bubblewrap import canary
 _HEAD = b"Inter-|   Receive\n face |bytes\n"
 _LOOPBACK = _HEAD + b"    lo:       0       0\n"
 _ROUTES = b"Iface\tDestination\n"
-_NO_RIGHTS = (*[b"0" * 16] * 5, b"1", b"2", b"7\t7\t7\t7")
+_NO_RIGHTS = b"""
+CapInh:\t0000000000000000
+CapPrm:\t0000000000000000
+CapEff:\t0000000000000000
+CapBnd:\t0000000000000000
+CapAmb:\t0000000000000000
+NoNewPrivs:\t1
+Seccomp:\t2
+Seccomp_filters:\t2"""
+_UID = b"7\t7\t7\t7"
 _MOUNTS = ((b"/", b"ro,nosuid,nodev"), (b"/tmp", b"rw,nosuid,nodev"))
 
 
@@ -55,24 +64,34 @@ def test_mounts(changed: tuple[bytes, ...], found: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("at", "value", "filters", "who", "found"),
+    ("line", "uid", "who", "found"),
     [
-        (2, b"0000000000000400", 2, "the code", "the code has capabilities: CapEff 0000000000000400"),
-        (3, b"0000000000000400", 2, "the code", "the code has capabilities: CapBnd 0000000000000400"),
-        (3, b"0000000000000400", 2, "the jar's pid 1", ""),
-        (5, b"0", 2, "the code", "the code may gain privileges by executing a program"),
-        (6, b"0", 2, "the code", "the code has no seccomp filter"),
-        (6, b"2", 1, "the jar's pid 1", "the jar's pid 1 has no seccomp filter"),
-        (7, b"7\t7\t0\t7", 2, "the code", "the kernel uid of the code is "),
+        (b"CapEff:\t0000000000000400", _UID, "the code", "the code has capabilities: CapEff 0000000000000400"),
+        (b"CapBnd:\t0000000000000400", _UID, "the code", "the code has capabilities: CapBnd 0000000000000400"),
+        (b"CapBnd:\t0000000000000400", _UID, "the jar's pid 1", ""),
+        (b"NoNewPrivs:\t0", _UID, "the code", "the code may gain privileges by executing a program"),
+        (b"Seccomp:\t0", _UID, "the code", "the code has no seccomp filter"),
+        (b"Seccomp_filters:\t1", _UID, "the jar's pid 1", "the jar's pid 1 has no seccomp filter"),
+        (b"Seccomp:\t2", b"7\t7\t0\t7", "the code", "the kernel uid of the code is "),
     ],
 )
-def test_rights(at: int, value: bytes, filters: int, who: str, found: str) -> None:
+def test_rights(line: bytes, uid: bytes, who: str, found: str) -> None:
     """A single right more than the last one had is told."""
-    rights = (*_NO_RIGHTS[:at], value, *_NO_RIGHTS[at + 1 :])
+    name = line.split(b":")[0]
+    rights = b"\n".join(line if one.startswith(name + b":") else one for one in _NO_RIGHTS.split(b"\n"))
     for _ in range(2):
-        assert canary._excess(_NO_RIGHTS, 2, 7, who) == []
-        assert "".join(canary._excess(rights, filters, 7, who)).startswith(found)
-        assert bool(canary._excess(rights, filters, 7, who)) == bool(found)
+        assert canary._excess(_NO_RIGHTS, _UID, 7, who) == []
+        assert "".join(canary._excess(rights, uid, 7, who)).startswith(found)
+        assert bool(canary._excess(rights, uid, 7, who)) == bool(found)
+
+
+def test_a_status_without_its_filters() -> None:
+    """A kernel that does not tell how many there are: then there are none, and the rest is judged as ever."""
+    status = b"Name:\tx" + _NO_RIGHTS.rpartition(b"\n")[0] + b"\nCpus_allowed:\t3\n"
+    assert canary._filters(status) == 0
+    assert canary._excess(canary._rights(status), _UID, 7, "the code") == ["the code has no seccomp filter"]
+    with pytest.raises(ValueError, match="not found"):
+        canary._rights(b"Name:\tx\nState:\tS\n")
 
 
 def test_the_namespaces_of_the_host() -> None:
@@ -96,5 +115,7 @@ def test_a_name_is_no_line() -> None:
     assert status.startswith(b"Name:\tx\\nUid:")
     assert canary._field(status, b"Uid").split() == [str(os.getuid()).encode()] * 4
     assert int(canary._field(status, b"PPid")) == os.getpid()
+    assert canary._rights(status).startswith(b"\nCapInh:\t")
+    assert canary._rights(status).split(b"\n")[-1] == b"Seccomp_filters:\t%d" % canary._filters(status)
     with pytest.raises(KeyError):
         canary._field(status, b"Name")  # the first line is the process's own word

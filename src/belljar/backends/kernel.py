@@ -163,7 +163,17 @@ def restrict(path: str, attributes: int, *, recursive: bool) -> None:
 
 def openat2(directory: int, path: str, flags: int, *, resolve: int, mode: int = 0) -> int:
     """Open `path` beneath `directory` under the rules of `resolve`."""
-    return _checked(_libc.syscall, _OPENAT2, directory, os.fsencode(path), *_open_how(flags, mode, resolve), what=path)
+    found = try_openat2(directory, path, flags, resolve=resolve, mode=mode)
+    if found < 0:
+        raise OSError(-found, os.strerror(-found), path)
+    return found
+
+
+def try_openat2(directory: int, path: str, flags: int, *, resolve: int, mode: int = 0) -> int:
+    """As `openat2`, where failing is the rule: what is wrong is told by a negative number."""
+    how, size = _open_how(flags, mode, resolve)
+    found: int = _libc.syscall(_OPENAT2, directory, os.fsencode(path), how, size)
+    return found if found >= 0 else -ctypes.get_errno()
 
 
 @functools.lru_cache(maxsize=16)

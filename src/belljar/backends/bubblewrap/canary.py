@@ -10,7 +10,6 @@ jars of a pool are all alike, and a different answer is judged by itself.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import time
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
 
 _SETTLE_SECONDS = 10.0
 _NAMESPACES = ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup")
-_CAPABILITIES = (b"CapInh", b"CapPrm", b"CapEff", b"CapBnd", b"CapAmb")
-_RIGHTS = (*_CAPABILITIES, b"NoNewPrivs", b"Seccomp", b"Uid")
+_CAPABILITIES = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
+_FILTERS = b"\nSeccomp_filters:\t"
 _READ_BYTES = 1 << 14
 
 
@@ -92,7 +91,18 @@ def _field(status: bytes, name: bytes) -> bytes:
 
 def _filters(status: bytes) -> int:
     """How many seccomp filters it has on; kernels before 5.9 don't tell."""
-    return int(_field(status, b"Seccomp_filters")) if b"\nSeccomp_filters:\t" in status else 0
+    start = status.find(_FILTERS)
+    return int(status[start + len(_FILTERS) : status.index(b"\n", start + 1)]) if start >= 0 else 0
+
+
+def _rights(status: bytes) -> bytes:
+    """Those lines that say what a process may do, from its capabilities to its filters, and between them nothing else.
+
+    Raises ValueError if there are none.
+    """
+    start = status.index(b"\nCapInh:\t")
+    last = status.find(_FILTERS, start)
+    return status[start : status.index(b"\n", last + 1) if last >= 0 else len(status)]
 
 
 def _settled(pid: int, status: bytes, meanwhile: Callable[[], object]) -> bytes:
@@ -127,24 +137,23 @@ def _privileges(jar: Jar) -> Iterator[str]:
     of_init = _status(jar.init_pid)
     for pid, first, who in ((jar.pid, jar.status, "the code"), (jar.init_pid, of_init, "the jar's pid 1")):
         status = _settled(pid, first, jar.meanwhile)
-        rights = tuple([_field(status, name) for name in _RIGHTS])
-        yield from _excess(rights, _filters(status), jar.expect["kernel_uid"], who)
+        yield from _excess(_rights(status), _field(status, b"Uid"), jar.expect["kernel_uid"], who)
 
 
 @lru_cache(maxsize=16)
-def _excess(rights: tuple[bytes, ...], filters: int, kernel_uid: int, who: str) -> list[str]:
+def _excess(rights: bytes, uid: bytes, kernel_uid: int, who: str) -> list[str]:
     """What a process may do beyond what it should, judged once for each of its kind."""
-    status = {name: value.decode() for name, value in zip(_RIGHTS, rights, strict=True)}
+    status = dict(line.split(":\t", 1) for line in rights.decode().split("\n") if line)
     found = [
-        f"{who} has capabilities: {kind.decode()} {status[kind]}"
+        f"{who} has capabilities: {kind} {status[kind]}"
         for kind in _CAPABILITIES
-        if int(status[kind], 16) and not (kind == b"CapBnd" and who == "the jar's pid 1")
+        if int(status[kind], 16) and not (kind == "CapBnd" and who == "the jar's pid 1")
     ]
-    if status[b"NoNewPrivs"] != "1":
+    if status["NoNewPrivs"] != "1":
         found.append(f"{who} may gain privileges by executing a program")
-    if status[b"Seccomp"] != "2" or filters < 2:
+    if status["Seccomp"] != "2" or int(status.get("Seccomp_filters", "0")) < 2:
         found.append(f"{who} has no seccomp filter")
-    uids = set(status[b"Uid"].split())
+    uids = set(uid.decode().split())
     if uids != {str(kernel_uid)} or "0" in uids:
         found.append(f"the kernel uid of {who} is {uids}, not {kernel_uid}")
     return found
@@ -210,15 +219,12 @@ def _reachable(devices: bytes, routes: bytes, expected: tuple[str, ...], through
 def _denied_files(jar: Jar) -> Iterator[str]:
     """Files that must not be there are not there."""
     for path in jar.expect["absent"]:
-        try:
-            found = kernel.openat2(jar.root_fd, path, os.O_RDONLY | os.O_NONBLOCK, resolve=kernel.RESOLVE_IN_ROOT)
-        except OSError as error:
-            if error.errno in (errno.ENOENT, errno.EACCES, errno.ENOTDIR, errno.ELOOP):
-                continue
-            yield f"{path} could not be tried: {error.strerror}"
-        else:
-            with contextlib.closing(os.fdopen(found)):
-                yield f"{path} can be opened"
+        found = kernel.try_openat2(jar.root_fd, path, os.O_RDONLY | os.O_NONBLOCK, resolve=kernel.RESOLVE_IN_ROOT)
+        if found >= 0:
+            os.close(found)
+            yield f"{path} can be opened"
+        elif -found not in (errno.ENOENT, errno.EACCES, errno.ENOTDIR, errno.ELOOP):
+            yield f"{path} could not be tried: {os.strerror(-found)}"
 
 
 CANARIES: tuple[Callable[[Jar], Iterator[str]], ...] = (

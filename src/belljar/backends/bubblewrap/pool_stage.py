@@ -15,12 +15,12 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-import socket
 import sys
 import time
 from collections import deque
 from collections.abc import Collection, Iterator
 
+from belljar.backends import sockets as socket
 from belljar.backends.bubblewrap import wire
 from belljar.backends.bubblewrap.orphans import end_orphans
 from belljar.backends.bubblewrap.pool_run import PoolRun
@@ -325,18 +325,22 @@ class PoolStage(Stage):
         if host is None:
             return
         self._forget(host)
-        with host:
-            while is_readable(host.fileno()):  # that it began, for example
-                if (received := wire.receive(host)) is None:
-                    return
-                self._obey(run, received)
-            if run.ended_by == LAUNCHER_DIED:  # then the end of the file says it: the run has no result
+        try:
+            self._answer_at(host, run)
+        finally:
+            host.close()
+
+    def _answer_at(self, host: socket.socket, run: PoolRun) -> None:
+        while is_readable(host.fileno()):  # that it began, for example
+            if (received := wire.receive(host)) is None:
                 return
-            briefly = run.quiet
-            if run.started and not run.ended_by and not (run.group and run.group.oom_kills()):
-                run.kill("internal")
-                run.problems = ["the jar's first process was killed, or the interpreter that it came from"]
-            _tell(host, run.collect(briefly=briefly and run.ended_by == "internal"))
+            self._obey(run, received)
+        if run.ended_by == LAUNCHER_DIED:  # then the end of the file says it: the run has no result
+            return
+        briefly = run.quiet
+        if run.started and not run.ended_by and not (run.group and run.group.oom_kills()):
+            run.lose()
+        _tell(host, run.collect(briefly=briefly and run.ended_by == "internal"))
 
     def _remove_traces(self, name: str, group: RunGroup | None) -> None:
         """A jar has no files of the stage's; but if its group can't be removed, something of it may be left."""

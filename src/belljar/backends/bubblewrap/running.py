@@ -167,6 +167,8 @@ class Run:
         self.listeners: tuple[GatewayListener, ...] = ()
         """The sockets of its gateway, which the host is to have."""
 
+        self.sampled = False
+        """Whether its memory has to be watched from here now: it runs, and no control group holds it."""
         self.next_sample = 0.0
         self.peak_processes = 0
         self.peak_memory = 0
@@ -302,6 +304,7 @@ class Run:
         self.deadline = self.started + self.timeout_seconds
         try:
             self.gate.send(b"go\n")
+            self.sampled = not self.spec.memory_group and not self.ended_by
         except BrokenPipeError:  # it died while it waited: nothing has run in it
             self.started = 0.0
             self.problems = ["the jar that waited for the run has died"]
@@ -346,6 +349,7 @@ class Run:
         """End every process of the jar. The first reason stands."""
         self._dying = True
         self.ended_by = self.ended_by or reason
+        self.sampled = False
         for descriptor in (self.init_fd, self.pidfd):
             if descriptor >= 0:
                 with contextlib.suppress(ProcessLookupError):

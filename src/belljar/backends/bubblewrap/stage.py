@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from belljar.backends.bubblewrap.lookout import Lookout
 
 _SAMPLE_SECONDS = 0.01
+_NEVER = float("inf")
 _SERVE_SECONDS = 60.0
 """How long a finished jar waits for its listeners to be served."""
 LAUNCHER_DIED = "launcher"
@@ -186,21 +187,22 @@ class Stage:
         timed = self._timed()
         if not timed:
             return None
-        soonest = min(run.deadline for run in timed) - time.monotonic()
-        watching = any(self._watches(run) for run in timed)
-        patience = max(0.0, min(soonest, _SAMPLE_SECONDS) if watching else soonest)
-        return None if patience == float("inf") else patience
-
-    def _watches(self, run: Run) -> bool:
-        """Whether memory has to be watched from here, because no control group holds it."""
-        return run.started > 0 and not run.spec.memory_group and not run.ended_by
+        soonest, watching = _NEVER, False
+        for run in timed:  # plainly: this is asked between any two events
+            soonest = run.deadline if run.deadline < soonest else soonest
+            watching = watching or run.sampled
+        if soonest == _NEVER and not watching:
+            return None
+        patience = soonest - time.monotonic()
+        return max(0.0, min(patience, _SAMPLE_SECONDS) if watching else patience)
 
     def _on_time(self) -> None:
-        for run in list(self._timed()):
-            if time.monotonic() >= run.deadline:
+        now = time.monotonic()
+        for run in [*self._timed()]:
+            if now >= run.deadline:
                 run.kill("timeout" if run.started else "gate")
-                run.deadline = float("inf")
-            elif self._watches(run) and time.monotonic() >= run.next_sample:
+                run.deadline = _NEVER
+            elif run.sampled and now >= run.next_sample:
                 run.next_sample = time.monotonic() + _SAMPLE_SECONDS
                 try:
                     run.sample()
@@ -505,8 +507,10 @@ class Stage:
         self._loop.register(what, then)
 
     def _forget(self, what: int | socket.socket | object) -> None:
-        with contextlib.suppress(KeyError, ValueError):
+        try:
             self._loop.unregister(what)
+        except (KeyError, ValueError):
+            pass
 
     def _on_gate(self, run: Run) -> None:
         self._forget(run.gate)

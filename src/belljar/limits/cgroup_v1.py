@@ -212,13 +212,16 @@ class RunGroupV1:
 
     def out_of_memory(self) -> bool:
         """Whether memory ran out: the event came or a process was killed for it."""
+        self._hear_event()
+        return self._ran_out or self.oom_kills() > 0
+
+    def _hear_event(self) -> None:
         if self._oom_event is not None and self.directories:
             try:
                 os.eventfd_read(self._oom_event)
                 self._ran_out = True
             except BlockingIOError:
                 pass
-        return self._ran_out or self.oom_kills() > 0
 
     def kill(self, seconds: float = CLOSING_SECONDS) -> None:
         """End every process of the run and verify it."""
@@ -266,7 +269,7 @@ class RunGroupV1:
         """Remove the groups of a run that is over and close the descriptors."""
         deadline = time.monotonic() + seconds
         if self._oom_event is not None:
-            self.out_of_memory()  # the removal signals the event too: what it meant is remembered first
+            self._hear_event()  # the removal signals the event too: what it meant is remembered first
             os.close(self._oom_event)
             self._oom_event = None
         if self._oom_control >= 0:

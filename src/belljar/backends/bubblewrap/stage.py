@@ -169,10 +169,12 @@ class Stage:
         if self._lookout:
             self._watch(self._lookout, self._lookout.look)
         while self._control.fileno() >= 0 or self._runs:
-            for watched in self._loop.wait(self._patience()):
+            due = self._due()
+            for watched in self._loop.wait(None if due == _NEVER else due - time.monotonic()):
                 if self._loop.watches(watched):
                     watched.data()
-            self._on_time()
+            if time.monotonic() >= due:
+                self._on_time()
 
     def _prepare_first(self) -> None:
         """What has to be there before the host is answered."""
@@ -183,18 +185,14 @@ class Stage:
         """The jars that may have to be ended at some time."""
         return self._runs.values()
 
-    def _patience(self) -> float | None:
-        timed = self._timed()
-        if not timed:
-            return None
-        soonest, watching = _NEVER, False
-        for run in timed:  # plainly: this is asked between any two events
-            soonest = run.deadline if run.deadline < soonest else soonest
-            watching = watching or run.sampled
-        if soonest == _NEVER and not watching:
-            return None
-        patience = soonest - time.monotonic()
-        return max(0.0, min(patience, _SAMPLE_SECONDS) if watching else patience)
+    def _due(self) -> float:
+        """When there will be something to do though nothing happens. Asked between any two events, so plainly."""
+        due = _NEVER
+        for run in self._timed():
+            due = run.deadline if run.deadline < due else due
+            if run.sampled and run.next_sample < due:
+                due = run.next_sample
+        return due
 
     def _on_time(self) -> None:
         now = time.monotonic()

@@ -96,7 +96,7 @@ def test_a_status_without_its_filters() -> None:
 
 def test_the_namespaces_of_the_host() -> None:
     """A process that has them all is told of all."""
-    jar = canary.Jar(os.getpid(), -1, os.getpid(), -1, -1, b"", {}, lambda: None)
+    jar = canary.Jar(os.getpid(), -1, os.getpid(), -1, b"", {}, lambda: None)
     assert list(canary._namespaces(jar)) == [f"the {name} namespace is the host's" for name in canary._NAMESPACES]
 
 

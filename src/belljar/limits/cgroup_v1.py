@@ -149,6 +149,11 @@ class RunGroupV1:
         self._oom_control = os.open("memory.oom_control", os.O_RDONLY | os.O_CLOEXEC, dir_fd=memory)
         groupfs.write(memory, "cgroup.event_control", f"{self._oom_event} {self._oom_control}")
 
+    @property
+    def counts_all(self) -> bool:
+        """Whether there is a hierarchy for each of the three."""
+        return {"cpuacct", "memory", "pids"} <= self.directories.keys()
+
     def fork(self) -> int:
         """Like `os.fork`; the child has entered every group before this returns in it, or has ended with 125."""
         descriptors = self.enter_fds()

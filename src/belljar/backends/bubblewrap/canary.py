@@ -39,7 +39,6 @@ class Jar:
     init_fd: int
     init_pid: int
     root_fd: int
-    proc_fd: int
     status: bytes
     """Of the code's process, as it was first."""
     expect: Mapping[str, Any]
@@ -52,8 +51,11 @@ class Jar:
         status = _status(pid)
         init = int(_field(status, b"PPid"))
         root = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        proc = kernel.openat2(root, "proc", os.O_RDONLY | os.O_DIRECTORY, resolve=kernel.RESOLVE_IN_ROOT)
-        return cls(pid, os.pidfd_open(init), init, root, proc, status, expect, meanwhile)
+        return cls(pid, os.pidfd_open(init), init, root, status, expect, meanwhile)
+
+    def open_proc(self) -> int:
+        """The jar's own /proc, in which there is nobody else."""
+        return kernel.openat2(self.root_fd, "proc", os.O_RDONLY | os.O_DIRECTORY, resolve=kernel.RESOLVE_IN_ROOT)
 
 
 def failures(jar: Jar) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -98,6 +99,24 @@ def test_the_namespaces_of_the_host() -> None:
     """A process that has them all is told of all."""
     jar = canary.Jar(os.getpid(), -1, os.getpid(), -1, b"", {}, lambda: None)
     assert list(canary._namespaces(jar)) == [f"the {name} namespace is the host's" for name in canary._NAMESPACES]
+
+
+def test_files_that_must_be_absent(tmp_path: Path) -> None:
+    """What is there is told, also behind an absolute link, which leads into the jar; what can't be tried is told."""
+    (tmp_path / "there").write_text("")
+    (tmp_path / "link").symlink_to("/there")
+    (tmp_path / "away").symlink_to("/etc/passwd")
+    root = os.open(tmp_path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    opened = os.listdir("/proc/self/fd")
+    paths = ["/there", "/link", "/away", "/none/at/all", "/" + "x" * 300]
+    found = list(canary._denied_files(canary.Jar(0, -1, 0, root, b"", {"absent": paths}, lambda: None)))
+    assert os.listdir("/proc/self/fd") == opened
+    os.close(root)
+    assert found == [
+        "/there can be opened",
+        "/link can be opened",
+        f"{paths[-1]} could not be tried: File name too long",
+    ]
 
 
 def test_a_name_is_no_line() -> None:

@@ -240,3 +240,30 @@ def test_the_scope_command() -> None:
     assert "--property=Delegate=yes" in command
     assert command[-3:] == ["--", sys.executable, "--version"]
     assert "--user" not in scope_command(["x"], manager="system")
+
+
+def test_a_file_that_may_be_absent(tmp_path: Path) -> None:
+    """Absent, it is left out and not made; there, a refused write is an error as any other."""
+    (tmp_path / "limit").write_text("")
+    (tmp_path / "refuses").mkdir()
+    directory = groupfs.open_directory(str(tmp_path))
+    try:
+        assert groupfs.write_if_present(directory, "limit", "5")
+        assert not groupfs.write_if_present(directory, "absent", "5")
+        for write in (groupfs.write, groupfs.write_if_present):
+            with pytest.raises(SandboxUnavailableError, match=r"can't write '5' to .*/refuses: Is a directory"):
+                write(directory, "refuses", "5")
+        with pytest.raises(SandboxUnavailableError, match="No such file"):
+            groupfs.write(directory, "absent", "5")
+    finally:
+        os.close(directory)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["limit", "refuses"]
+    assert (tmp_path / "limit").read_text() == "5"
+
+
+@pytest.mark.parametrize(
+    ("controllers", "all_of_them"), [(("memory", "pids"), True), (("cpu", "memory", "pids"), True), (("pids",), False)]
+)
+def test_what_a_group_counts(controllers: tuple[str, ...], all_of_them: bool) -> None:
+    """Where it does not count all, the jar's /proc has to tell."""
+    assert RunGroupV2("run-1", controllers, -1, -1).counts_all is all_of_them

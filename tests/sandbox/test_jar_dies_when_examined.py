@@ -19,7 +19,7 @@ def test_pid_1_is_dead() -> None:
     ended = os.pidfd_open(pid)
     try:
         select.select([ended], [], [], 10)
-        jar = canary.Jar(pid, -1, -1, pid, -1, -1, canary._status(pid), {"kernel_uid": os.getuid()}, lambda: None)
+        jar = canary.Jar(pid, -1, pid, -1, canary._status(pid), {"kernel_uid": os.getuid()}, lambda: None)
         started = time.monotonic()
         with pytest.raises(ProcessLookupError):
             list(canary._privileges(jar))

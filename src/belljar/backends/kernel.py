@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import os
 from collections.abc import Callable
 
@@ -43,7 +44,8 @@ PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
 
 # Numbers of calls newer than 2019 are the same on every architecture.
-_NR_OPEN_TREE, _NR_MOVE_MOUNT, _NR_OPENAT2, _NR_MOUNT_SETATTR = 428, 429, 437, 442
+_NR_OPEN_TREE, _NR_MOVE_MOUNT, _NR_MOUNT_SETATTR = 428, 429, 442
+_OPENAT2 = ctypes.c_long(437)
 
 
 class _OpenHow(ctypes.Structure):
@@ -161,15 +163,24 @@ def restrict(path: str, attributes: int, *, recursive: bool) -> None:
 
 def openat2(directory: int, path: str, flags: int, *, resolve: int, mode: int = 0) -> int:
     """Open `path` beneath `directory` under the rules of `resolve`."""
+    found = try_openat2(directory, path, flags, resolve=resolve, mode=mode)
+    if found < 0:
+        raise OSError(-found, os.strerror(-found), path)
+    return found
+
+
+def try_openat2(directory: int, path: str, flags: int, *, resolve: int, mode: int = 0) -> int:
+    """As `openat2`, where failing is the rule: what is wrong is told by a negative number."""
+    how, size = _open_how(flags, mode, resolve)
+    found: int = _libc.syscall(_OPENAT2, directory, os.fsencode(path), how, size)
+    return found if found >= 0 else -ctypes.get_errno()
+
+
+@functools.lru_cache(maxsize=16)
+def _open_how(flags: int, mode: int, resolve: int) -> tuple[Any, Any]:
+    """As the kernel takes it, which only reads it: where it is, and its size."""
     how = _OpenHow(flags=flags | os.O_CLOEXEC, mode=mode, resolve=resolve)
-    return _syscall(
-        _NR_OPENAT2,
-        directory,
-        os.fsencode(path),
-        ctypes.byref(how),
-        ctypes.c_size_t(ctypes.sizeof(how)),
-        what=path,
-    )
+    return ctypes.byref(how), ctypes.c_size_t(ctypes.sizeof(how))
 
 
 def prctl(option: int, argument: int) -> None:

@@ -9,6 +9,10 @@ from __future__ import annotations
 TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
     from socket import *  # noqa: F403
+    from socket import socket
+
+    def bare_pair(family: int, kind: int) -> tuple[socket, socket]:
+        """As `socketpair`, for who makes many: the ends are no blocks, and have to be closed."""
 else:
     import _socket
     from _socket import *  # noqa: F403
@@ -27,3 +31,5 @@ else:
     def socketpair(family, kind):
         """Two connected ends."""
         return tuple(socket(family, kind, 0, end.detach()) for end in _socket.socketpair(family, kind))
+
+    bare_pair = _socket.socketpair

@@ -18,16 +18,17 @@ from collections.abc import Mapping
 
 from belljar.errors import SandboxUnavailableError
 from belljar.limits import groupfs
-from belljar.limits.counters import Counter, open_counters
+from belljar.limits.counters import Counter, open_counters, read_counters
 from belljar.limits.detect import CgroupSupport
 from belljar.limits.groups import CLOSING_SECONDS
 from belljar.limits.killing import kill_until_empty, survivors
 from belljar.limits.values import Limits
 
+_OOM_KILLS = Counter("oom_kills", "oom_kill")
 _COUNTERS = (
     ("cpuacct", "cpuacct.usage", Counter("cpu_seconds", scale=1e-9)),
     ("memory", "memory.max_usage_in_bytes", Counter("memory_peak_bytes")),
-    ("memory", "memory.oom_control", Counter("oom_kills", "oom_kill")),
+    ("memory", "memory.oom_control", _OOM_KILLS),
     ("pids", "pids.peak", Counter("pids_peak")),
     ("pids", "pids.events", Counter("pids_refused", "max")),
 )
@@ -128,17 +129,30 @@ class RunGroupV1:
         """The run's group there, once it has been made."""
         self._tasks: list[int] = []
         self._oom_event: int | None = None
+        self._oom_control = -1
+        """Open as long as the event is: what it says is asked at every end."""
         self._ran_out = False
 
     def write_limits(self, limits: Limits) -> None:
         """Write every limit that a hierarchy here can hold; a refused write is an error that names the file."""
         if limits.mem_bytes and "memory" in self.directories:
             _limit_memory(self.directories["memory"], limits.mem_bytes)
-            self._oom_event = _oom_event(self.directories["memory"])
+            self._watch_memory(self.directories["memory"])
         if limits.cpu_quota and "cpu" in self.directories:
             _limit_cpu(self.directories["cpu"], *limits.cpu_quota_and_period_us())
         if limits.pids and "pids" in self.directories:
             groupfs.write(self.directories["pids"], "pids.max", str(limits.group_pids()))
+
+    def _watch_memory(self, memory: int) -> None:
+        """Ask the kernel to signal a new eventfd when the group runs out of memory."""
+        self._oom_event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._oom_control = os.open("memory.oom_control", os.O_RDONLY | os.O_CLOEXEC, dir_fd=memory)
+        groupfs.write(memory, "cgroup.event_control", f"{self._oom_event} {self._oom_control}")
+
+    @property
+    def counts_all(self) -> bool:
+        """Whether there is a hierarchy for each of the three."""
+        return {"cpuacct", "memory", "pids"} <= self.directories.keys()
 
     def fork(self) -> int:
         """Like `os.fork`; the child has entered every group before this returns in it, or has ended with 125."""
@@ -192,6 +206,8 @@ class RunGroupV1:
 
     def oom_kills(self) -> int:
         """How many processes the kernel killed because the group was out of memory."""
+        if self._oom_control >= 0:
+            return int(read_counters((_OOM_KILLS,), (self._oom_control,)).get(_OOM_KILLS.name, 0))
         memory = self.directories.get("memory")
         return groupfs.read_keyed(memory, "memory.oom_control").get("oom_kill", 0) if memory is not None else 0
 
@@ -201,13 +217,16 @@ class RunGroupV1:
 
     def out_of_memory(self) -> bool:
         """Whether memory ran out: the event came or a process was killed for it."""
+        self._hear_event()
+        return self._ran_out or self.oom_kills() > 0
+
+    def _hear_event(self) -> None:
         if self._oom_event is not None and self.directories:
             try:
                 os.eventfd_read(self._oom_event)
                 self._ran_out = True
             except BlockingIOError:
                 pass
-        return self._ran_out or self.oom_kills() > 0
 
     def kill(self, seconds: float = CLOSING_SECONDS) -> None:
         """End every process of the run and verify it."""
@@ -255,9 +274,12 @@ class RunGroupV1:
         """Remove the groups of a run that is over and close the descriptors."""
         deadline = time.monotonic() + seconds
         if self._oom_event is not None:
-            self.out_of_memory()  # the removal signals the event too: what it meant is remembered first
+            self._hear_event()  # the removal signals the event too: what it meant is remembered first
             os.close(self._oom_event)
             self._oom_event = None
+        if self._oom_control >= 0:
+            os.close(self._oom_control)
+            self._oom_control = -1
         if self._frozen >= 0 and self._freezer is not None:
             os.close(self._frozen)
             self._frozen = -1
@@ -315,17 +337,6 @@ def _limit_cpu(cpu: int, quota_us: int, period_us: int) -> None:
         if not isinstance(error.__cause__, OSError) or error.__cause__.errno != errno.EINVAL:
             raise
         groupfs.write(cpu, "cpu.cfs_quota_us", "-1")
-
-
-def _oom_event(memory: int) -> int:
-    """Ask the kernel to signal a new eventfd when this group runs out of memory."""
-    event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-    control = os.open("memory.oom_control", os.O_RDONLY | os.O_CLOEXEC, dir_fd=memory)
-    try:
-        groupfs.write(memory, "cgroup.event_control", f"{event} {control}")
-    finally:
-        os.close(control)
-    return event
 
 
 def _move(pid: int, directory: int) -> None:

@@ -137,6 +137,11 @@ class RunGroupV2:
         if limits.pids and "pids" in self._controllers:
             groupfs.write(self._directory, "pids.max", str(limits.group_pids()))
 
+    @property
+    def counts_all(self) -> bool:
+        """Whether both are on that count; processor time every group counts."""
+        return {"memory", "pids"} <= {*self._controllers}
+
     def fork(self) -> int:
         """Like `os.fork`, with the child born in the group."""
         return fork_into(self._directory)

@@ -13,6 +13,7 @@ import time
 from belljar.errors import SandboxUnavailableError
 
 _READ_LIMIT = 1 << 14  # more, and the memory for it is a mapping of its own each time
+_WRITING = os.O_WRONLY | os.O_CLOEXEC
 FREEZER_STATE = "freezer.state"
 
 
@@ -36,22 +37,37 @@ def write(directory: int, name: str, value: str) -> None:
         SandboxUnavailableError: the kernel refused; the message names file, value and reason, `__cause__` is it.
     """
     try:
-        descriptor = os.open(name, os.O_WRONLY | os.O_CLOEXEC, dir_fd=directory)
-        try:
-            os.write(descriptor, value.encode())
-        finally:
-            os.close(descriptor)
+        descriptor = os.open(name, _WRITING, dir_fd=directory)
     except OSError as error:
-        where = f"{describe(directory)}/{name}"
-        raise SandboxUnavailableError(f"can't write {value!r} to {where}: {error.strerror}") from error
+        raise _refused(directory, name, value, error) from error
+    _put(descriptor, directory, name, value)
 
 
 def write_if_present(directory: int, name: str, value: str) -> bool:
     """Like `write`, for a file that some kernels don't have; False when there is no such file."""
-    if not exists(directory, name):
+    try:
+        descriptor = os.open(name, _WRITING, dir_fd=directory)
+    except FileNotFoundError:
         return False
-    write(directory, name, value)
+    except OSError as error:
+        raise _refused(directory, name, value, error) from error
+    _put(descriptor, directory, name, value)
     return True
+
+
+def _put(descriptor: int, directory: int, name: str, value: str) -> None:
+    """Write to the open file, which is closed then."""
+    try:
+        os.write(descriptor, value.encode())
+    except OSError as error:
+        raise _refused(directory, name, value, error) from error
+    finally:
+        os.close(descriptor)
+
+
+def _refused(directory: int, name: str, value: str, error: OSError) -> SandboxUnavailableError:
+    where = f"{describe(directory)}/{name}"
+    return SandboxUnavailableError(f"can't write {value!r} to {where}: {error.strerror}")
 
 
 def exists(directory: int, name: str) -> bool:

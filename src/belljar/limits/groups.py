@@ -30,6 +30,10 @@ class RunGroup(Protocol):
     oom_mask: int
     """What to poll `oom_fd` for: POLLIN on v1, POLLPRI on v2."""
 
+    @property
+    def counts_all(self) -> bool:
+        """Whether `usage` tells processor time, memory and processes; where not, /proc has to."""
+
     def fork(self) -> int:
         """Like `os.fork`, with the child inside the group before this returns in it."""
 

@@ -44,7 +44,7 @@ def loads(text: str) -> Any:
 
         return json.loads(text)
     try:
-        value, end = _json.make_scanner(_Reading)(text, 0)
+        value, end = _SCANNER(text, 0)
     except StopIteration:
         end = -1
     if end != len(text):
@@ -65,3 +65,4 @@ def _encoder(*, sort_keys: bool) -> Any:
 
 
 _PLAIN, _SORTED = _encoder(sort_keys=False), _encoder(sort_keys=True)
+_SCANNER: Any = None if _json is None else _json.make_scanner(_Reading)

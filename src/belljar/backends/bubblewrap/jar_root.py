@@ -115,6 +115,7 @@ def _replace(path: str, content: bytes) -> None:
 
 def _make_dev() -> None:
     """A /dev of six devices and terminals of its own, made once: bubblewrap's --dev would make it for each run."""
+    kernel.mount(layout.DEV, layout.DEV, None, kernel.MS_BIND)  # first: what is mounted before would be there twice
     for name in DEVICES:
         _share(f"/dev/{name}", f"{layout.DEV}/{name}", kernel.MOUNT_ATTR_NOSUID)
     for name, target in (("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
@@ -123,5 +124,4 @@ def _make_dev() -> None:
     os.mkdir(f"{layout.DEV}/pts")
     kernel.mount("devpts", f"{layout.DEV}/pts", "devpts", kernel.MS_NOSUID, "newinstance,ptmxmode=0666,mode=620,max=64")
     os.symlink("pts/ptmx", f"{layout.DEV}/ptmx")
-    kernel.mount(layout.DEV, layout.DEV, None, kernel.MS_BIND | kernel.MS_REC)
     kernel.restrict(layout.DEV, CLOSED, recursive=False)

@@ -5,7 +5,6 @@ As `selectors` has it, which takes a millisecond to import, here with what those
 
 from __future__ import annotations
 
-import contextlib
 import select
 
 from belljar.policy.records import NamedTuple
@@ -46,8 +45,10 @@ class Loop:
         if descriptor < 0:
             descriptor = next((fd for fd, watched in self._watched.items() if watched.what is what), -1)
         del self._watched[descriptor]
-        with contextlib.suppress(OSError):  # closed: the kernel has forgotten it by itself
+        try:
             self._epoll.unregister(descriptor)
+        except OSError:
+            pass  # closed: the kernel has forgotten it by itself
 
     def watches(self, watched: Watched) -> bool:
         """Whether it is still waited for: an earlier event of the same round may have ended that."""

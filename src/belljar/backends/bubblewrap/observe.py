@@ -47,13 +47,20 @@ class Observer:
 
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
-        self.jar_root = -1
-        """A handle on the jar's root once the gate opens. Before that, file calls are bubblewrap's own."""
+        self._looks = False
+        self._jar_root = -1
         self._poll = select.poll()
         self._poll.register(listener.fileno(), select.POLLIN)
         self._seen: dict[tuple[str, str, str], int] = {}
         self.on_first: Callable[[], None] = lambda: None
         """Called with the first thing that is noted, while the caller of it still waits for its answer."""
+
+    def looks_into(self, jar_root: int) -> None:
+        """The jar is finished: from now on calls are its own, and files are looked up in its root.
+
+        Whoever has the descriptor keeps it open as long as calls with files may come.
+        """
+        self._looks, self._jar_root = True, jar_root
 
     def fileno(self) -> int:
         """For the event loop."""
@@ -77,7 +84,7 @@ class Observer:
             self.listener.answer_errno(notification, errno.EPERM)
             return
         try:
-            if self.jar_root >= 0:
+            if self._looks:  # before that, file calls are bubblewrap's own
                 self._look(name, notification)
         finally:
             self.listener.answer_continue(notification)
@@ -152,7 +159,7 @@ class Observer:
         """A handle; EAGAIN says that something was mounted or moved meanwhile, anywhere, and is tried again."""
         for _attempt in range(_ATTEMPTS):
             with contextlib.suppress(BlockingIOError):
-                return kernel.openat2(self.jar_root, path, os.O_PATH, resolve=kernel.RESOLVE_IN_ROOT)
+                return kernel.openat2(self._jar_root, path, os.O_PATH, resolve=kernel.RESOLVE_IN_ROOT)
         raise OSError(errno.EAGAIN, "the file system does not stand still", path)
 
     def report(self) -> list[dict[str, Any]]:
@@ -165,8 +172,6 @@ class Observer:
     def close(self) -> None:
         """Let go. A guest that still lives would get ENOSYS."""
         self.listener.close()
-        if self.jar_root >= 0:
-            os.close(self.jar_root)
 
 
 def _signed(value: int) -> int:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import struct
 import sys
 import time
 from collections.abc import Callable
 
+from belljar.backends import sockets as socket
 from belljar.backends.bubblewrap import wire
 from belljar.backends.bubblewrap.observe import Observer
 from belljar.backends.bubblewrap.running import JarSpec, Run
@@ -23,6 +23,8 @@ from belljar.guest.pooled_code import CLONE, HURRY
 from belljar.limits.groups import RunGroup
 
 _MAKING_SECONDS = 60.0
+_BESIDE = socket.CMSG_SPACE(12) + socket.CMSG_SPACE(8)
+"""Who says it, and two descriptors."""
 FIRST_SAMPLE_SECONDS = 0.01
 """Without a control group: of a run that was shorter, the stage knows nothing about its memory."""
 
@@ -43,18 +45,19 @@ class PoolRun(Run):
     def clone(self, zygote: socket.socket, enter: list[int], *, hurried: bool) -> None:
         """Ask the zygote for it; `hurried` if somebody waits for it."""
         self.deadline = time.monotonic() + _MAKING_SECONDS
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        self.gate = ours
-        with theirs:
-            socket.send_fds(zygote, [HURRY if hurried else CLONE], [theirs.fileno(), *enter])
+        self.gate, theirs = socket.bare_pair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self.gate.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+            given = wire.packed((theirs.fileno(), *enter))
+            zygote.sendmsg([HURRY if hurried else CLONE], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, given)])
+        finally:
+            theirs.close()
 
     def hear(self) -> str:
         """The next word from inside: `made`, `ready`, or why there is none."""
         assert self.gate is not None
-        space = socket.CMSG_SPACE(12) + socket.CMSG_SPACE(8)
         try:
-            word, ancillary, _flags, _address = self.gate.recvmsg(4096, space, socket.MSG_CMSG_CLOEXEC)
+            word, ancillary, _flags, _address = self.gate.recvmsg(4096, _BESIDE, socket.MSG_CMSG_CLOEXEC)
         except ConnectionResetError:
             word, ancillary = b"", []
         if word == b"made":
@@ -77,27 +80,26 @@ class PoolRun(Run):
             holds = self.examine(pid)
         except OSError as error:  # it died while we looked
             return f"the jar could not be looked into: {error}"
-        os.close(self.code_fd)  # not needed, and there may be many jars
-        self.code_fd = -1
         return "ready" if holds else "; ".join(self.problems)
 
     def lend(self, offers: socket.socket) -> socket.socket:
         """Hand it to the host, which has nothing to do but to use it; where the stage hears from the host about it."""
         assert self.gate is not None
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        counters, opened = self.group.counters() if self.group else ([], [])
+        ours, theirs = socket.bare_pair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        opened: list[int] = []
         try:
-            with theirs:
-                if self.listeners:
-                    roles = [[listener.role, listener.port] for listener in self.listeners]
-                    wire.send(ours, {"listeners": roles}, tuple(listener.descriptor for listener in self.listeners))
-                counted = self.group is not None and self.spec.memory_group
-                message = {"run": self.name, "zygote": self.generation, "counters": counters, "counted": counted}
-                wire.send(offers, {"lent": message}, (self.gate.fileno(), theirs.fileno(), self.workspace, *opened))
+            counters, opened = self.group.counters() if self.group else ([], [])
+            if self.listeners:
+                roles = [[listener.role, listener.port] for listener in self.listeners]
+                wire.send(ours, {"listeners": roles}, tuple(listener.descriptor for listener in self.listeners))
+            counted = self.group is not None and self.spec.memory_group
+            message = {"run": self.name, "zygote": self.generation, "counters": counters, "counted": counted}
+            wire.send(offers, {"lent": message}, (self.gate.fileno(), theirs.fileno(), self.workspace, *opened))
         except BaseException:
             ours.close()
             raise
         finally:
+            theirs.close()
             close_all(opened)
         self._let_go_of_lent()
         return ours
@@ -115,6 +117,7 @@ class PoolRun(Run):
         """The host has given it what to run: the clock starts."""
         self.started = time.monotonic()
         self.deadline = self.started + timeout_seconds
+        self.sampled = not self.spec.memory_group and not self.ended_by
         self.next_sample = self.started + FIRST_SAMPLE_SECONDS
 
     def tell_first(self, told: Callable[[], None]) -> None:
@@ -128,6 +131,11 @@ class PoolRun(Run):
         if not self.ready and self.gate is not None:
             with contextlib.suppress(OSError):
                 self.gate.shutdown(socket.SHUT_RDWR)
+
+    def lose(self) -> None:
+        """Its pid 1 is gone, and nobody here has ended it."""
+        self.ended_by = "internal"
+        self.problems = ["the jar's first process was killed, or the interpreter that it came from"]
 
     @property
     def quiet(self) -> bool:

@@ -15,16 +15,16 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
+from belljar.backends import sockets as socket
 from belljar.backends.bubblewrap import wire
 from belljar.backends.bubblewrap.orphans import end_orphans
 from belljar.backends.bubblewrap.pool_run import PoolRun
-from belljar.backends.bubblewrap.pool_zygote import NATIVE, Zygote, is_readable, zygote_files
+from belljar.backends.bubblewrap.pool_zygote import NATIVE, Zygote, polled, zygote_files
 from belljar.backends.bubblewrap.running import JarSpec, Run
 from belljar.backends.bubblewrap.stage import LAUNCHER_DIED, Stage
 from belljar.errors import SandboxUnavailableError
@@ -89,13 +89,11 @@ class PoolStage(Stage):
     def _timed(self) -> Collection[Run]:
         return self._busy
 
-    def _patience(self) -> float | None:
-        waits = [at for at in (self._pause_until, self._refill_at) if at]
-        patience = super()._patience()
-        if not waits:
-            return patience
-        pause = max(0.0, min(waits) - time.monotonic())
-        return pause if patience is None else min(patience, pause)
+    def _due(self) -> float:
+        due = super()._due()
+        for at in (self._pause_until, self._refill_at):
+            due = at if at and at < due else due
+        return due
 
     def _on_time(self) -> None:
         super()._on_time()
@@ -170,8 +168,7 @@ class PoolStage(Stage):
         group = self._group.run_group(name, self._spec.limits) if self._group else None
         run = PoolRun(name, self._spec, group, self._covered, cabled=self._cabled, generation=self._zygotes)
         try:
-            with _entrance(group) as enter:
-                run.clone(zygote.socket, enter, hurried=time.monotonic() < self._hurry_until)
+            _clone_into(group, run, zygote.socket, hurried=time.monotonic() < self._hurry_until)
         except BaseException:
             run.close()
             self._remove_traces(name, group)
@@ -325,18 +322,23 @@ class PoolStage(Stage):
         if host is None:
             return
         self._forget(host)
-        with host:
-            while is_readable(host.fileno()):  # that it began, for example
-                if (received := wire.receive(host)) is None:
-                    return
-                self._obey(run, received)
-            if run.ended_by == LAUNCHER_DIED:  # then the end of the file says it: the run has no result
+        try:
+            self._answer_at(host, run)
+        finally:
+            host.close()
+
+    def _answer_at(self, host: socket.socket, run: PoolRun) -> None:
+        heard = polled(host.fileno())
+        while heard.poll(0):  # that it began, for example
+            if (received := wire.receive(host)) is None:
                 return
-            briefly = run.quiet
-            if run.started and not run.ended_by and not (run.group and run.group.oom_kills()):
-                run.kill("internal")
-                run.problems = ["the jar's first process was killed, or the interpreter that it came from"]
-            _tell(host, run.collect(briefly=briefly and run.ended_by == "internal"))
+            self._obey(run, received)
+        if run.ended_by == LAUNCHER_DIED:  # then the end of the file says it: the run has no result
+            return
+        briefly = run.quiet
+        if run.started and not run.ended_by and not (run.group and run.group.oom_kills()):
+            run.lose()
+        _tell(host, run.collect(briefly=briefly and run.ended_by == "internal"))
 
     def _remove_traces(self, name: str, group: RunGroup | None) -> None:
         """A jar has no files of the stage's; but if its group can't be removed, something of it may be left."""
@@ -365,21 +367,19 @@ def _tell(host: socket.socket, message: wire.Message) -> None:
         wire.send(host, message)
 
 
-@contextlib.contextmanager
-def _entrance(group: RunGroup | None) -> Iterator[list[int]]:
-    """Descriptors to which the jar's first process writes to be in the group."""
+def _clone_into(group: RunGroup | None, run: PoolRun, zygote: socket.socket, *, hurried: bool) -> None:
+    """Have it cloned, with descriptors to which its first process writes to be in the group."""
     if group is None:
-        yield []
-        return
-    if (directory := group.cgroup_fd()) is None:
-        yield group.enter_fds()
+        run.clone(zygote, [], hurried=hurried)
+    elif (directory := group.cgroup_fd()) is None:
+        run.clone(zygote, group.enter_fds(), hurried=hurried)
         group.entered()
-        return
-    opened = os.open("cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=directory)
-    try:
-        yield [opened]
-    finally:
-        os.close(opened)
+    else:
+        opened = os.open("cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=directory)
+        try:
+            run.clone(zygote, [opened], hurried=hurried)
+        finally:
+            os.close(opened)
 
 
 def _room_for_descriptors() -> int:

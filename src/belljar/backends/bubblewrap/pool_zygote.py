@@ -66,6 +66,7 @@ class Zygote:
         self.socket = ours
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self.pidfd = os.pidfd_open(self.pid)
+        self._signs = polled(self.socket.fileno(), self.pidfd)
         self.inner_fd = -1
         """Of the interpreter itself; the other one is bubblewrap, which ends a moment later."""
         self._greet(faults)
@@ -98,7 +99,7 @@ class Zygote:
 
     def is_gone(self) -> bool:
         """Whether it has died, which may not have been heard of yet. It says nothing once it is up, but its end."""
-        return is_readable(self.socket.fileno(), self.pidfd)
+        return bool(self._signs.poll(0))
 
     def bury(self) -> None:
         """It has died."""
@@ -117,12 +118,12 @@ def _last_words(faults: int) -> str:
     return ""
 
 
-def is_readable(*descriptors: int) -> bool:
-    """Whether there is something to read from one of them, or its end. (`select` knows only the first 1024.)"""
+def polled(*descriptors: int) -> select.poll:
+    """To ask whether there is something to read from one of them, or its end. (`select` knows only the first 1024.)"""
     poll = select.poll()
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(0))
+    return poll
 
 
 def _become_bubblewrap(bwrap: str, inside: list[int], command: list[str], stage: int) -> NoReturn:

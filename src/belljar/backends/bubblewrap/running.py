@@ -159,7 +159,11 @@ class Run:
         self.problems: list[str] = []
 
         self.pid = self.init_pid = self.door_pid = 0
-        self.pidfd = self.init_fd = self.code_fd = self.proc_fd = self.io_fd = self.errors = -1
+        self.pidfd = self.init_fd = self.code_fd = self.io_fd = self.errors = -1
+        self.root_fd = -1
+        """The jar's root, while somebody may have to look for a file in it: the last to let go of it has to unmount."""
+        self.proc_fd = -1
+        """The jar's own /proc, where what it uses is not counted by a control group."""
         self.gate: socket.socket | None = None
         self.outputs = (-1, -1)
         """The ends of its output and errors that the host is to have."""
@@ -167,6 +171,8 @@ class Run:
         self.listeners: tuple[GatewayListener, ...] = ()
         """The sockets of its gateway, which the host is to have."""
 
+        self.sampled = False
+        """Whether its memory has to be watched from here now: it runs, and no control group holds it."""
         self.next_sample = 0.0
         self.peak_processes = 0
         self.peak_memory = 0
@@ -245,18 +251,18 @@ class Run:
             self.problems = [self._why_not_ready()]
             return False
         pid = next(struct.unpack("3i", data)[0] for _level, kind, data in ancillary if kind == socket.SCM_CREDENTIALS)
+        self.code_fd = os.pidfd_open(pid)
         return self.examine(pid)
 
     def examine(self, pid: int) -> bool:
         """Check the jar of the process that waits, and set the last limits; False if it does not hold."""
         meanwhile = self.observer.on_readable if self.observer else lambda: None
         jar = Jar.of(pid, self._expectations(), meanwhile)
-        self.code_fd, self.init_fd, self.proc_fd = jar.code_fd, jar.init_fd, jar.proc_fd
-        self.init_pid = jar.init_pid
+        self.init_fd, self.init_pid, self.root_fd = jar.init_fd, jar.init_pid, jar.root_fd
+        if not (self.spec.memory_group and self.group and self.group.counts_all):
+            self.proc_fd = jar.open_proc()
         if self.observer:
-            self.observer.jar_root = jar.root_fd
-        else:
-            os.close(jar.root_fd)
+            self.observer.looks_into(self.root_fd)
         if self.counts_io:
             with contextlib.suppress(OSError):
                 self.io_fd = os.open(f"/proc/{jar.init_pid}/io", os.O_RDONLY | os.O_CLOEXEC)
@@ -271,6 +277,9 @@ class Run:
             door, self.door_pid = open_door(pid)
             self.listeners += (GatewayListener("door", 0, door),)
         self.problems = failures(jar)
+        if not self.spec.observe_files:  # then nobody looks for a file in it
+            os.close(self.root_fd)
+            self.root_fd = -1
         processes = self.spec.limits.pids + 1 + (_SLACK if self.group else 0)  # the jar's pid 1 counts
         resource.prlimit(pid, resource.RLIMIT_NPROC, (processes, processes))
         self.deadline = float("inf")
@@ -302,6 +311,7 @@ class Run:
         self.deadline = self.started + self.timeout_seconds
         try:
             self.gate.send(b"go\n")
+            self.sampled = not self.spec.memory_group and not self.ended_by
         except BrokenPipeError:  # it died while it waited: nothing has run in it
             self.started = 0.0
             self.problems = ["the jar that waited for the run has died"]
@@ -346,6 +356,7 @@ class Run:
         """End every process of the jar. The first reason stands."""
         self._dying = True
         self.ended_by = self.ended_by or reason
+        self.sampled = False
         for descriptor in (self.init_fd, self.pidfd):
             if descriptor >= 0:
                 with contextlib.suppress(ProcessLookupError):
@@ -416,10 +427,11 @@ class Run:
 
     def close(self) -> None:
         """Let go of every descriptor."""
-        for descriptor in (self.pidfd, self.errors, self.code_fd, self.init_fd, self.proc_fd, self.io_fd):
+        jar = (self.init_fd, self.root_fd, self.proc_fd)
+        for descriptor in (self.pidfd, self.errors, self.code_fd, self.io_fd, *jar):
             if descriptor >= 0:
                 os.close(descriptor)
-        self.pidfd = self.errors = self.code_fd = self.init_fd = self.proc_fd = self.io_fd = -1
+        self.pidfd = self.errors = self.code_fd = self.io_fd = self.init_fd = self.root_fd = self.proc_fd = -1
         self.close_outputs()
         self.close_listeners()
         self._close_door()

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from belljar.backends.bubblewrap.lookout import Lookout
 
 _SAMPLE_SECONDS = 0.01
+_NEVER = float("inf")
 _SERVE_SECONDS = 60.0
 """How long a finished jar waits for its listeners to be served."""
 LAUNCHER_DIED = "launcher"
@@ -168,10 +169,12 @@ class Stage:
         if self._lookout:
             self._watch(self._lookout, self._lookout.look)
         while self._control.fileno() >= 0 or self._runs:
-            for watched in self._loop.wait(self._patience()):
+            due = self._due()
+            for watched in self._loop.wait(None if due == _NEVER else due - time.monotonic()):
                 if self._loop.watches(watched):
                     watched.data()
-            self._on_time()
+            if time.monotonic() >= due:
+                self._on_time()
 
     def _prepare_first(self) -> None:
         """What has to be there before the host is answered."""
@@ -182,25 +185,22 @@ class Stage:
         """The jars that may have to be ended at some time."""
         return self._runs.values()
 
-    def _patience(self) -> float | None:
-        timed = self._timed()
-        if not timed:
-            return None
-        soonest = min(run.deadline for run in timed) - time.monotonic()
-        watching = any(self._watches(run) for run in timed)
-        patience = max(0.0, min(soonest, _SAMPLE_SECONDS) if watching else soonest)
-        return None if patience == float("inf") else patience
-
-    def _watches(self, run: Run) -> bool:
-        """Whether memory has to be watched from here, because no control group holds it."""
-        return run.started > 0 and not run.spec.memory_group and not run.ended_by
+    def _due(self) -> float:
+        """When there will be something to do though nothing happens. Asked between any two events, so plainly."""
+        due = _NEVER
+        for run in self._timed():
+            due = run.deadline if run.deadline < due else due
+            if run.sampled and run.next_sample < due:
+                due = run.next_sample
+        return due
 
     def _on_time(self) -> None:
-        for run in list(self._timed()):
-            if time.monotonic() >= run.deadline:
+        now = time.monotonic()
+        for run in [*self._timed()]:
+            if now >= run.deadline:
                 run.kill("timeout" if run.started else "gate")
-                run.deadline = float("inf")
-            elif self._watches(run) and time.monotonic() >= run.next_sample:
+                run.deadline = _NEVER
+            elif run.sampled and now >= run.next_sample:
                 run.next_sample = time.monotonic() + _SAMPLE_SECONDS
                 try:
                     run.sample()
@@ -505,8 +505,10 @@ class Stage:
         self._loop.register(what, then)
 
     def _forget(self, what: int | socket.socket | object) -> None:
-        with contextlib.suppress(KeyError, ValueError):
+        try:
             self._loop.unregister(what)
+        except (KeyError, ValueError):
+            pass
 
     def _on_gate(self, run: Run) -> None:
         self._forget(run.gate)

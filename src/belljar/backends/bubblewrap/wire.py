@@ -75,7 +75,7 @@ def _receive_packet(end: socket.socket) -> tuple[bytes, list[tuple[int, int, byt
 
 def packed(descriptors: Iterable[int]) -> bytes:
     """Descriptors as the kernel takes them: ints in its own order of bytes."""
-    return b"".join(descriptor.to_bytes(_INT, sys.byteorder) for descriptor in descriptors)
+    return b"".join([descriptor.to_bytes(_INT, sys.byteorder) for descriptor in descriptors])
 
 
 def _unpacked(data: bytes) -> list[int]:

@@ -41,6 +41,8 @@ _PAUSE_SECONDS = 0.2
 """After a jar that came to nothing."""
 _FAILING_SECONDS = 20.0
 """When nothing but failures came for so long, the pool gives up."""
+_FIRST_SECONDS = 3.0
+"""The same if there has never been a jar: then no run holds what is missing."""
 _DESCRIPTORS = 18
 """More than the stage needs for one jar."""
 _LISTENERS = 12
@@ -70,6 +72,7 @@ class PoolStage(Stage):
         self._asking = 0
         """How many runs wait for a jar at the host."""
         self._failing_since = self._pause_until = self._refill_at = self._hurry_until = 0.0
+        self._has_made = False
         self._why = ""
         self._zygote: Zygote | None = None
         self._zygotes = 0
@@ -159,7 +162,7 @@ class PoolStage(Stage):
         now = time.monotonic()
         self._failing_since = self._failing_since or now
         self._pause_until = now + _PAUSE_SECONDS
-        if now - self._failing_since > _FAILING_SECONDS:
+        if now - self._failing_since > (_FAILING_SECONDS if self._has_made else _FIRST_SECONDS):
             self._give_up(why)
 
     def _make_one(self, zygote: Zygote) -> None:
@@ -189,6 +192,7 @@ class PoolStage(Stage):
         elif word == "ready":
             self._making -= 1
             self._failing_since = 0.0
+            self._has_made = True
             self._busy.discard(run)
             self._forget(gate)  # what comes now is for whoever uses it
             self._watch(run.init_fd, lambda: self._finish(run))

@@ -44,7 +44,7 @@ def loads(text: str) -> Any:
 
         return json.loads(text)
     try:
-        value, end = _json.make_scanner(_Reading)(text, 0)
+        value, end = _SCAN(text, 0)
     except StopIteration:
         end = -1
     if end != len(text):
@@ -64,4 +64,5 @@ def _encoder(*, sort_keys: bool) -> Any:
     return _json.make_encoder(None, _refuse, write, None, ":", ",", sort_keys, False, True)  # noqa: FBT003
 
 
+_SCAN: Any = None if _json is None else _json.make_scanner(_Reading)
 _PLAIN, _SORTED = _encoder(sort_keys=False), _encoder(sort_keys=True)

@@ -16,7 +16,7 @@ import time
 from _thread import LockType, allocate_lock  # threading's own, without threading
 from _weakref import ref  # weakref's own, without weakref
 
-from belljar.audit.chain import START, BrokenRecordError, Link, decode, encode, follow
+from belljar.audit.chain import START, BrokenRecordError, Link, decode, encode_all, follow
 from belljar.audit.state import private_directory, state_directory
 from belljar.errors import AuditError
 from belljar.policy.digest import sha256
@@ -131,12 +131,8 @@ class AuditLog:
         if day != head.day:
             head = self._turned(head, day)
         self._open_day(head.day)
-        link, size, lines = head.link, head.size, []
-        for event in events:
-            line, link = encode(link, now, event)
-            lines.append(line)
-        data = b"".join(lines)
-        written = 0
+        data, link = encode_all(head.link, now, events)
+        size, written = head.size, 0
         try:
             written = os.write(self._file, data)
             if written != len(data):  # a disk that is full takes what fits
@@ -196,7 +192,7 @@ class AuditLog:
         when someone removed them, or closed our descriptors: what is written into a file without a name, or into
         another, is written nowhere.
         """
-        if self._pid == os.getpid() and self._is(self._head, self._head_identity):
+        if self._pid == os.getpid() and self._status(self._head, self._head_identity) is not None:
             return
         private_directory(self.path)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW

@@ -60,6 +60,7 @@ class Clones:
         self._report = EnforcementReport((*self._plan.report.clauses, *self._jars.shortfalls), self._plan.report.unseen)
         self._refused = self._report.refused_by(policy)
         self._begun = recording.Begun(policy, self._plan)
+        self._timeout = policy.proc.timeout_seconds
         self._running: set[PooledProcess] = set()
 
     def statistics(self) -> dict[str, int]:
@@ -148,6 +149,7 @@ class Clones:
                         recording.files("save", run=run_id, directory=place, count=len(result.artifacts))
                     save(process.workspace, [artifact.path for artifact in result.artifacts], work.artifacts)
                 handle.ended()
+                process.close_workspace()
                 self._running.discard(process)
                 self._jars.bury(process)
                 yield Finished(result)
@@ -178,27 +180,40 @@ class Clones:
         self, handle: Handle, run_id: str, work: Work, files: Mapping[str, bytes], given: PooledProcess | None
     ) -> PooledProcess | End:
         """The run, in a jar; or its end, if it came to none. A jar that died while it waited is no reason to fail."""
+        if work.stdin is None:
+            return self._started_with(None, handle, run_id, work, files, given)
         with opened_input(work.stdin) as stdin:
-            while True:
-                jar = given or self._jars.take(handle.started, work.caller)
-                if isinstance(jar, End):
-                    return jar
-                try:
-                    if given is None:
-                        jar.give(work.code, _usable(work.name), work.arguments, files, stdin)
-                    if (network := _network(jar)) and (end := network.begin(run_id, handle)):
-                        self._let_go(jar)
-                        return end
-                    jar.start(self._policy.proc.timeout_seconds)
-                except JarGoneError:
+            return self._started_with(stdin, handle, run_id, work, files, given)
+
+    def _started_with(  # noqa: PLR0917 - what a run is made of
+        self,
+        stdin: int | None,
+        handle: Handle,
+        run_id: str,
+        work: Work,
+        files: Mapping[str, bytes],
+        given: PooledProcess | None,
+    ) -> PooledProcess | End:
+        while True:
+            jar = given or self._jars.take(handle.started, work.caller)
+            if isinstance(jar, End):
+                return jar
+            try:
+                if given is None:
+                    jar.give(work.code, _usable(work.name), work.arguments, files, stdin)
+                if (network := _network(jar)) and (end := network.begin(run_id, handle)):
                     self._let_go(jar)
-                    given = None
-                except BaseException:
-                    self._let_go(jar)
-                    raise
-                else:
-                    self._running.add(jar)
-                    return jar
+                    return end
+                jar.start(self._timeout)
+            except JarGoneError:
+                self._let_go(jar)
+                given = None
+            except BaseException:
+                self._let_go(jar)
+                raise
+            else:
+                self._running.add(jar)
+                return jar
 
     def _let_go(self, process: PooledProcess) -> None:
         """At once: if there is still something of it, that is ended."""
@@ -282,6 +297,8 @@ def _in_workspace(policy: Policy, network: Network | None) -> dict[str, bytes]:
 
 
 def _usable(name: str) -> str:
+    if not name:
+        return "main.py"
     name = os.path.basename(name)
     usable = name.isprintable() and len(os.fsencode(name)) < 200 and name not in ("", ".", "..")
     return name if usable else "main.py"

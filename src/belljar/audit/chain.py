@@ -47,13 +47,8 @@ class Link:
 START = Link(0, FIRST)
 
 
-def encode(after: Link, time: float, event: dict[str, Any] | str) -> tuple[bytes, Link]:
-    """The next record as a line, and where the chain stands then. An event may be its members' JSON already."""
-    return encode_all(after, time, (event,))
-
-
-def encode_all(after: Link, time: float, events: Iterable[dict[str, Any] | str]) -> tuple[bytes, Link]:
-    """The next records as lines, as `encode` makes each of them."""
+def encode(after: Link, time: float, events: Iterable[dict[str, Any] | str]) -> tuple[bytes, Link]:
+    """The next records as lines, and where the chain stands then. An event may be its members' JSON already."""
     seq, digest, lines = after.seq, after.digest, []
     for event in events:
         members = event if isinstance(event, str) else json_text.dumps(event)[1:-1]

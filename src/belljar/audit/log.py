@@ -16,7 +16,7 @@ import time
 from _thread import LockType, allocate_lock  # threading's own, without threading
 from _weakref import ref  # weakref's own, without weakref
 
-from belljar.audit.chain import START, BrokenRecordError, Link, decode, encode_all, follow
+from belljar.audit.chain import START, BrokenRecordError, Link, decode, encode, follow
 from belljar.audit.state import private_directory, state_directory
 from belljar.errors import AuditError
 from belljar.policy.digest import sha256
@@ -113,7 +113,10 @@ class AuditLog:
         with self._lock if patience is None else _Patiently(self._lock, patience):
             try:
                 self._open()
-                _take_turn(self._head, patience)
+                if patience is None:
+                    fcntl.flock(self._head, fcntl.LOCK_EX)
+                else:
+                    _take_turn(self._head, patience)
                 try:
                     return self._append(events)
                 finally:
@@ -130,8 +133,9 @@ class AuditLog:
         day = max(head.day, self._day_of(now))
         if day != head.day:
             head = self._turned(head, day)
-        self._open_day(head.day)
-        data, link = encode_all(head.link, now, events)
+        if head.day != self._day:
+            self._open_day(head.day)
+        data, link = encode(head.link, now, events)
         size, written = head.size, 0
         try:
             written = os.write(self._file, data)
@@ -300,11 +304,8 @@ def _whole(line: bytes) -> dict[str, Any]:
     return decode(line)
 
 
-def _take_turn(head: int, patience: float | None) -> None:
+def _take_turn(head: int, patience: float) -> None:
     """Have the lock; raise TimeoutError if another process holds it for longer than that."""
-    if patience is None:
-        fcntl.flock(head, fcntl.LOCK_EX)
-        return
     until = time.monotonic() + patience
     while True:
         try:
@@ -353,13 +354,13 @@ os.register_at_fork(after_in_child=_begin_in_child)
 
 def audit_log() -> AuditLog:
     """The log of this user."""
-    path = directory()
-    log = _LOGS.get(path)
+    state = state_directory()
+    log = _LOGS.get(state)
     if log is None:
         for other in list(_LOGS.values()):
             other.close()
         _LOGS.clear()
-        log = _LOGS[path] = AuditLog(path)
+        log = _LOGS[state] = AuditLog(directory())
     return log
 
 

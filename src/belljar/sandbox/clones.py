@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from belljar.sandbox.snapshots import Held
 
 _MOST_ARTIFACTS = 1000
+_MAY_BE_EAGER = len(os.sched_getaffinity(0)) > 1
+"""Whether a processor is left for the code while its caller waits awake: as long as it is the only run."""
 _NOTHING = cast("Process", None)
 """What is watched of a run that never began."""
 
@@ -73,12 +75,15 @@ class Clones:
 
     def events(self, handle: Handle, work: Work) -> Generator[Output | Finished, None, None]:
         """Run it in a jar that nobody has used and nobody will use again."""
-        run_id, started = new_run_id(), time.monotonic()
+        run_id, started = "", time.monotonic()
         files = {**self._planted, **work.files} if self._planted or work.files else {}
-        spans = tracing.start("belljar.run", run_id)
+        spans: tracing.AnySpans = tracing.NONE
         jar: PooledProcess | None = None
         try:
+            # Before all else: while it gets ready, there is time for the rest.
             jar = None if self._refused else self._given(work, files)
+            run_id = new_run_id()
+            spans = tracing.start("belljar.run", run_id, since=started)
             details = recording.code_details(work.code, (), "python", work.arguments, work.name)
             if work.stdin is not None or work.files:
                 work = work._replace(stdin=at_once(work.stdin))
@@ -128,7 +133,7 @@ class Clones:
                 watch = Watch(process, self._policy.proc.output_bytes, redacting.of_result(run_id, self._policy))
                 handle.prints(watch.captured, self._policy)
                 try:
-                    yield from watch.events()
+                    yield from watch.events(eager=_MAY_BE_EAGER and len(self._running) == 1)
                 except GIVEN_UP as error:
                     give_up(process, error, self._settling(handle, watch, run_id, started, files, network))
                     raise

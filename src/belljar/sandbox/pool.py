@@ -218,7 +218,7 @@ class Pool:
         try:
             if self._clones is None and self._stock is None:
                 killswitch.check()  # before anything is made that would be dropped again
-            clones = self._cloned() if work.language == "python" else None
+            clones = (self._clones or self._cloned()) if work.language == "python" else None
             events = clones.events(handle, work) if clones else self._other(work.language).events(handle, work)
             try:
                 for event in events:

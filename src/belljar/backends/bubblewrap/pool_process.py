@@ -74,7 +74,8 @@ class PooledProcess(BubblewrapProcess):
         self, code: bytes, name: str, arguments: Sequence[str], files: Mapping[str, bytes], stdin: int | None
     ) -> None:
         """Give it what to run, which it does not do yet. Raises JarGoneError."""
-        self.have_outputs()
+        if not self._inside:
+            self.have_outputs()
         self._send(_packed(code, name, arguments, files), self._inside if stdin is None else (*self._inside, stdin))
 
     def have_outputs(self) -> None:

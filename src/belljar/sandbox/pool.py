@@ -378,9 +378,11 @@ def _check_words(args: Sequence[str]) -> None:
 
 
 def _bytes(text: str | bytes) -> bytes:
-    if not isinstance(text, str | bytes):
-        raise UsageError(f"code and files are text or bytes, and this is {type(text).__name__}")
-    return text.encode() if isinstance(text, str) else text
+    if isinstance(text, str):
+        return text.encode()
+    if isinstance(text, bytes):
+        return text
+    raise UsageError(f"code and files are text or bytes, and this is {type(text).__name__}")
 
 
 __all__ = ["Pool", "PoolStatistics"]

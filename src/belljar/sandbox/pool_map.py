@@ -105,9 +105,9 @@ class Batch:
         return bool(self._todo)
 
     def wait(self) -> None:
-        """Until there is a result to take. Any thread may wait."""
+        """Until there is a result to take, or nobody wants one any more. Any thread may wait."""
         with self._ended:
-            while self._next() is None:
+            while self._next() is None and not self._over:
                 self._ended.wait()
 
     def _next(self) -> _Run | None:
@@ -132,6 +132,7 @@ class Batch:
             self._todo.clear()
             self._over = True
             self._added.notify_all()
+            self._ended.notify_all()
             threads = list(self._threads)
         for run in self._pending:
             run.stream.kill("abandoned")

@@ -64,6 +64,8 @@ class Clones:
         self._begun = recording.Begun(policy, self._plan)
         self._timeout = policy.proc.timeout_seconds
         self._running: set[PooledProcess] = set()
+        self._handles: set[Handle] = set()
+        """Of all that was asked for and has not ended, whether there is a jar for it or not."""
 
     def statistics(self) -> dict[str, int]:
         """How many jars wait and run, how many runs wait for one, and how many interpreters there have been."""
@@ -79,6 +81,7 @@ class Clones:
         files = {**self._planted, **work.files} if self._planted or work.files else {}
         spans: tracing.AnySpans = tracing.NONE
         jar: PooledProcess | None = None
+        self._handles.add(handle)
         try:
             # Before all else: while it gets ready, there is time for the rest.
             jar = None if self._refused else self._given(work, files)
@@ -108,6 +111,7 @@ class Clones:
         finally:
             spans.end()
             CONTROL.leave(run_id)
+            self._handles.discard(handle)
 
     def _run(  # noqa: PLR0917 - what a run is made of
         self,
@@ -133,7 +137,7 @@ class Clones:
                 watch = Watch(process, self._policy.proc.output_bytes, redacting.of_result(run_id, self._policy))
                 handle.prints(watch.captured, self._policy)
                 try:
-                    yield from watch.events(eager=_MAY_BE_EAGER and len(self._running) == 1)
+                    yield from watch.events(eager=_MAY_BE_EAGER and len(self._handles) == 1)
                 except GIVEN_UP as error:
                     give_up(process, error, self._settling(handle, watch, run_id, started, files, network))
                     raise

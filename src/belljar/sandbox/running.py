@@ -111,7 +111,7 @@ def _await_awake(poll: select.poll) -> None:
     """Until something comes, or for a moment: to be woken takes longer than most programs take to their first word."""
     until = time.monotonic() + _EAGER_SECONDS
     while not poll.poll(0) and time.monotonic() < until:
-        pass
+        os.sched_yield()  # to the code itself, if there is no other processor for it
 
 
 def _read(descriptor: int) -> bytes | None:

@@ -122,15 +122,17 @@ def test_only_a_caller_that_is_alone_waits_awake(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(running, "_await_awake", lambda _poll: awake.append(1))
     monkeypatch.setattr("belljar.sandbox.clones._MAY_BE_EAGER", True)
     with Pool(size=2) as pool:
-        assert pool.run("print(1)").ok
+        assert pool.run("print(1)").ok  # who waits for its end only is in no hurry
+        assert not awake
+        assert list(pool.stream("print(1)"))
         assert len(awake) == 1
         with pool.stream("print(1, flush=True); input()", stdin="") as other:
             next(other)
             assert len(awake) == 2
-            assert pool.run("print(1)").ok
+            assert list(pool.stream("print(1)"))
             assert len(awake) == 2
         monkeypatch.setattr("belljar.sandbox.clones._MAY_BE_EAGER", False)
-        assert pool.run("print(1)").ok
+        assert list(pool.stream("print(1)"))
     assert len(awake) == 2
 
 

@@ -137,7 +137,7 @@ class Clones:
                 watch = Watch(process, self._policy.proc.output_bytes, redacting.of_result(run_id, self._policy))
                 handle.prints(watch.captured, self._policy)
                 try:
-                    yield from watch.events(eager=_MAY_BE_EAGER and len(self._handles) == 1)
+                    yield from watch.events(eager=work.eager and _MAY_BE_EAGER and len(self._handles) == 1)
                 except GIVEN_UP as error:
                     give_up(process, error, self._settling(handle, watch, run_id, started, files, network))
                     raise

@@ -6,6 +6,8 @@ canonical to check it: the bytes that were written are what was hashed.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from belljar.policy import json_text
 from belljar.policy.digest import sha256
 
@@ -45,13 +47,16 @@ class Link:
 START = Link(0, FIRST)
 
 
-def encode(after: Link, time: float, event: dict[str, Any] | str) -> tuple[bytes, Link]:
-    """The next record as a line, and where the chain stands then. An event may be its members' JSON already."""
-    members = event if isinstance(event, str) else json_text.dumps(event)[1:-1]
-    seq = after.seq + 1
-    body = f'{{"seq":{seq},"time":{time!r},"prev":"{after.digest}",{members}}}'.encode()
-    digest = sha256(body)
-    return b'%s%s%s"}\n' % (body[:-1], _MARK, digest.encode()), Link(seq, digest)
+def encode(after: Link, time: float, events: Iterable[dict[str, Any] | str]) -> tuple[bytes, Link]:
+    """The next records as lines, and where the chain stands then. An event may be its members' JSON already."""
+    seq, digest, lines = after.seq, after.digest, []
+    for event in events:
+        members = event if isinstance(event, str) else json_text.dumps(event)[1:-1]
+        seq += 1
+        body = f'{{"seq":{seq},"time":{time!r},"prev":"{digest}",{members}'
+        digest = sha256(f"{body}}}".encode())
+        lines.append(f'{body},"digest":"{digest}"}}\n')
+    return "".join(lines).encode(), Link(seq, digest)
 
 
 def decode(line: bytes) -> dict[str, Any]:

@@ -17,6 +17,9 @@ VARIABLE = "BELLJAR_KILLSWITCH"
 """`1`: it is on. A path: it is on while there is a file at it. Nothing, or `0`: what the state directory says."""
 
 
+_KEY = os.environ.encodekey(VARIABLE)
+
+
 def path() -> str:
     """The file that `belljar killswitch on` makes."""
     return f"{state_directory()}/killswitch"
@@ -24,16 +27,20 @@ def path() -> str:
 
 def why() -> str:
     """Why nothing may run; empty while it may."""
-    value = os.environ.get(VARIABLE, "")
-    if os.sep in value:
-        if _is_there(value):
-            return f"{value} is there ({VARIABLE})"
-    elif value not in ("", "0"):
-        return f"{VARIABLE} is set"
+    if _KEY in os.environ._data and (reason := _said()):  # type: ignore[attr-defined]  # noqa: SLF001 - as in `state`
+        return reason
     if not _is_there(path()):
         return ""
     told = read()
     return str(told.get("reason") or "no reason was given")
+
+
+def _said() -> str:
+    """What the variable says."""
+    value = os.environ.get(VARIABLE, "")
+    if os.sep in value:
+        return f"{value} is there ({VARIABLE})" if _is_there(value) else ""
+    return f"{VARIABLE} is set" if value not in ("", "0") else ""
 
 
 def _is_there(name: str) -> bool:

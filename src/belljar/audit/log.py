@@ -113,7 +113,10 @@ class AuditLog:
         with self._lock if patience is None else _Patiently(self._lock, patience):
             try:
                 self._open()
-                _take_turn(self._head, patience)
+                if patience is None:
+                    fcntl.flock(self._head, fcntl.LOCK_EX)
+                else:
+                    _take_turn(self._head, patience)
                 try:
                     return self._append(events)
                 finally:
@@ -130,13 +133,10 @@ class AuditLog:
         day = max(head.day, self._day_of(now))
         if day != head.day:
             head = self._turned(head, day)
-        self._open_day(head.day)
-        link, size, lines = head.link, head.size, []
-        for event in events:
-            line, link = encode(link, now, event)
-            lines.append(line)
-        data = b"".join(lines)
-        written = 0
+        if head.day != self._day:
+            self._open_day(head.day)
+        data, link = encode(head.link, now, events)
+        size, written = head.size, 0
         try:
             written = os.write(self._file, data)
             if written != len(data):  # a disk that is full takes what fits
@@ -196,7 +196,7 @@ class AuditLog:
         when someone removed them, or closed our descriptors: what is written into a file without a name, or into
         another, is written nowhere.
         """
-        if self._pid == os.getpid() and self._is(self._head, self._head_identity):
+        if self._pid == os.getpid() and self._status(self._head, self._head_identity) is not None:
             return
         private_directory(self.path)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -304,11 +304,8 @@ def _whole(line: bytes) -> dict[str, Any]:
     return decode(line)
 
 
-def _take_turn(head: int, patience: float | None) -> None:
+def _take_turn(head: int, patience: float) -> None:
     """Have the lock; raise TimeoutError if another process holds it for longer than that."""
-    if patience is None:
-        fcntl.flock(head, fcntl.LOCK_EX)
-        return
     until = time.monotonic() + patience
     while True:
         try:
@@ -357,13 +354,13 @@ os.register_at_fork(after_in_child=_begin_in_child)
 
 def audit_log() -> AuditLog:
     """The log of this user."""
-    path = directory()
-    log = _LOGS.get(path)
+    state = state_directory()
+    log = _LOGS.get(state)
     if log is None:
         for other in list(_LOGS.values()):
             other.close()
         _LOGS.clear()
-        log = _LOGS[path] = AuditLog(path)
+        log = _LOGS[state] = AuditLog(directory())
     return log
 
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from belljar.sandbox.snapshots import Held
 
 _MOST_ARTIFACTS = 1000
+_MAY_BE_EAGER = len(os.sched_getaffinity(0)) > 1
+"""Whether a processor is left for the code while its caller waits awake: as long as it is the only run."""
 _NOTHING = cast("Process", None)
 """What is watched of a run that never began."""
 
@@ -60,7 +62,10 @@ class Clones:
         self._report = EnforcementReport((*self._plan.report.clauses, *self._jars.shortfalls), self._plan.report.unseen)
         self._refused = self._report.refused_by(policy)
         self._begun = recording.Begun(policy, self._plan)
+        self._timeout = policy.proc.timeout_seconds
         self._running: set[PooledProcess] = set()
+        self._handles: set[Handle] = set()
+        """Of all that was asked for and has not ended, whether there is a jar for it or not."""
 
     def statistics(self) -> dict[str, int]:
         """How many jars wait and run, how many runs wait for one, and how many interpreters there have been."""
@@ -72,12 +77,16 @@ class Clones:
 
     def events(self, handle: Handle, work: Work) -> Generator[Output | Finished, None, None]:
         """Run it in a jar that nobody has used and nobody will use again."""
-        run_id, started = new_run_id(), time.monotonic()
+        run_id, started = "", time.monotonic()
         files = {**self._planted, **work.files} if self._planted or work.files else {}
-        spans = tracing.start("belljar.run", run_id)
+        spans: tracing.AnySpans = tracing.NONE
         jar: PooledProcess | None = None
+        self._handles.add(handle)
         try:
+            # Before all else: while it gets ready, there is time for the rest.
             jar = None if self._refused else self._given(work, files)
+            run_id = new_run_id()
+            spans = tracing.start("belljar.run", run_id, since=started)
             details = recording.code_details(work.code, (), "python", work.arguments, work.name)
             if work.stdin is not None or work.files:
                 work = work._replace(stdin=at_once(work.stdin))
@@ -102,6 +111,7 @@ class Clones:
         finally:
             spans.end()
             CONTROL.leave(run_id)
+            self._handles.discard(handle)
 
     def _run(  # noqa: PLR0917 - what a run is made of
         self,
@@ -127,7 +137,7 @@ class Clones:
                 watch = Watch(process, self._policy.proc.output_bytes, redacting.of_result(run_id, self._policy))
                 handle.prints(watch.captured, self._policy)
                 try:
-                    yield from watch.events()
+                    yield from watch.events(eager=work.eager and _MAY_BE_EAGER and len(self._handles) == 1)
                 except GIVEN_UP as error:
                     give_up(process, error, self._settling(handle, watch, run_id, started, files, network))
                     raise
@@ -178,27 +188,40 @@ class Clones:
         self, handle: Handle, run_id: str, work: Work, files: Mapping[str, bytes], given: PooledProcess | None
     ) -> PooledProcess | End:
         """The run, in a jar; or its end, if it came to none. A jar that died while it waited is no reason to fail."""
+        if work.stdin is None:
+            return self._started_with(None, handle, run_id, work, files, given)
         with opened_input(work.stdin) as stdin:
-            while True:
-                jar = given or self._jars.take(handle.started, work.caller)
-                if isinstance(jar, End):
-                    return jar
-                try:
-                    if given is None:
-                        jar.give(work.code, _usable(work.name), work.arguments, files, stdin)
-                    if (network := _network(jar)) and (end := network.begin(run_id, handle)):
-                        self._let_go(jar)
-                        return end
-                    jar.start(self._policy.proc.timeout_seconds)
-                except JarGoneError:
+            return self._started_with(stdin, handle, run_id, work, files, given)
+
+    def _started_with(  # noqa: PLR0917 - what a run is made of
+        self,
+        stdin: int | None,
+        handle: Handle,
+        run_id: str,
+        work: Work,
+        files: Mapping[str, bytes],
+        given: PooledProcess | None,
+    ) -> PooledProcess | End:
+        while True:
+            jar = given or self._jars.take(handle.started, work.caller)
+            if isinstance(jar, End):
+                return jar
+            try:
+                if given is None:
+                    jar.give(work.code, _usable(work.name), work.arguments, files, stdin)
+                if (network := _network(jar)) and (end := network.begin(run_id, handle)):
                     self._let_go(jar)
-                    given = None
-                except BaseException:
-                    self._let_go(jar)
-                    raise
-                else:
-                    self._running.add(jar)
-                    return jar
+                    return end
+                jar.start(self._timeout)
+            except JarGoneError:
+                self._let_go(jar)
+                given = None
+            except BaseException:
+                self._let_go(jar)
+                raise
+            else:
+                self._running.add(jar)
+                return jar
 
     def _let_go(self, process: PooledProcess) -> None:
         """At once: if there is still something of it, that is ended."""
@@ -282,6 +305,8 @@ def _in_workspace(policy: Policy, network: Network | None) -> dict[str, bytes]:
 
 
 def _usable(name: str) -> str:
+    if not name:
+        return "main.py"
     name = os.path.basename(name)
     usable = name.isprintable() and len(os.fsencode(name)) < 200 and name not in ("", ".", "..")
     return name if usable else "main.py"

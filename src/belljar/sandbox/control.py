@@ -45,7 +45,7 @@ long; before that, for longer; and no longer than that in all."""
 
 def control_directory() -> str:
     """Where the sockets are."""
-    return os.path.join(state_directory(), "control")
+    return f"{state_directory()}/control"
 
 
 def started_at(pid: int) -> str:

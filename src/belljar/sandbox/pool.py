@@ -161,8 +161,11 @@ class Pool:
             SandboxUnavailableError: the jar broke. What the code itself does wrong is in the result.
             UsageError: something is not as it should be, or the files do not fit into the jar.
         """
+        caller = threading.get_ident()
         return last(
-            self.stream(code, language=language, name=name, args=args, files=files, stdin=stdin, artifacts=artifacts)
+            self.of_caller(
+                caller, code, language=language, name=name, args=args, files=files, stdin=stdin, artifacts=artifacts
+            )
         )
 
     def stream(
@@ -186,6 +189,7 @@ class Pool:
             files=files,
             stdin=stdin,
             artifacts=artifacts,
+            eager=True,
         )
 
     def of_caller(
@@ -199,6 +203,7 @@ class Pool:
         files: Mapping[str, str | bytes] | None = None,
         stdin: Input = None,
         artifacts: str | os.PathLike[str] | KeptFiles | None = None,
+        eager: bool = False,
     ) -> Stream:
         """As `stream`, and for whom: where runs have to wait, the callers take turns. For belljar itself."""
         if args:
@@ -208,7 +213,7 @@ class Pool:
             content = {path: _bytes(text) for path, text in files.items()}
             _check_paths(content)
         into = artifacts if artifacts is None or isinstance(artifacts, KeptFiles) else os.fspath(artifacts)
-        work = Work(_bytes(code), language_named(language), name, tuple(args), content, stdin, into, caller)
+        work = Work(_bytes(code), language_named(language), name, tuple(args), content, stdin, into, caller, eager)
         handle = Handle()
         return Stream(handle, self._events(handle, work))
 
@@ -218,7 +223,7 @@ class Pool:
         try:
             if self._clones is None and self._stock is None:
                 killswitch.check()  # before anything is made that would be dropped again
-            clones = self._cloned() if work.language == "python" else None
+            clones = (self._clones or self._cloned()) if work.language == "python" else None
             events = clones.events(handle, work) if clones else self._other(work.language).events(handle, work)
             try:
                 for event in events:
@@ -378,9 +383,11 @@ def _check_words(args: Sequence[str]) -> None:
 
 
 def _bytes(text: str | bytes) -> bytes:
-    if not isinstance(text, str | bytes):
-        raise UsageError(f"code and files are text or bytes, and this is {type(text).__name__}")
-    return text.encode() if isinstance(text, str) else text
+    if isinstance(text, str):
+        return text.encode()
+    if isinstance(text, bytes):
+        return text
+    raise UsageError(f"code and files are text or bytes, and this is {type(text).__name__}")
 
 
 __all__ = ["Pool", "PoolStatistics"]

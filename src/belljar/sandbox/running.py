@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from belljar.sandbox.stream import Handle
 
 _CHUNK = 1 << 16
+_EAGER_SECONDS = 0.0002
+"""How long whoever is eager stays awake for the first word of a run."""
 GIVEN_UP = (GeneratorExit, KeyboardInterrupt, SystemExit)
 """What comes when nobody waits for a run any more."""
 _LAST_SECONDS = 5.0
@@ -50,8 +52,11 @@ class Watch:
         self.captured = {"stdout": bytearray(), "stderr": bytearray()}
         self.truncated = False
 
-    def events(self) -> Iterator[Output]:
-        """Output as it is produced, until every process is gone and every byte is read."""
+    def events(self, *, eager: bool = False) -> Iterator[Output]:
+        """Output as it is produced, until every process is gone and every byte is read.
+
+        Whoever is eager does not sleep for what comes in a moment, and takes a processor for so long.
+        """
         streams: dict[int, Literal["stdout", "stderr"]] = {self.process.stdout: "stdout", self.process.stderr: "stderr"}
         poll = select.poll()
         for descriptor in streams:
@@ -59,6 +64,8 @@ class Watch:
             poll.register(descriptor, select.POLLIN)
         end = self.process.fileno()
         poll.register(end, select.POLLIN)
+        if eager:
+            _await_awake(poll)
         patience = None
         while ready := poll.poll(patience):
             for descriptor, _events in ready:
@@ -76,7 +83,8 @@ class Watch:
                     yield Output(streams[descriptor], kept)
             if patience == 0 and (self.truncated or not streams):
                 break
-        yield from self._held_back()
+        if self._redacting:
+            yield from self._held_back()
 
     def _held_back(self) -> Iterator[Output]:
         """What could have been the beginning of something that must not be told."""
@@ -97,6 +105,13 @@ class Watch:
             data = self._redacting[stream].feed(data)
         self.captured[stream] += data
         return data
+
+
+def _await_awake(poll: select.poll) -> None:
+    """Until something comes, or for a moment: to be woken takes longer than most programs take to their first word."""
+    until = time.monotonic() + _EAGER_SECONDS
+    while not poll.poll(0) and time.monotonic() < until:
+        os.sched_yield()  # to the code itself, if there is no other processor for it
 
 
 def _read(descriptor: int) -> bytes | None:
@@ -203,8 +218,8 @@ def _denials(policy: Policy, end: End) -> tuple[Denial, ...]:
 
 
 def _outcome(end: End) -> Outcome:
-    by_limit = {"timeout": Outcome.TIMEOUT, "oom": Outcome.OOM, "canary": Outcome.REFUSED}
     if end.ended_by:
+        by_limit = {"timeout": Outcome.TIMEOUT, "oom": Outcome.OOM, "canary": Outcome.REFUSED}
         return by_limit.get(end.ended_by, Outcome.KILLED)
     if end.oom_kills and end.exit_code != 0:
         return Outcome.OOM

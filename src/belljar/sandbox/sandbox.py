@@ -536,11 +536,13 @@ def network_of(policy: Policy, on_egress: Callable[[Event], None] | None) -> Net
 
 def last(stream: Stream) -> RunResult:
     """The result at a stream's end."""
+    result: RunResult | None = None
     with stream:  # an interrupt in between ends the run
-        for event in stream:
+        for event in stream:  # to its end: a stream that is left is one that was given up
             if isinstance(event, Finished):
-                return event.result
-    raise AssertionError("a stream ends with Finished")
+                result = event.result
+    assert result is not None, "a stream ends with Finished"
+    return result
 
 
 __all__ = ["Sandbox", "run"]

@@ -42,35 +42,39 @@ class Access:
 
 
 class Handle:
-    """What can be done to a run from outside, before it has started, while it runs, and after it has ended."""
+    """What can be done to a run from outside, before it has started, while it runs, and after it has ended.
+
+    One is made for every run: what most of them never have is said once, for all.
+    """
+
+    process: Killable | None = None
+    """The run, while there is one."""
+    _killed = ""
+    policy: Policy | None = None
+    read_along = False
+    """Whether somebody else has asked what it prints."""
+    end_told = False
+    """Whether one of them has got all of it."""
+    printed: Printed | None = None
+    """Made when somebody has."""
+    samples: Samples | None = None
+    """What it used over time, if it lives long enough."""
+    access: Access | None = None
+    """While there is something to look into."""
+    over = False
+    """Whether all its processes are gone: then only its end is to be recorded, which may have to wait."""
+    kept_still = False
+    """Whether it was frozen to stay so: then whoever looks into it does not let it go on."""
+    quarantined = ""
+    """The bundle that was made of it, if one was."""
 
     def __init__(self, session: str = "") -> None:
-        self.process: Killable | None = None
-        """The run, while there is one."""
-        self._killed = ""
-        self.parts: dict[int, dict[str, bytearray]] = {}
-        """What it has printed so far, by stream: of a run one part, of a session one for each of the last steps."""
-        self.policy: Policy | None = None
-        self.read_along = False
-        """Whether somebody else has asked what it prints."""
-        self.end_told = False
-        """Whether one of them has got all of it."""
-        self.printed: Printed | None = None
-        """Made when somebody has."""
-        self.samples: Samples | None = None
-        """What it used over time, if it lives long enough."""
         self.session = session
         """The session whose run it is, if it is one's."""
-        self.access: Access | None = None
-        """While there is something to look into."""
+        self.parts: dict[int, dict[str, bytearray]] = {}
+        """What it has printed so far, by stream: of a run one part, of a session one for each of the last steps."""
         self.looking = allocate_lock()
         """Held by whoever looks into it: it does not go away meanwhile."""
-        self.over = False
-        """Whether all its processes are gone: then only its end is to be recorded, which may have to wait."""
-        self.kept_still = False
-        """Whether it was frozen to stay so: then whoever looks into it does not let it go on."""
-        self.quarantined = ""
-        """The bundle that was made of it, if one was."""
 
     def prints(self, captured: dict[str, bytearray], policy: Policy, part: int = 0) -> None:
         """What it prints is put there as it comes."""

@@ -69,13 +69,14 @@ class _NoSpans:
         """Nothing."""
 
 
-_NONE = _NoSpans()
+NONE = _NoSpans()
 AnySpans = Spans | _NoSpans
 
 
-def start(name: str, run_id: str, *, started_ns: int | None = None) -> AnySpans:
-    """The spans of a run that begins now, or began then."""
+def start(name: str, run_id: str, *, since: float | None = None) -> AnySpans:
+    """The spans of a run that begins now, or began then, by the clock of `time.monotonic`."""
     api = sys.modules.get(_API)
     if api is None:
-        return _NONE
-    return Spans(api, name, started_ns or time.time_ns(), {"belljar.run": run_id})
+        return NONE
+    ago_ns = 0 if since is None else round(1e9 * (time.monotonic() - since))
+    return Spans(api, name, time.time_ns() - ago_ns, {"belljar.run": run_id})

@@ -7,18 +7,17 @@ was ended, or something was refused in it.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import select
 import signal
-import socket
 import struct
 import time
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Protocol
+from typing import Any, Protocol
 
+from belljar.backends import sockets as socket
 from belljar.backends.bubblewrap import wire
 from belljar.backends.bubblewrap.backend import BubblewrapJar, BubblewrapProcess
 from belljar.backends.bubblewrap.jar_root import write_all
@@ -50,8 +49,8 @@ class PooledProcess(BubblewrapProcess):
 
     def __init__(self, message: wire.Message, descriptors: list[int], pool: BubblewrapJar, helpers: int) -> None:
         gate, events, self.workspace, *self._counting = descriptors
-        super().__init__(-1, -1, socket.socket(fileno=events), pool, name=message["run"])
-        self.gate = socket.socket(fileno=gate)
+        super().__init__(-1, -1, wire.received(events), pool, name=message["run"])
+        self.gate = wire.received(gate)
         self.watched = select.poll()
         """For what says that it waits no more."""
         self.watched.register(gate, select.POLLIN)
@@ -59,7 +58,7 @@ class PooledProcess(BubblewrapProcess):
         """The ends of its outputs that it is given."""
         self.prepared: Prepared | None = None
         self.generation: int = message["zygote"]
-        self._counters = [Counter(*counter) for counter in message["counters"]]
+        self._counters = _counters(message["counters"])
         self._counted: bool = message["counted"]
         """Whether the files of its group say what it used; else the stage looks, now and then."""
         self._helpers = helpers
@@ -75,11 +74,9 @@ class PooledProcess(BubblewrapProcess):
         self, code: bytes, name: str, arguments: Sequence[str], files: Mapping[str, bytes], stdin: int | None
     ) -> None:
         """Give it what to run, which it does not do yet. Raises JarGoneError."""
-        self.have_outputs()
-        try:
-            self._send(_packed(code, name, arguments, files), [*self._inside, *([] if stdin is None else [stdin])])
-        finally:
-            self._close_inside()
+        if not self._inside:
+            self.have_outputs()
+        self._send(_packed(code, name, arguments, files), self._inside if stdin is None else (*self._inside, stdin))
 
     def have_outputs(self) -> None:
         """Make its outputs, if that has not been done while nobody waited."""
@@ -95,7 +92,10 @@ class PooledProcess(BubblewrapProcess):
         self._inside = ()
 
     def start(self, timeout_seconds: float) -> None:
-        """Have it run what it was given. Raises JarGoneError, or as `end` UsageError, and then nothing has run."""
+        """Have it run what it was given. Raises JarGoneError, or as `end` UsageError, and then nothing has run.
+
+        What need not be done before it runs is done while it wakes up.
+        """
         try:
             self.gate.send(GO)
         except (BrokenPipeError, ConnectionResetError) as error:
@@ -105,19 +105,26 @@ class PooledProcess(BubblewrapProcess):
             if self._told is None:  # else the code has ended its process while it was compiled, as it would another's
                 raise JarGoneError from error
         self._started = time.monotonic()
-        with contextlib.suppress(OSError):  # then the stage is gone, and that is heard of
+        try:
             self._events.send(_begun(timeout_seconds))
+        except OSError:
+            pass  # then the stage is gone, and that is heard of
+        self._close_inside()
 
-    def _send(self, body: bytes, descriptors: list[int]) -> None:
+    def _send(self, body: bytes, descriptors: tuple[int, ...]) -> None:
         try:
             if len(body) <= MOST_INLINE:
-                socket.send_fds(self.gate, [b"J" + body], descriptors)
+                self._send_packet(b"J" + body, descriptors)
                 return
             with open(os.memfd_create("belljar-run", os.MFD_CLOEXEC), "wb", buffering=0) as spill:
                 write_all(spill.fileno(), body)
-                socket.send_fds(self.gate, [b"S"], [*descriptors, spill.fileno()])
+                self._send_packet(b"S", (*descriptors, spill.fileno()))
         except (BrokenPipeError, ConnectionResetError) as error:
             raise JarGoneError from error
+
+    def _send_packet(self, packet: bytes, descriptors: tuple[int, ...]) -> None:
+        passed = struct.pack(f"{len(descriptors)}i", *descriptors)
+        self.gate.sendmsg((packet,), ((socket.SOL_SOCKET, socket.SCM_RIGHTS, passed),))
 
     def begin(self) -> None:
         """Its network is served; it waits on."""
@@ -267,6 +274,19 @@ def _packed(code: bytes, name: str, arguments: Sequence[str], files: Mapping[str
         words += (path, str(len(content)))
     head = "\0".join((*words, "")).encode("utf-8", "surrogateescape")
     return b"".join((b"%10d" % len(head), head, *files.values(), code))
+
+
+_KNOWN: list[tuple[list[Any], list[Counter]]] = []
+
+
+def _counters(told: list[Any]) -> list[Counter]:
+    """What a jar's files count: mostly the same as the last one's."""
+    for known, counters in _KNOWN:
+        if known == told:
+            return counters
+    counters = [Counter(*counter) for counter in told]
+    _KNOWN[:] = [(told, counters)]
+    return counters
 
 
 @cache

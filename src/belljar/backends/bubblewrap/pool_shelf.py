@@ -142,8 +142,10 @@ class Shelf:
             self._thread.join()
 
     def _tell_queued(self) -> None:
-        with contextlib.suppress(OSError):
-            wire.send(self._offers, {"asking": len(self._waiting)})
+        try:
+            self._offers.send(wire.packet({"asking": len(self._waiting)}))
+        except OSError:
+            pass  # the stage is gone, and that is heard of
 
     def _is_alive(self, jar: PooledProcess) -> bool:
         """Whether it still waits, and will: what it came from lives. Neither has anything to say but its end."""
@@ -202,8 +204,10 @@ class Shelf:
                 waiter.wake()
                 self._tell_queued()
             else:
-                with contextlib.suppress(OSError):  # too many files are open: whoever takes it is told
+                try:
                     jar.have_outputs()
+                except OSError:
+                    pass  # too many files are open: whoever takes it is told
                 self._jars.append(jar)
 
     def _renew(self, number: int, descriptor: int) -> None:

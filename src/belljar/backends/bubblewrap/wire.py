@@ -25,6 +25,7 @@ LAUNCHER_DIED = {
 MAX_MESSAGE = 4 << 20
 _MAX_DESCRIPTORS = 250
 _INT = 4
+_ROOM = socket.CMSG_SPACE(_MAX_DESCRIPTORS * _INT)
 
 Message = dict[str, "Any"]
 
@@ -55,6 +56,11 @@ def send(end: socket.socket, message: Message, descriptors: tuple[int, ...] = ()
         os.close(spill)
 
 
+def received(descriptor: int) -> socket.socket:
+    """An end that came from another process: what it is need not be asked of the kernel."""
+    return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, descriptor)
+
+
 def packet(message: Message) -> bytes:
     """A short message as it is sent, without descriptors: for one that is sent again and again."""
     return b"J" + json_text.dumps(message).encode()
@@ -67,9 +73,7 @@ def _send_packet(end: socket.socket, body: bytes, descriptors: tuple[int, ...], 
 
 
 def _receive_packet(end: socket.socket) -> tuple[bytes, list[tuple[int, int, bytes]]]:
-    packet, ancillary, _flags, _address = end.recvmsg(
-        (64 << 10) + 1, socket.CMSG_SPACE(_MAX_DESCRIPTORS * 4), socket.MSG_CMSG_CLOEXEC
-    )
+    packet, ancillary, _flags, _address = end.recvmsg((64 << 10) + 1, _ROOM, socket.MSG_CMSG_CLOEXEC)
     return packet, ancillary
 
 
@@ -80,7 +84,7 @@ def packed(descriptors: Iterable[int]) -> bytes:
 
 def _unpacked(data: bytes) -> list[int]:
     whole = len(data) - len(data) % _INT
-    return [int.from_bytes(data[at : at + _INT], sys.byteorder) for at in range(0, whole, _INT)]
+    return memoryview(data[:whole]).cast("i").tolist()
 
 
 def receive(end: socket.socket) -> tuple[Message, list[int]] | None:

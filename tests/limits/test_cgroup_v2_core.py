@@ -193,6 +193,19 @@ def test_what_is_written_on_v2(tmp_path: Path) -> None:
     }
 
 
+def test_whether_it_ends_as_one_on_v2(tmp_path: Path) -> None:
+    """As it does; but a pool's jar, in the making, has memory in common with what makes it."""
+    run = RunGroupV2("run-1", ("memory",), -1, files(tmp_path, "memory.max", "memory.oom.group", "memory.events"))
+    run.write_limits(Limits(mem_bytes=1 << 26))
+    for whether in (False, True):
+        run.end_as_one(whether=whether)
+        assert (tmp_path / "memory.oom.group").read_text() == str(int(whether))
+    (tmp_path / "other").mkdir()
+    without = RunGroupV2("run-2", ("pids",), -1, files(tmp_path / "other"))
+    without.end_as_one(whether=False)
+    assert not list((tmp_path / "other").iterdir())
+
+
 def test_a_missing_file_on_v2_is_an_error_that_names_it(tmp_path: Path) -> None:
     run = RunGroupV2("run-1", ("memory",), -1, files(tmp_path))
     with pytest.raises(SandboxUnavailableError, match=r"memory\.max: No such file"):

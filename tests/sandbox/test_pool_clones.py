@@ -246,6 +246,46 @@ def test_a_step_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         pool.run("pass")
 
 
+DEADLY = """
+import ctypes, os
+callback = ctypes.CFUNCTYPE(None)(lambda: os._exit(3) if os.getpid() == 1 else None)
+ctypes.CDLL(None).__register_atfork(callback, None, None, None)
+"""
+
+
+@pytest.mark.skipif(not HAS_NATIVE, reason="elsewhere the first process has memory of its own")
+def test_one_that_dies_within_a_fork(tmp_path: Path) -> None:
+    """It leaves locks behind in the zygote's memory: so that one ends, and the pool does not try for ever."""
+    tmp_path.chmod(0o755)
+    (tmp_path / "deadly.py").write_text(DEADLY)
+    policy = {"fs": {"mounts": [{"path": "/deps", "source": str(tmp_path)}]}, "env": {"set": {"PYTHONPATH": "/deps"}}}
+    started = time.monotonic()
+    with (
+        pytest.raises(SandboxUnavailableError, match="the pool's interpreter ends when it makes a jar"),
+        Pool(policy, size=1, preload=["deadly"]) as pool,
+    ):
+        pool.run("pass")
+    assert time.monotonic() - started < 30
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_as_few_open_files_as_a_policy_may_have(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a jar is made with is not open in the code's process."""
+    take(way, monkeypatch)
+    with Pool({"proc": {"open_files": 8}}, size=1) as pool:
+        assert said(pool, "print(1)") == "1"
+        assert said(pool, "#" * 100_000 + "\nprint(2)") == "2"
+        assert pool.run("print(open('a').read())", files={"a": "3"}).stdout == "3\n"
+
+
+@pytest.mark.skipif(not HAS_NATIVE, reason="there is no program that could be forbidden")
+def test_where_it_may_not_be_executed_python_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = base64.b64encode(b"\x7fELF, and no more").decode()
+    monkeypatch.setattr(compile_pool, "_native", lambda: broken)
+    with Pool(size=1) as pool:
+        assert said(pool, "print(4)") == "4"
+
+
 def test_the_program_is_what_its_source_says() -> None:
     """Byte for byte, by the compiler that made it."""
     sys.path.insert(0, str(ROOT / "scripts"))

@@ -30,6 +30,8 @@ CONTROL_FD = 4
 
 _NATIVE = f"{jar_steps.PLACE}/jar.so"
 """`native/jar.c`, compiled, where the package has that for this machine."""
+_NO_PID_ONE = 125
+"""What it exits with where it is not a jar's pid 1."""
 _SIGCHLD = int(_signal.SIGCHLD)
 _NAMESPACES = 0x7C020000  # mount, uts, ipc, user, pid, net
 _NR_CLONE = {"x86_64": 56, "aarch64": 220}[os.uname().machine]
@@ -46,8 +48,19 @@ _libc = jar_steps.libc
 
 def maker(settings: dict[str, Any]) -> Native | Python:
     """The quicker one that there is."""
-    is_there = os.path.exists(_NATIVE) and jar_steps.leaves_pids_out()
-    return Native(settings) if is_there else Python(settings)
+    return Native(settings) if _can_be_native() else Python(settings)
+
+
+def _can_be_native() -> bool:
+    """Whether the program is there, and nothing on this host forbids to load and to execute it."""
+    if not os.path.exists(_NATIVE) or not jar_steps.leaves_pids_out():
+        return False
+    try:
+        ctypes.PyDLL(_NATIVE)
+        pid = os.posix_spawn(_NATIVE, [_NATIVE], {})
+    except OSError:
+        return False
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == _NO_PID_ONE
 
 
 class _Maker:
@@ -78,6 +91,8 @@ class _NativeJar(ctypes.Structure):
         ("of_jar", _NativeSteps),
         ("of_code", _NativeSteps),
         ("fork", ctypes.c_void_p),
+        ("error", ctypes.c_void_p),
+        ("forking", ctypes.c_long),
         ("program", ctypes.c_long),
         ("believes", ctypes.c_long),
         ("leaving", ctypes.c_long),
@@ -100,6 +115,7 @@ class Native(_Maker):
         jar = self._jar = _NativeJar()
         jar.of_code = _native(self._of_code)
         jar.fork = ctypes.cast(_libc.fork, ctypes.c_void_p)
+        jar.error = ctypes.cast(jar_steps.errno(), ctypes.c_void_p)
         jar.program = os.open(_NATIVE, os.O_PATH | os.O_CLOEXEC)
         jar.believes = settings["counted"]
         jar.leaving = LEAVING
@@ -174,13 +190,14 @@ class Python(_Maker):
             jar_steps.carry_out(steps, slots)
             if not jar_steps.leaves_pids_out():
                 _leave_pids_out()
+            _signal.signal(_signal.SIGINT, _signal.SIG_IGN)  # pid 1 is safe from a signal unless it has a handler
+            _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
             pid = os.fork()
             if pid == 0:
                 gate.detach()
+                _signal.signal(_signal.SIGINT, _signal.default_int_handler)
                 jar_steps.carry_out(self._of_code, slots)
                 return slots[jar_steps.CODE]
-            _signal.signal(_signal.SIGINT, _signal.SIG_IGN)  # pid 1 is safe from a signal unless it has a handler
-            _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
             _libc.prctl(_PR_SET_NAME, b"init", 0, 0, 0)
             os.close(slots[jar_steps.CODE])
             _tell_end(pid, gate, believes=self._settings["counted"])

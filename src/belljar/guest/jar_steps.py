@@ -109,8 +109,8 @@ _LAST_PID = "/proc/sys/kernel/ns_last_pid"
 _RESERVED_PIDS = 300
 
 libc = ctypes.PyDLL(None)  # keeps the interpreter's lock: a clone's child has it from its start
-_errno = libc["__errno_location"]
-_errno.restype = ctypes.POINTER(ctypes.c_int)
+errno = libc["__errno_location"]
+errno.restype = ctypes.POINTER(ctypes.c_int)
 _syscall = libc["syscall"]
 _syscall.restype = ctypes.c_long
 
@@ -212,7 +212,7 @@ def carry_out(steps: Any, slots: list[int]) -> None:
             slots[given] if step.from_slots >> index & 1 else given for index, given in enumerate(step.arguments)
         ]
         answer = _syscall(ctypes.c_long(step.number), *map(ctypes.c_long, arguments))
-        if answer < 0 and (number := _errno().contents.value) != step.forgiven:
+        if answer < 0 and (number := errno().contents.value) != step.forgiven:
             raise OSError(number, f"{step.what.decode()}: {os.strerror(number)}")
         if step.kept >= 0:
             slots[step.kept] = answer
@@ -381,7 +381,7 @@ def _listening_flags() -> int:
     """For a filter with a listener; before Linux 5.19 there was less to ask for."""
     wanted = _NEW_LISTENER | _WAIT_KILLABLE
     _syscall(ctypes.c_long(_NUMBERS["seccomp"]), ctypes.c_ulong(_SET_MODE_FILTER), ctypes.c_ulong(wanted), None)
-    return wanted if _errno().contents.value == _EFAULT else _NEW_LISTENER  # it looks at the flags first
+    return wanted if errno().contents.value == _EFAULT else _NEW_LISTENER  # it looks at the flags first
 
 
 def _telling() -> list[Step]:

@@ -149,6 +149,9 @@ class RunGroupV1:
         self._oom_control = os.open("memory.oom_control", os.O_RDONLY | os.O_CLOEXEC, dir_fd=memory)
         groupfs.write(memory, "cgroup.event_control", f"{self._oom_event} {self._oom_control}")
 
+    def end_as_one(self, *, whether: bool) -> None:
+        """The kernel ends one of its processes, and the stage the others."""
+
     @property
     def counts_all(self) -> bool:
         """Whether there is a hierarchy for each of the three."""

@@ -137,6 +137,11 @@ class RunGroupV2:
         if limits.pids and "pids" in self._controllers:
             groupfs.write(self._directory, "pids.max", str(limits.group_pids()))
 
+    def end_as_one(self, *, whether: bool) -> None:
+        """Whether the kernel ends all of it when it is out of memory: and with it whoever shares a member's memory."""
+        if self._memory_events is not None:
+            groupfs.write(self._directory, "memory.oom.group", str(int(whether)))
+
     @property
     def counts_all(self) -> bool:
         """Whether both are on that count; processor time every group counts."""

@@ -34,6 +34,9 @@ class RunGroup(Protocol):
     def counts_all(self) -> bool:
         """Whether `usage` tells processor time, memory and processes; where not, /proc has to."""
 
+    def end_as_one(self, *, whether: bool) -> None:
+        """v2: whether the kernel ends all of it when memory runs out, as it does from the start. v1: it ends one."""
+
     def fork(self) -> int:
         """Like `os.fork`, with the child inside the group before this returns in it."""
 

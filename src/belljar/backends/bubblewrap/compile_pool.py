@@ -19,6 +19,7 @@ from belljar.policy.models import Policy
 _MORE_THAN_WAIT = 64
 """How many more jars there may be than are kept waiting; other runs wait for one."""
 _PROGRAMS = ("zygote.py", "cloning.py", "jar_steps.py", "pooled_code.py")
+_MOST_LATE = 32
 _HELPERS = 1
 """Processes of ours in a run's group: the jar's pid 1."""
 _ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -45,6 +46,7 @@ def compile_pool(policy: Policy, request: RunRequest, host: Host, *, size: int, 
         "observe_files": False,
         "observe_network": plan.stage["gateway_ports"] is None,
     }
+    late = [path for _index, path in stage.runtimes if stage.is_late(path)]
     settings = {
         "preload": list(preload),
         "env": dict(plan.env),
@@ -52,9 +54,14 @@ def compile_pool(policy: Policy, request: RunRequest, host: Host, *, size: int, 
         "size_bytes": policy.fs.size_bytes,
         "inodes": policy.fs.inodes,
         "fresh": [mount.path for mount in policy.fs.mounts if mount.source is None],
-        "late": [path for _index, path in stage.runtimes if stage.is_late(path)],
+        "late": late,
         "covered": [(path, "/dev/null" if cover.endswith("/null") else None) for path, cover in COVERED.items()],
     }
+    if len(late) > _MOST_LATE:
+        raise PolicyError(
+            f"in a pool at most {_MOST_LATE} directories of an interpreter can lie where every run has a fresh mount",
+            hint="have the interpreter elsewhere",
+        )
     outer = {name: value for name, value in plan.env.items() if name != "PYTHONPATH"}
     pool = {
         "size": size,

@@ -19,6 +19,7 @@ from belljar.backends.bubblewrap import wire
 from belljar.backends.bubblewrap.observe import Observer
 from belljar.backends.bubblewrap.running import JarSpec, Run
 from belljar.backends.seccomp.notify import Listener
+from belljar.errors import SandboxUnavailableError
 from belljar.guest.pooled_code import CLONE, HURRY
 from belljar.limits.groups import RunGroup
 
@@ -78,7 +79,9 @@ class PoolRun(Run):
     def _look_into(self, pid: int) -> str:
         try:
             holds = self.examine(pid)
-        except OSError as error:  # it died while we looked
+            if self.group:
+                self.group.end_as_one(whether=True)
+        except (OSError, SandboxUnavailableError) as error:  # it died while we looked
             return f"the jar could not be looked into: {error}"
         return "ready" if holds else "; ".join(self.problems)
 

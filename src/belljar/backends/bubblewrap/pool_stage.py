@@ -72,7 +72,8 @@ class PoolStage(Stage):
         self._asking = 0
         """How many runs wait for a jar at the host."""
         self._failing_since = self._pause_until = self._refill_at = self._hurry_until = 0.0
-        self._has_made = False
+        self._has_made = self._has_cloned = False
+        """Whether there has been a jar at all; and one of this zygote's."""
         self._why = ""
         self._zygote: Zygote | None = None
         self._zygotes = 0
@@ -109,6 +110,7 @@ class PoolStage(Stage):
 
     def _start_zygote(self) -> None:
         self._zygotes += 1
+        self._has_cloned = False
         name = f"zygote-{self._zygotes}"
         self._make_directories(name)
         counted = self._group is not None and self._spec.memory_group
@@ -129,10 +131,12 @@ class PoolStage(Stage):
         self._forget(self._zygote.pidfd)
         self._zygote.bury()
         self._zygote = None
+        if not self._has_cloned:
+            self._failed("the pool's interpreter ends when it makes a jar")
         self._ready.clear()
         self._lent.clear()
         end_orphans(set())  # bubblewrap's own pid 1, which may outlast it
-        if self._control.fileno() < 0:
+        if self._control.fileno() < 0 or self._why:
             return
         try:
             self._start_zygote()
@@ -171,6 +175,8 @@ class PoolStage(Stage):
         group = self._group.run_group(name, self._spec.limits) if self._group else None
         run = PoolRun(name, self._spec, group, self._covered, cabled=self._cabled, generation=self._zygotes)
         try:
+            if group:
+                group.end_as_one(whether=False)  # its first process has the zygote's memory
             _clone_into(group, run, zygote.socket, hurried=time.monotonic() < self._hurry_until)
         except BaseException:
             run.close()
@@ -192,7 +198,7 @@ class PoolStage(Stage):
         elif word == "ready":
             self._making -= 1
             self._failing_since = 0.0
-            self._has_made = True
+            self._has_made = self._has_cloned = True
             self._busy.discard(run)
             self._forget(gate)  # what comes now is for whoever uses it
             self._watch(run.init_fd, lambda: self._finish(run))

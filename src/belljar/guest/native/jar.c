@@ -18,7 +18,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-enum { SLOTS = 128, ARGUMENTS = 6, MOST_SAID = 200, NUMBERS = 5, FAILED = 125 };
+enum { SLOTS = 128, ARGUMENTS = 6, MOST_SAID = 200, NUMBERS = 5, FAILED = 125, RSEQ_NONE = -2 };
 
 /* As guest/jar_steps.py has them. */
 struct step {
@@ -39,10 +39,12 @@ struct jar {
     struct steps of_jar;  /* all that is done before the code's process is forked */
     struct steps of_code; /* and what that one does */
     long (*fork)(void); /* the C library's, which sets its own house in order in the child */
+    const int *error;   /* and where that one has its errors */
+    long forking;       /* whether it is in there: whoever dies then leaves its locks as they are, in this memory */
     long program;       /* this file */
     long believes;      /* whether the code's own word for its end is enough */
     long leaving;       /* the signal that is that word */
-    void *rseq;         /* what the C library has registered, or NULL: a process that shares memory loses it */
+    int *rseq;          /* what the C library has registered, or NULL: a process that shares memory loses it */
     long groups;        /* for how many files of control groups the steps are */
     long pending;       /* whether there is a word that has come, and nothing has been done about it */
     long hurried;       /* what it was */
@@ -146,21 +148,24 @@ static __attribute__((noinline)) void make(struct jar *jar) {
     carry_out(jar, &jar->of_jar);
     long answer = CALL2(SYS_pipe2, ends, O_CLOEXEC);
     if (answer < 0) complain(jar, "pipe", -answer);
+    jar->forking = 1;
     long code = jar->fork();
-    if (code < 0) complain(jar, "fork", EAGAIN);
+    if (code != 0) jar->forking = 0;
+    if (code < 0) complain(jar, "fork", *jar->error);
     if (code > 0) execute(jar, code, ends[1]);
     char nothing;
     CALL1(SYS_close, ends[1]);
     while (CALL3(SYS_read, ends[0], &nothing, 1) == -EINTR) continue;
     CALL1(SYS_close, ends[0]);
-    if (jar->rseq) CALL4(SYS_rseq, jar->rseq, 32, 0, RSEQ_SIGNATURE);
+    CALL1(SYS_close, jar->program);
+    if (jar->rseq && CALL4(SYS_rseq, jar->rseq, 32, 0, RSEQ_SIGNATURE) < 0) jar->rseq[1] = RSEQ_NONE;
     carry_out(jar, &jar->of_code);
 }
 
 /* --- the zygote --------------------------------------------------------------------------------------------------- */
 
-/* Wait for a word: whether there will be none any more. */
-static int receive(struct jar *jar) {
+/* Wait for a word, and for what comes with it: less than nothing if there will be none any more. */
+static long receive(struct jar *jar, int *descriptors, long most) {
     char word[64];
     union {
         struct cmsghdr header;
@@ -171,13 +176,14 @@ static int receive(struct jar *jar) {
     long length;
     message.msg_controllen = sizeof ancillary;
     while ((length = CALL3(SYS_recvmsg, jar->slots[CONTROL], &message, MSG_CMSG_CLOEXEC)) == -EINTR) continue;
-    if (length <= 0 || message.msg_controllen < sizeof ancillary.header) return 1;
-    const int *descriptors = (const int *)CMSG_DATA(&ancillary.header);
-    long count = (long)((ancillary.header.cmsg_len - CMSG_LEN(0)) / sizeof(int));
+    if (length <= 0) return -1;
     jar->hurried = word[0] == 'h';
-    jar->received = count - 1;
-    jar->slots[GATE] = descriptors[0];
-    for (long index = 1; index < count; index++) jar->slots[GROUPS + index - 1] = descriptors[index];
+    if (message.msg_controllen < sizeof ancillary.header) return 0;
+    long count = (long)((ancillary.header.cmsg_len - CMSG_LEN(0)) / sizeof(int));
+    for (long index = 0; index < count; index++)
+        descriptors[index] = ((const int *)CMSG_DATA(&ancillary.header))[index];
+    if (!(message.msg_flags & MSG_CTRUNC) && count < most) return count;
+    while (count > 0) CALL1(SYS_close, descriptors[--count]); /* not all of them: no jar without one of its groups */
     return 0;
 }
 
@@ -194,10 +200,19 @@ static __attribute__((noinline)) long clone_one(struct jar *jar) {
  * Here nothing of Python's is touched: what is, the zygote and the jar made in between would each have to copy. */
 __attribute__((visibility("default"))) long belljar_serve(struct jar *jar) {
     for (;;) {
-        if (!jar->pending && receive(jar)) leave(0);
+        if (!jar->pending) {
+            int descriptors[2 + MOST_GROUPS]; /* one more than is asked for fits into the room for them */
+            long count = receive(jar, descriptors, 2 + MOST_GROUPS);
+            if (count < 0) leave(0);
+            if (count == 0) continue;
+            jar->received = count - 1;
+            jar->slots[GATE] = descriptors[0];
+            for (long index = 1; index < count; index++) jar->slots[GROUPS + index - 1] = descriptors[index];
+        }
         jar->pending = jar->received != jar->groups;
         if (jar->pending) return 1;
         if (clone_one(jar) == 0) return 0;
+        if (jar->forking) leave(FAILED); /* the stage starts another */
         CALL1(SYS_close, jar->slots[GATE]);
         for (long index = 0; index < jar->received; index++) CALL1(SYS_close, jar->slots[GROUPS + index]);
     }

@@ -12,7 +12,7 @@ from pathlib import Path
 from environments import PEERS, Place
 from peers import CODEX, SRT, Peer
 from recorded import spent_on_records
-from timing import Case, fail, spawn
+from timing import IN_USE_SECONDS, Case, fail, spawn
 
 from belljar import Pool, Sandbox
 from belljar.sandbox.events import Output
@@ -49,10 +49,10 @@ def opened(place: Place, peers: list[Peer], missing: dict[str, str]) -> Iterator
             *commands(place, peers),
             Case(WARM, lambda: timed(lambda: jar.run("pass"))),
             Case(AGAIN, lambda: timed(lambda: jar.run("pass")) and timed(lambda: jar.run("pass"))),
-            Case(POOLED, lambda: timed(lambda: pool.run("pass"))),
-            Case(FIRST_OUTPUT, lambda: first_output(pool)),
-            Case(EGRESS, lambda: timed(lambda: listed.run("pass"))),
-            Case(RECORDED, lambda: spent_on_records(pool)),
+            Case(POOLED, lambda: timed(lambda: pool.run("pass")), pause=IN_USE_SECONDS),
+            Case(FIRST_OUTPUT, lambda: first_output(pool), pause=IN_USE_SECONDS),
+            Case(EGRESS, lambda: timed(lambda: listed.run("pass")), pause=IN_USE_SECONDS),
+            Case(RECORDED, lambda: spent_on_records(pool), pause=IN_USE_SECONDS),
             *pandas(place, stack, missing),
             *compute(place, jar),
             *floor(place, missing),
@@ -64,7 +64,7 @@ def commands(place: Place, peers: list[Peer]) -> list[Case]:
     """Whole commands, each a process from its start to its end."""
 
     def case(name: str, *command: str, every: int = 1) -> Case:
-        return Case(name, lambda: spawn(list(command), place.environment), every)
+        return Case(name, lambda: spawn(list(command), place.environment), every, IN_USE_SECONDS)
 
     run = (place.belljar, "run", "--set", f"python.venv={place.venv}", "-c")
     cases = [case(BASELINE, place.python, "-I", "-c", "pass")]
@@ -105,7 +105,7 @@ def pandas(place: Place, stack: ExitStack, missing: dict[str, str]) -> list[Case
     bare = [str(venv / "bin/python"), "-I", "-c", "import pandas"]
     return [
         Case(PANDAS_BARE, lambda: spawn(bare, place.environment), every=2),
-        Case(PANDAS, lambda: timed(lambda: pool.run("import pandas"))),
+        Case(PANDAS, lambda: timed(lambda: pool.run("import pandas")), pause=IN_USE_SECONDS),
     ]
 
 

@@ -141,9 +141,11 @@ def as_page(found: Found, judged: Sequence[Verdict], rounds: int) -> str:
 
 
 NOTES = """
-Every case once a round, in another order each time, after a round that does not count; what takes a second is
-measured in every third round. Before each, but for those, it is done once more: `cold` is the median of these, right
-after some other case, with whatever that one has left in the processor's caches. The baseline is `python -I -c pass`
+Every case in its turn in each round, in another order each time, after a round that does not count. A turn is four
+goes, of which three count, 12 ms apart (a Sandbox's, 50 ms, because it makes its next jar meanwhile): something in use.
+`cold` is the median of the first goes, 50 ms after some other case: with whatever that one has left in the processor's
+caches, and processors that are asleep, and that a virtual machine has to wake. What takes a second is measured once in
+every third round. The baseline is `python -I -c pass`
 in a clean virtual environment, and everything runs that interpreter with that code: containers see it through a
 mount. Ratios are to the baseline; those of `import pandas` and of work are to the same without a jar. A Sandbox makes
 its next jar while it is idle; `at once again` leaves it no time for that. What the audit log costs is the median

@@ -13,6 +13,9 @@ from typing import NoReturn
 
 SETTLE_SECONDS = 0.05
 """Between any two cases: what one leaves to be done in the background must not be charged to the next."""
+IN_USE_SECONDS = 0.012
+"""Between two goes of what is in use: a pool makes another jar meanwhile."""
+GOES = 3
 
 
 @dataclass(frozen=True)
@@ -22,14 +25,16 @@ class Case:
     name: str
     do: Callable[[], float]
     every: int = 1
-    """In each how manieth round: what takes a second each time is measured less often."""
+    """In each how manieth round: what takes a second each time is measured less often, and once."""
+    pause: float = SETTLE_SECONDS
+    """Before each go after the first."""
 
 
 def measure(cases: Sequence[Case], rounds: int) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-    """Every case once a round, after a round that is not counted; and the same, of what went before.
+    """Every case in its turn, in each round, after a round that is not counted; and the same, of each first go.
 
-    What has just run leaves a processor's caches cold for the next. So each case has one go that warms it, which is
-    kept apart, but for those that take a second.
+    What has just run leaves a processor's caches cold for the next, and a processor that has had nothing to do sleeps.
+    So the first go of each turn is kept apart, but for those that take a second.
     """
     times: dict[str, list[float]] = {case.name: [] for case in cases}
     cold: dict[str, list[float]] = {case.name: [] for case in cases if case.every == 1}
@@ -39,11 +44,11 @@ def measure(cases: Sequence[Case], rounds: int) -> tuple[dict[str, list[float]],
         for case in order.sample(list(cases), len(cases)):
             if number % case.every:
                 continue
-            for kept in [*([cold] if case.every == 1 else []), times]:
-                time.sleep(SETTLE_SECONDS)
+            for go in range(1 + GOES if case.every == 1 else 1):
+                time.sleep(case.pause if go else SETTLE_SECONDS)
                 taken = case.do()
                 if number:
-                    kept[case.name].append(taken)
+                    (times if go or case.every > 1 else cold)[case.name].append(taken)
     progress("")
     return times, cold
 

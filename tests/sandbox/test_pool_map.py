@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from belljar import Pool
-from belljar.sandbox import running
+from belljar.backends.bubblewrap.pool_process import PooledProcess
 from belljar.sandbox.events import Finished
 from belljar.sandbox.pool_map import Batch
 from belljar.sandbox.stream import Event, Handle, Stream
@@ -116,32 +116,56 @@ print(next(results).stdout, end="", flush=True)
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
 
 
-def test_only_a_caller_that_is_alone_waits_awake(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def nudged(monkeypatch: pytest.MonkeyPatch) -> list[PooledProcess]:
+    """Every jar that was."""
+    jars: list[PooledProcess] = []
+    nudge = PooledProcess.nudge
+
+    def noted(jar: PooledProcess) -> None:
+        jars.append(jar)
+        nudge(jar)
+
+    monkeypatch.setattr(PooledProcess, "nudge", noted)
+    monkeypatch.setattr("belljar.sandbox.clones._MAY_NUDGE", True)
+    return jars
+
+
+def test_only_for_a_run_that_is_alone_a_jar_is_nudged(
+    nudged: list[PooledProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Beside another run, it would take the processor from it."""
-    awake: list[int] = []
-    monkeypatch.setattr(running, "_await_awake", lambda _poll: awake.append(1))
-    monkeypatch.setattr("belljar.sandbox.clones._MAY_BE_EAGER", True)
-    with Pool(size=2) as pool:
-        assert pool.run("print(1)").ok  # who waits for its end only is in no hurry
-        assert not awake
-        assert list(pool.stream("print(1)"))
-        assert len(awake) == 1
-        with pool.stream("print(1, flush=True); input()", stdin="") as other:
+    with Pool(size=4) as pool:
+        assert pool.run("pass").ok  # for the first one there is a pool to be made
+        until(lambda: pool.statistics().waiting == 4)
+        nudged.clear()
+        assert pool.run("print(1)").ok
+        assert len(nudged) == 1
+        assert pool.run("print(input())", stdin="for that one jars are taken in turn").ok
+        assert len(nudged) == 1
+        until(lambda: pool.statistics().waiting == 4)
+        with pool.stream("print(1, flush=True); import time; time.sleep(60)") as other:
             next(other)
-            assert len(awake) == 2
-            assert list(pool.stream("print(1)"))
-            assert len(awake) == 2
-        monkeypatch.setattr("belljar.sandbox.clones._MAY_BE_EAGER", False)
-        assert list(pool.stream("print(1)"))
-    assert len(awake) == 2
+            assert len(nudged) == 2
+            assert pool.run("print(1)").ok
+            assert len(nudged) == 2
+        monkeypatch.setattr("belljar.sandbox.clones._MAY_NUDGE", False)
+        assert pool.run("print(1)").ok
+    assert len(nudged) == 2
 
 
-@pytest.mark.parametrize("seconds", [0.0, 0.05], ids=["at once", "later"])
-def test_who_waits_awake_hears_the_same(seconds: float) -> None:
-    """Whether the first word comes while it is awake, or when it has gone to sleep."""
-    code = f"import time; time.sleep({seconds}); print(1, flush=True); time.sleep(0.01); print(2)"
-    with Pool(size=1) as pool, pool.stream(code) as events:
-        *output, finished = events
-    assert isinstance(finished, Finished)
-    assert finished.result.stdout == "1\n2\n"
-    assert b"".join(event.data for event in output if not isinstance(event, Finished)) == b"1\n2\n"
+@pytest.mark.parametrize("nudges", [1, 2, 50])
+def test_one_that_was_nudged_and_then_had_to_wait(nudges: int, nudged: list[PooledProcess]) -> None:
+    """Whoever asked for a stream may not want it for long: the jar goes to sleep again, and is as good as before."""
+    with Pool(size=1) as pool:
+        assert pool.run("pass").ok
+        until(lambda: pool.statistics().waiting == 1)
+        streams = [pool.stream(f"print({number})") for number in range(nudges)]  # each of them does it
+        assert len(nudged) >= nudges
+        time.sleep(0.05)
+        with streams[-1] as events:
+            *_output, finished = events
+        assert isinstance(finished, Finished)
+        assert finished.result.stdout == f"{nudges - 1}\n"
+        for stream in streams[:-1]:
+            stream.close()

@@ -34,6 +34,8 @@ LEAVING = int(_signal.SIGRTMIN)
 """What Python that has run to its end sends to pid 1, just before it exits."""
 CLONE, HURRY = b"clone", b"hurry"
 """What the zygote is asked for: a jar; or one that somebody waits for, which loses no time on being quicker later."""
+NUDGE = b"N"
+"""Before what to run: it comes in a moment. Who is woken needs longer for that than for most programs."""
 GO = b"G"
 UNFIT = b"U"
 """With why: what was given can't be put into the jar."""
@@ -45,6 +47,8 @@ _INTERRUPTED = -1
 """What no program can exit with."""
 _MOST_PACKET = MOST_INLINE + 1
 _UNWANTED_SECONDS = 0.01
+_LOOKS = 600
+_PEEK_NOW = _socket.MSG_PEEK | _socket.MSG_DONTWAIT
 _ROOM = _socket.CMSG_SPACE(4 * 4)
 
 _libc = ctypes.PyDLL(None, use_errno=True)
@@ -69,11 +73,13 @@ def be_code(gate: _socket.socket, place: int, env: dict[str, str], *, counted: b
         if hurried and not _is_wanted(gate):
             _rehearse(gate, place)
             gc.freeze()
-        body, descriptors = _receive(gate)
+        body, descriptors, nudged = _receive(gate)
         source = _unpack(body, gate, place)
         os.close(place)
         _connect(descriptors)  # before it is compiled: the compiler may have something to say
         program = _prepared(*source, env)
+        if nudged:
+            _stay_awake(gate)
         if gate.recv(1) != GO:  # nobody wants it any more
             os._exit(125)
         gate.close()
@@ -109,17 +115,32 @@ def _is_wanted(gate: _socket.socket) -> bool:
     return True
 
 
-def _receive(gate: _socket.socket) -> tuple[bytes, list[int]]:
-    """What to run, and its descriptors. What is large comes in a memory file."""
+def _stay_awake(gate: _socket.socket) -> None:
+    """Until something comes, or for a millisecond."""
+    for _ in range(_LOOKS):
+        try:
+            gate.recv(1, _PEEK_NOW)
+        except BlockingIOError:
+            os.sched_yield()  # to whoever has it under way, if there is no other processor
+        else:
+            return
+
+
+def _receive(gate: _socket.socket) -> tuple[bytes, list[int], bool]:
+    """What to run, its descriptors, and whether one was nudged before. What is large comes in a memory file."""
     packet, ancillary, _flags, _address = gate.recvmsg(_MOST_PACKET, _ROOM)
+    nudged = packet == NUDGE
+    while packet == NUDGE:
+        _stay_awake(gate)
+        packet, ancillary, _flags, _address = gate.recvmsg(_MOST_PACKET, _ROOM)
     if not packet:  # nobody will come
         os._exit(125)
     descriptors = list(struct.unpack(f"{len(ancillary[0][2]) // 4}i", ancillary[0][2])) if ancillary else []
     if packet[:1] == b"J":
-        return packet[1:], descriptors
+        return packet[1:], descriptors, nudged
     with open(descriptors.pop(), "rb") as spill:
         spill.seek(0)
-        return spill.read(), descriptors
+        return spill.read(), descriptors, nudged
 
 
 def _unpack(body: bytes, gate: _socket.socket, place: int) -> tuple[str, list[str], bytes]:
@@ -163,7 +184,7 @@ def _rehearse(gate: _socket.socket, place: int) -> None:
     there.send(b"J" + _REHEARSAL)
     there.send(GO)
     there.close()  # a run may have very few files open
-    body, _none = _receive(here)
+    body, _none, _nudged = _receive(here)
     source = _unpack(body, gate, place)
     _connect([1, 2])
     program = _prepared(*source, {"PYTHONPATH": "/tmp"})

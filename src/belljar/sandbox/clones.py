@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from belljar.sandbox.snapshots import Held
 
 _MOST_ARTIFACTS = 1000
-_MAY_BE_EAGER = len(os.sched_getaffinity(0)) > 1
-"""Whether a processor is left for the code while its caller waits awake: as long as it is the only run."""
+_MAY_NUDGE = len(os.sched_getaffinity(0)) > 1
+"""Whether a processor is left for a jar that waits awake while its caller gets ready."""
 _NOTHING = cast("Process", None)
 """What is watched of a run that never began."""
 
@@ -74,6 +74,11 @@ class Clones:
     def close(self) -> None:
         """End every run, and let go of every jar."""
         self._jars.close()
+
+    def nudge(self) -> None:
+        """A run is about to begin: if it is the only one, its jar wakes up while the caller gets ready."""
+        if _MAY_NUDGE and not self._handles:
+            self._jars.nudge()
 
     def events(self, handle: Handle, work: Work) -> Generator[Output | Finished, None, None]:
         """Run it in a jar that nobody has used and nobody will use again."""
@@ -137,7 +142,7 @@ class Clones:
                 watch = Watch(process, self._policy.proc.output_bytes, redacting.of_result(run_id, self._policy))
                 handle.prints(watch.captured, self._policy)
                 try:
-                    yield from watch.events(eager=work.eager and _MAY_BE_EAGER and len(self._handles) == 1)
+                    yield from watch.events()
                 except GIVEN_UP as error:
                     give_up(process, error, self._settling(handle, watch, run_id, started, files, network))
                     raise

@@ -161,11 +161,8 @@ class Pool:
             SandboxUnavailableError: the jar broke. What the code itself does wrong is in the result.
             UsageError: something is not as it should be, or the files do not fit into the jar.
         """
-        caller = threading.get_ident()
         return last(
-            self.of_caller(
-                caller, code, language=language, name=name, args=args, files=files, stdin=stdin, artifacts=artifacts
-            )
+            self.stream(code, language=language, name=name, args=args, files=files, stdin=stdin, artifacts=artifacts)
         )
 
     def stream(
@@ -189,7 +186,6 @@ class Pool:
             files=files,
             stdin=stdin,
             artifacts=artifacts,
-            eager=True,
         )
 
     def of_caller(
@@ -203,9 +199,11 @@ class Pool:
         files: Mapping[str, str | bytes] | None = None,
         stdin: Input = None,
         artifacts: str | os.PathLike[str] | KeptFiles | None = None,
-        eager: bool = False,
     ) -> Stream:
         """As `stream`, and for whom: where runs have to wait, the callers take turns. For belljar itself."""
+        known = language_named(language)
+        if known == "python" and self._clones is not None and stdin is None:
+            self._clones.nudge()
         if args:
             _check_words(args)
         content = {}
@@ -213,7 +211,7 @@ class Pool:
             content = {path: _bytes(text) for path, text in files.items()}
             _check_paths(content)
         into = artifacts if artifacts is None or isinstance(artifacts, KeptFiles) else os.fspath(artifacts)
-        work = Work(_bytes(code), language_named(language), name, tuple(args), content, stdin, into, caller, eager)
+        work = Work(_bytes(code), known, name, tuple(args), content, stdin, into, caller)
         handle = Handle()
         return Stream(handle, self._events(handle, work))
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from belljar.sandbox.stream import Handle
 
 _CHUNK = 1 << 16
-_EAGER_SECONDS = 0.0002
-"""How long whoever is eager stays awake for the first word of a run."""
 GIVEN_UP = (GeneratorExit, KeyboardInterrupt, SystemExit)
 """What comes when nobody waits for a run any more."""
 _LAST_SECONDS = 5.0
@@ -52,11 +50,8 @@ class Watch:
         self.captured = {"stdout": bytearray(), "stderr": bytearray()}
         self.truncated = False
 
-    def events(self, *, eager: bool = False) -> Iterator[Output]:
-        """Output as it is produced, until every process is gone and every byte is read.
-
-        Whoever is eager does not sleep for what comes in a moment, and takes a processor for so long.
-        """
+    def events(self) -> Iterator[Output]:
+        """Output as it is produced, until every process is gone and every byte is read."""
         streams: dict[int, Literal["stdout", "stderr"]] = {self.process.stdout: "stdout", self.process.stderr: "stderr"}
         poll = select.poll()
         for descriptor in streams:
@@ -64,8 +59,6 @@ class Watch:
             poll.register(descriptor, select.POLLIN)
         end = self.process.fileno()
         poll.register(end, select.POLLIN)
-        if eager:
-            _await_awake(poll)
         patience = None
         while ready := poll.poll(patience):
             for descriptor, _events in ready:
@@ -105,13 +98,6 @@ class Watch:
             data = self._redacting[stream].feed(data)
         self.captured[stream] += data
         return data
-
-
-def _await_awake(poll: select.poll) -> None:
-    """Until something comes, or for a moment: to be woken takes longer than most programs take to their first word."""
-    until = time.monotonic() + _EAGER_SECONDS
-    while not poll.poll(0) and time.monotonic() < until:
-        os.sched_yield()  # to the code itself, if there is no other processor for it
 
 
 def _read(descriptor: int) -> bytes | None:

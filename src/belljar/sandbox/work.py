@@ -23,5 +23,3 @@ class Work(NamedTuple):
     """A directory into which the files are copied that it made, or what keeps them."""
     caller: Hashable = None
     """For whom: where runs have to wait, the callers take turns."""
-    eager: bool = False
-    """Whether somebody waits for its first word, not only for its end."""

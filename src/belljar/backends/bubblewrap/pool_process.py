@@ -24,7 +24,7 @@ from belljar.backends.bubblewrap.jar_root import write_all
 from belljar.backends.bubblewrap.pool_run import FIRST_SAMPLE_SECONDS
 from belljar.backends.contract import End
 from belljar.errors import UsageError
-from belljar.guest.pooled_code import GO, MOST_INLINE, UNFIT
+from belljar.guest.pooled_code import GO, MOST_INLINE, NUDGE, UNFIT
 from belljar.limits.counters import Counter, read_counters
 
 _END = struct.Struct("=ciQQ")
@@ -77,6 +77,13 @@ class PooledProcess(BubblewrapProcess):
         if not self._inside:
             self.have_outputs()
         self._send(_packed(code, name, arguments, files), self._inside if stdin is None else (*self._inside, stdin))
+
+    def nudge(self) -> None:
+        """It gets something to run in a moment: meanwhile it wakes up."""
+        try:
+            self.gate.send(NUDGE, socket.MSG_DONTWAIT)
+        except OSError:
+            pass  # it is gone, or does not read: whoever takes it hears of that
 
     def have_outputs(self) -> None:
         """Make its outputs, if that has not been done while nobody waited."""

@@ -96,6 +96,12 @@ class Shelf:
         with self._lock:
             return self._first()
 
+    def nudge(self) -> None:
+        """Wake the one that is next, if there is one."""
+        with self._lock:
+            if self._jars:
+                self._jars[0].nudge()
+
     def _first(self) -> PooledProcess | None:
         while self._jars:
             jar = self._jars.popleft()

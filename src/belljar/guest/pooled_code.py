@@ -179,7 +179,7 @@ def _write(path: str, content: bytes, directory: int | None = None) -> None:
 
 def _rehearse(gate: _socket.socket, place: int) -> None:
     """Go through what a run does once, for nothing: what is touched here for the first time is copied now, not then."""
-    kept = sys.argv[:], sys.orig_argv[:], sys.path[:], sys.excepthook, sys.modules["__main__"]
+    kept = _state()
     here, there = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
     there.send(b"J" + _REHEARSAL)
     there.send(GO)
@@ -193,12 +193,41 @@ def _rehearse(gate: _socket.socket, place: int) -> None:
     _enter(rehearses=True)
     _python(program, rehearses=True)
     os.unlink("rehearsal.py", dir_fd=place)
-    sys.argv[:], sys.orig_argv[:], sys.path[:] = kept[:3]
-    sys.excepthook, sys.modules["__main__"] = kept[3:]
-    sys.path_importer_cache.clear()
+    _put_back(kept)
     _let_go({"nothing": []})
     _carefully(sys.stdout.flush)
     gc.collect()
+
+
+def _state() -> tuple[Any, ...]:
+    """What a program has of the interpreter's, as it is."""
+    return sys.argv[:], sys.orig_argv[:], sys.path[:], sys.excepthook, sys.modules["__main__"]
+
+
+def _put_back(state: tuple[Any, ...]) -> None:
+    sys.argv[:], sys.orig_argv[:], sys.path[:] = state[:3]
+    sys.excepthook, sys.modules["__main__"] = state[3:]
+    sys.path_importer_cache.clear()
+
+
+def practise() -> None:
+    """In the zygote: go through much of it many times.
+
+    Python writes to its instructions as it learns what they work on. What it knows then, no copy has to learn, and to
+    copy what is written to for that.
+    """
+    kept = _state()
+    here, there = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+    for _ in range(_PRACTICES):
+        there.send(b"J" + _REHEARSAL)
+        _receive(here)
+        program = _prepared(f"{PLACE}/main.py", ["x"], _PRACTICE, {"PYTHONPATH": "/tmp"})
+        _run_code(program, sys.modules["__main__"].__dict__)
+        _let_go({"nothing": []})
+        _carefully(sys.stdout.flush)
+        _put_back(kept)
+    here.close()
+    there.close()
 
 
 _REHEARSAL = b"""        17rehearsal.py\x001\0x\0
@@ -207,6 +236,9 @@ print(f"{1}")
 sys.stdout.flush()
 """
 """What almost every program does. What others do costs memory in every jar that waits, and would save them little."""
+_PRACTICE = b"import sys\nif len(sys.argv) > 2: print(sys.argv)\n"
+_PRACTICES = 30
+"""More than Python takes to know."""
 
 
 def _reseed() -> None:

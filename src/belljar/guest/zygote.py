@@ -60,6 +60,8 @@ def main() -> None:
         _signal.signal(number, _signal.SIG_IGN)  # as Python has them
     gc.collect()
     gc.freeze()  # what is here now is shared with every child: a collection there need not touch it
+    pooled_code.practise()
+    gc.freeze()
     _libc.malloc_trim(0)
     _libc.signal(int(_signal.SIGCHLD), _SIG_IGN)  # behind Python's back: a program finds what it is in every Python
     gate, place, hurried = maker.serve(lambda: control.send(b"up"))

@@ -82,7 +82,9 @@ def memory(pid: int) -> int:
 def counted() -> dict[str, int]:
     """Everything that could be left, in numbers. What failed runs printed is kept on purpose, until `belljar prune`."""
     everyone = {os.getpid(): "", **ours()}
-    lasting = [pid for pid, name in everyone.items() if name != "init"]
+    zygotes = [pid for pid, name in everyone.items() if name == "belljar-zygote"]
+    of_jars = {pid for zygote in zygotes for pid in family(zygote) if pid != zygote}
+    lasting = [pid for pid in everyone if pid not in of_jars]
     return {
         "processes": len(everyone),
         "threads": threading.active_count(),

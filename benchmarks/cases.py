@@ -12,7 +12,7 @@ from pathlib import Path
 from environments import PEERS, Place
 from peers import CODEX, SRT, Peer
 from recorded import spent_on_records
-from timing import IN_USE_SECONDS, Case, fail, spawn
+from timing import IN_USE_SECONDS, SETTLE_SECONDS, Case, fail, spawn
 
 from belljar import Pool, Sandbox
 from belljar.sandbox.events import Output
@@ -64,7 +64,8 @@ def commands(place: Place, peers: list[Peer]) -> list[Case]:
     """Whole commands, each a process from its start to its end."""
 
     def case(name: str, *command: str, every: int = 1) -> Case:
-        return Case(name, lambda: spawn(list(command), place.environment), every, IN_USE_SECONDS)
+        pause = IN_USE_SECONDS if name == BASELINE else SETTLE_SECONDS
+        return Case(name, lambda: spawn(list(command), place.environment), every, pause)
 
     run = (place.belljar, "run", "--set", f"python.venv={place.venv}", "-c")
     cases = [case(BASELINE, place.python, "-I", "-c", "pass")]

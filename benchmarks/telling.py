@@ -142,7 +142,8 @@ def as_page(found: Found, judged: Sequence[Verdict], rounds: int) -> str:
 
 NOTES = """
 Every case in its turn in each round, in another order each time, after a round that does not count. A turn is four
-goes, of which three count, 12 ms apart (a Sandbox's, 50 ms, because it makes its next jar meanwhile): something in use.
+goes, of which three count: of the baseline and of pools 12 ms apart, as something in use; of commands and Sandboxes,
+which leave something to be done in the background, 50 ms.
 `cold` is the median of the first goes, 50 ms after some other case: with whatever that one has left in the processor's
 caches, and processors that are asleep, and that a virtual machine has to wake. What takes a second is measured once in
 every third round. The baseline is `python -I -c pass`

@@ -48,7 +48,6 @@ _INTERRUPTED = -1
 _MOST_PACKET = MOST_INLINE + 1
 _UNWANTED_SECONDS = 0.01
 _LOOKS = 600
-_PEEK_NOW = _socket.MSG_PEEK | _socket.MSG_DONTWAIT
 _ROOM = _socket.CMSG_SPACE(4 * 4)
 
 _libc = ctypes.PyDLL(None, use_errno=True)
@@ -78,9 +77,8 @@ def be_code(gate: _socket.socket, place: int, env: dict[str, str], *, counted: b
         os.close(place)
         _connect(descriptors)  # before it is compiled: the compiler may have something to say
         program = _prepared(*source, env)
-        if nudged:
-            _stay_awake(gate)
-        if gate.recv(1) != GO:  # nobody wants it any more
+        go = _at_once(lambda: gate.recv(1, _socket.MSG_DONTWAIT)) if nudged else None
+        if (go or gate.recv(1)) != GO:  # nobody wants it any more
             os._exit(125)
         gate.close()
         _enter()
@@ -115,15 +113,14 @@ def _is_wanted(gate: _socket.socket) -> bool:
     return True
 
 
-def _stay_awake(gate: _socket.socket) -> None:
-    """Until something comes, or for a millisecond."""
+def _at_once(receive: Callable[[], Any]) -> Any:
+    """What comes within a millisecond, for which one does not sleep; else None."""
     for _ in range(_LOOKS):
         try:
-            gate.recv(1, _PEEK_NOW)
+            return receive()
         except BlockingIOError:
             os.sched_yield()  # to whoever has it under way, if there is no other processor
-        else:
-            return
+    return None
 
 
 def _receive(gate: _socket.socket) -> tuple[bytes, list[int], bool]:
@@ -131,8 +128,8 @@ def _receive(gate: _socket.socket) -> tuple[bytes, list[int], bool]:
     packet, ancillary, _flags, _address = gate.recvmsg(_MOST_PACKET, _ROOM)
     nudged = packet == NUDGE
     while packet == NUDGE:
-        _stay_awake(gate)
-        packet, ancillary, _flags, _address = gate.recvmsg(_MOST_PACKET, _ROOM)
+        message = _at_once(lambda: gate.recvmsg(_MOST_PACKET, _ROOM, _socket.MSG_DONTWAIT))
+        packet, ancillary, _flags, _address = message or gate.recvmsg(_MOST_PACKET, _ROOM)
     if not packet:  # nobody will come
         os._exit(125)
     descriptors = list(struct.unpack(f"{len(ancillary[0][2]) // 4}i", ancillary[0][2])) if ancillary else []

@@ -14,6 +14,7 @@ import pytest
 
 from belljar import Pool, SandboxUnavailableError
 from belljar.backends.bubblewrap import compile_pool
+from belljar.backends.bubblewrap.pool_process import does_not_fit
 from belljar.guest.native import _compiled
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -276,6 +277,20 @@ def test_as_few_open_files_as_a_policy_may_have(way: str, monkeypatch: pytest.Mo
         assert said(pool, "print(1)") == "1"
         assert said(pool, "#" * 100_000 + "\nprint(2)") == "2"
         assert pool.run("print(open('a').read())", files={"a": "3"}).stdout == "3\n"
+
+
+@pytest.mark.parametrize(
+    ("why", "hint"),
+    [
+        ("main.py: Too many open files", "raise proc.open_files"),
+        ("a: No space left on device", "give less, or raise fs.size_mb and fs.inodes"),
+        ("a: File name too long", "rename it"),
+    ],
+)
+def test_what_is_not_taken_is_told_with_what_to_do_about_it(why: str, hint: str) -> None:
+    error = does_not_fit(why)
+    assert why in error.message
+    assert error.hint == hint
 
 
 @pytest.mark.skipif(not HAS_NATIVE, reason="there is no program that could be forbidden")

@@ -30,7 +30,11 @@ from belljar.limits.counters import Counter, read_counters
 _END = struct.Struct("=ciQQ")
 """As the jar's pid 1 packs it (`guest/zygote.py`)."""
 _MOST_SAID = 1024
-_NO_ROOM = os.strerror(errno.ENOSPC)
+_REMEDIES = {
+    os.strerror(errno.ENOSPC): "give less, or raise fs.size_mb and fs.inodes",
+    os.strerror(errno.EMFILE): "raise proc.open_files",
+}
+"""What to do about it, where that is not another name."""
 
 
 class JarGoneError(Exception):
@@ -245,10 +249,8 @@ class PooledProcess(BubblewrapProcess):
 
 def does_not_fit(why: str) -> UsageError:
     """What is told of a run that was given more than its jar holds, or names that it can't have."""
-    return UsageError(
-        f"what the run was given can't be put into its jar: {why}",
-        hint="give less, or raise fs.size_mb and fs.inodes" if _NO_ROOM in why else "rename it",
-    )
+    hint = next((remedy for reason, remedy in _REMEDIES.items() if reason in why), "rename it")
+    return UsageError(f"what the run was given can't be put into its jar: {why}", hint=hint)
 
 
 def never_started(reason: str) -> End:

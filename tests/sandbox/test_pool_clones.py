@@ -15,6 +15,7 @@ import pytest
 from belljar import Pool, SandboxUnavailableError
 from belljar.backends.bubblewrap import compile_pool
 from belljar.backends.bubblewrap.pool_process import does_not_fit
+from belljar.errors import UsageError
 from belljar.guest.native import _compiled
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -277,6 +278,8 @@ def test_as_few_open_files_as_a_policy_may_have(way: str, monkeypatch: pytest.Mo
         assert said(pool, "print(1)") == "1"
         assert said(pool, "#" * 100_000 + "\nprint(2)") == "2"
         assert pool.run("print(open('a').read())", files={"a": "3"}).stdout == "3\n"
+        with pytest.raises(UsageError, match="Too many open files"):  # large code and input are two more
+            pool.run("#" * 100_000 + "\nprint(input())", stdin="4")
 
 
 @pytest.mark.parametrize(

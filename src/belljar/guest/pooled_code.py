@@ -47,6 +47,7 @@ _INTERRUPTED = -1
 """What no program can exit with."""
 _MOST_PACKET = MOST_INLINE + 1
 _UNWANTED_SECONDS = 0.01
+_EMFILE = 24
 _LOOKS = 600
 _ROOM = _socket.CMSG_SPACE(4 * 4)
 
@@ -125,12 +126,15 @@ def _at_once(receive: Callable[[], Any]) -> Any:
 
 def _receive(gate: _socket.socket) -> tuple[bytes, list[int], bool]:
     """What to run, its descriptors, and whether one was nudged before. What is large comes in a memory file."""
-    packet, ancillary, _flags, _address = gate.recvmsg(_MOST_PACKET, _ROOM)
+    packet, ancillary, flags, _address = gate.recvmsg(_MOST_PACKET, _ROOM)
     nudged = packet == NUDGE
     while packet == NUDGE:
         message = _at_once(lambda: gate.recvmsg(_MOST_PACKET, _ROOM, _socket.MSG_DONTWAIT))
-        packet, ancillary, _flags, _address = message or gate.recvmsg(_MOST_PACKET, _ROOM)
+        packet, ancillary, flags, _address = message or gate.recvmsg(_MOST_PACKET, _ROOM)
     if not packet:  # nobody will come
+        os._exit(125)
+    if flags & _socket.MSG_CTRUNC:  # not all of what came with it: its errors, or its input, would go nowhere
+        gate.send(UNFIT + f"its outputs and its input: {os.strerror(_EMFILE)}".encode())
         os._exit(125)
     descriptors = list(struct.unpack(f"{len(ancillary[0][2]) // 4}i", ancillary[0][2])) if ancillary else []
     if packet[:1] == b"J":

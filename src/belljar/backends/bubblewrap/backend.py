@@ -261,7 +261,12 @@ class BubblewrapJar(OpenedFiles):
         return received
 
     def last_words(self) -> BelljarError:
-        """Why the stage died, if it could still say so. If its launcher died, what that one left is removed."""
+        """Why the stage died, if it could still say so. If its launcher died, what that one left is removed.
+
+        Raises:
+            SystemExit: this process is ending, in another thread.
+        """
+        LAUNCHER.leave_if_over()
         with self._lock:
             while self._last_words is None and _is_readable(self._control) and (received := self._receive()):
                 _close_all(received[1])

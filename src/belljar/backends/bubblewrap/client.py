@@ -6,7 +6,7 @@ import atexit
 import contextlib
 import os
 import sys
-from _thread import allocate_lock  # `threading` takes a millisecond to import
+from _thread import allocate_lock, get_ident  # `threading` takes a millisecond to import
 
 from belljar.backends import sockets as socket
 from belljar.backends.bubblewrap import wire
@@ -39,9 +39,12 @@ class LauncherClient:
         self._forked = False
         self._cgroup: dict[str, Any] | None = None
         """Where it makes control groups, once it has been asked to."""
+        self._over_in: int | None = None
+        """The thread in which this process ends, once it does."""
 
     def start(self, *, wrap: list[str] | None = None) -> None:
         """Start it if it is not running (any more). `wrap` is a command to start it under (a systemd scope)."""
+        self.leave_if_over()
         with self._lock:
             self._bury_if_dead()
             if wrap and self._forked and self._socket is not None:
@@ -122,11 +125,21 @@ class LauncherClient:
             if self._socket is not None:
                 self._bury()
 
+    def stop_for_good(self) -> None:
+        """For a process that ends, and with it its other threads, for which nobody waits."""
+        self._over_in = get_ident()
+        self.stop()
+
+    def leave_if_over(self) -> None:
+        """End such a thread, which would only tell that its jar is gone. Python takes SystemExit without a word."""
+        if self._over_in not in (None, get_ident()):
+            raise SystemExit
+
     def abandon_after_fork(self) -> None:
         """In a forked child of the user's program: the launcher is the parent's."""
         if self._socket is not None:
             self._socket.close()
-        self._socket, self._lock = None, allocate_lock()
+        self._socket, self._lock, self._over_in = None, allocate_lock(), None
 
 
 def _is_closed(end: socket.socket) -> bool:
@@ -205,5 +218,5 @@ def fault(message: wire.Message) -> BelljarError:
 
 
 LAUNCHER = LauncherClient()
-atexit.register(LAUNCHER.stop)
+atexit.register(LAUNCHER.stop_for_good)
 os.register_at_fork(after_in_child=LAUNCHER.abandon_after_fork)

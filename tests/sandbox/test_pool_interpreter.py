@@ -66,6 +66,15 @@ def test_a_jar_that_somebody_waits_for_is_like_any_other(pool: Pool) -> None:
         assert seen == waited
 
 
+def test_nothing_lies_beside_the_code(pool: Pool) -> None:
+    """Whatever its file is called: jars that wait have one already, of the name that most have."""
+    code = "import os, sys; print(sys.argv[0], os.listdir('/run/jar'), open(sys.argv[0]).read())"
+    for _ in range(5):
+        _wait(pool)
+        for name in ("main.py", "other.py"):
+            assert told(pool.run(code, name=name)) == f"/run/jar/{name} ['{name}'] {code}\n"
+
+
 def _seen(result: RunResult) -> dict[str, object]:
     seen: dict[str, object] = json.loads(told(result))
     return seen

@@ -1,4 +1,4 @@
-"""The threads of `Pool.map`, and the caller that is alone with its run."""
+"""The threads of `Pool.map`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from belljar import Pool
-from belljar.backends.bubblewrap.pool_process import PooledProcess
-from belljar.sandbox.events import Finished
 from belljar.sandbox.pool_map import Batch
 from belljar.sandbox.stream import Event, Handle, Stream
 
@@ -114,58 +111,3 @@ print(next(results).stdout, end="", flush=True)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
-
-
-@pytest.fixture
-def nudged(monkeypatch: pytest.MonkeyPatch) -> list[PooledProcess]:
-    """Every jar that was."""
-    jars: list[PooledProcess] = []
-    nudge = PooledProcess.nudge
-
-    def noted(jar: PooledProcess) -> None:
-        jars.append(jar)
-        nudge(jar)
-
-    monkeypatch.setattr(PooledProcess, "nudge", noted)
-    monkeypatch.setattr("belljar.sandbox.clones._MAY_NUDGE", True)
-    return jars
-
-
-def test_only_for_a_run_that_is_alone_a_jar_is_nudged(
-    nudged: list[PooledProcess], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Beside another run, it would take the processor from it."""
-    with Pool(size=4) as pool:
-        assert pool.run("pass").ok  # for the first one there is a pool to be made
-        until(lambda: pool.statistics().waiting == 4)
-        nudged.clear()
-        assert pool.run("print(1)").ok
-        assert len(nudged) == 1
-        assert pool.run("print(input())", stdin="for that one jars are taken in turn").ok
-        assert len(nudged) == 1
-        until(lambda: pool.statistics().waiting == 4)
-        with pool.stream("print(1, flush=True); import time; time.sleep(60)") as other:
-            next(other)
-            assert len(nudged) == 2
-            assert pool.run("print(1)").ok
-            assert len(nudged) == 2
-        monkeypatch.setattr("belljar.sandbox.clones._MAY_NUDGE", False)
-        assert pool.run("print(1)").ok
-    assert len(nudged) == 2
-
-
-@pytest.mark.parametrize("nudges", [1, 2, 50])
-def test_one_that_was_nudged_and_then_had_to_wait(nudges: int, nudged: list[PooledProcess]) -> None:
-    """Whoever asked for a stream may not want it for long: the jar goes to sleep again, and is as good as before."""
-    with Pool(size=1) as pool:
-        assert pool.run("pass").ok
-        until(lambda: pool.statistics().waiting == 1)
-        streams = [pool.stream(f"print({number})") for number in range(nudges)]  # each of them does it
-        assert len(nudged) >= nudges
-        time.sleep(0.05)
-        with streams[-1] as events:
-            *_output, finished = events
-        assert isinstance(finished, Finished)
-        assert finished.result.stdout == f"{nudges - 1}\n"
-        for stream in streams[:-1]:
-            stream.close()

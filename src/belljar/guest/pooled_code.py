@@ -30,12 +30,16 @@ if TYPE_CHECKING:
 
 PLACE = "/run/jar"
 """Where the code lies."""
+MAIN = "main.py"
+"""What its file is called, if nobody says."""
 LEAVING = int(_signal.SIGRTMIN)
 """What Python that has run to its end sends to pid 1, just before it exits."""
 CLONE, HURRY = b"clone", b"hurry"
 """What the zygote is asked for: a jar; or one that somebody waits for, which loses no time on being quicker later."""
-NUDGE = b"N"
-"""Before what to run: it comes in a moment. Who is woken needs longer for that than for most programs."""
+INLINE, SPILLED = b"J", b"S"
+"""How what to run comes: in the packet itself; or in a memory file."""
+AWAKE = b"A"
+"""In the packet, and the word to run it follows at once: there is nothing to sleep for."""
 GO = b"G"
 UNFIT = b"U"
 """With why: what was given can't be put into the jar."""
@@ -49,6 +53,9 @@ _MOST_PACKET = MOST_INLINE + 1
 _UNWANTED_SECONDS = 0.01
 _EMFILE = 24
 _LOOKS = 600
+_NONE = -1
+_MANY_FILES = 16
+"""Where a process may have so many open, one that waits may have one for nothing."""
 _ROOM = _socket.CMSG_SPACE(4 * 4)
 
 _libc = ctypes.PyDLL(None, use_errno=True)
@@ -63,23 +70,22 @@ def be_code(gate: _socket.socket, place: int, env: dict[str, str], *, counted: b
     The fewer objects it touches before it waits, the less memory a jar that waits has of its own. If it is hurried,
     someone waits for it, and it rehearses only when nobody has come after all.
     """
-    code = 125
+    code, file = 125, _NONE
     try:
         _reseed()
         if not hurried:
-            _rehearse(gate, place)
+            file = _rehearse(gate, place)
         gc.freeze()  # what is here now is not the run's, and need not be looked at when it ends
         gate.send(b"ready")
         if hurried and not _is_wanted(gate):
-            _rehearse(gate, place)
+            file = _rehearse(gate, place)
             gc.freeze()
-        body, descriptors, nudged = _receive(gate)
-        source = _unpack(body, gate, place)
+        body, descriptors, awake = _receive(gate)
+        source = _unpack(body, gate, place, file)
         os.close(place)
         _connect(descriptors)  # before it is compiled: the compiler may have something to say
         program = _prepared(*source, env)
-        go = _at_once(lambda: gate.recv(1, _socket.MSG_DONTWAIT)) if nudged else None
-        if (go or gate.recv(1)) != GO:  # nobody wants it any more
+        if ((_at_once(gate) if awake else b"") or gate.recv(1)) != GO:  # nobody wants it any more
             os._exit(125)
         gate.close()
         _enter()
@@ -114,38 +120,35 @@ def _is_wanted(gate: _socket.socket) -> bool:
     return True
 
 
-def _at_once(receive: Callable[[], Any]) -> Any:
-    """What comes within a millisecond, for which one does not sleep; else None."""
+def _at_once(gate: _socket.socket) -> bytes:
+    """The word that comes within a millisecond, for which one does not sleep; else nothing."""
     for _ in range(_LOOKS):
         try:
-            return receive()
+            return gate.recv(1, _socket.MSG_DONTWAIT)
         except BlockingIOError:
             os.sched_yield()  # to whoever has it under way, if there is no other processor
-    return None
+    return b""
 
 
 def _receive(gate: _socket.socket) -> tuple[bytes, list[int], bool]:
-    """What to run, its descriptors, and whether one was nudged before. What is large comes in a memory file."""
+    """What to run, its descriptors, and whether the word follows at once. What is large comes in a memory file."""
     packet, ancillary, flags, _address = gate.recvmsg(_MOST_PACKET, _ROOM)
-    nudged = packet == NUDGE
-    while packet == NUDGE:
-        message = _at_once(lambda: gate.recvmsg(_MOST_PACKET, _ROOM, _socket.MSG_DONTWAIT))
-        packet, ancillary, flags, _address = message or gate.recvmsg(_MOST_PACKET, _ROOM)
     if not packet:  # nobody will come
         os._exit(125)
     if flags & _socket.MSG_CTRUNC:  # not all of what came with it: its errors, or its input, would go nowhere
         gate.send(UNFIT + f"its outputs and its input: {os.strerror(_EMFILE)}".encode())
         os._exit(125)
     descriptors = list(struct.unpack(f"{len(ancillary[0][2]) // 4}i", ancillary[0][2])) if ancillary else []
-    if packet[:1] == b"J":
-        return packet[1:], descriptors, nudged
+    kind = packet[:1]
+    if kind != SPILLED:
+        return packet[1:], descriptors, kind == AWAKE
     with open(descriptors.pop(), "rb") as spill:
         spill.seek(0)
-        return spill.read(), descriptors, nudged
+        return spill.read(), descriptors, False
 
 
-def _unpack(body: bytes, gate: _socket.socket, place: int) -> tuple[str, list[str], bytes]:
-    """Put the files where the code finds them; its path, its arguments and its text.
+def _unpack(body: bytes, gate: _socket.socket, place: int, file: int = _NONE) -> tuple[str, list[str], bytes]:
+    """Put the files where the code finds them; its path, its arguments and its text. `file` is MAIN, if it is there.
 
     Ten digits say how long the first part is: words that end in NUL. The name of the code, how many arguments it has,
     they, and for each file its path and its size. The content of the files follows, and then the code.
@@ -158,17 +161,24 @@ def _unpack(body: bytes, gate: _socket.socket, place: int) -> tuple[str, list[st
         for path, size in zip(words[first_file::2], map(int, words[first_file + 1 :: 2]), strict=True):
             if "/" in path:
                 os.makedirs(os.path.dirname(path), exist_ok=True)
-            _write(path, content[:size])
+            _write(path, content[:size], _created(path))
             content = content[size:]
-        _write(name, content, place)
+        if file != _NONE and name != MAIN:
+            os.close(file)
+            os.unlink(MAIN, dir_fd=place)
+            file = _NONE
+        _write(name, content, _created(name, place) if file == _NONE else file)
     except OSError as error:  # it was given what does not fit
         gate.send(UNFIT + f"{error.filename or name}: {error.strerror or error}".encode(errors="replace")[:500])
         os._exit(125)
     return f"{PLACE}/{name}", words[2:first_file], content
 
 
-def _write(path: str, content: bytes, directory: int | None = None) -> None:
-    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644, dir_fd=directory)
+def _created(path: str, directory: int | None = None) -> int:
+    return os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644, dir_fd=directory)
+
+
+def _write(path: str, content: bytes, descriptor: int) -> None:
     try:
         while content:
             content = content[os.write(descriptor, content) :]
@@ -178,18 +188,21 @@ def _write(path: str, content: bytes, directory: int | None = None) -> None:
     os.close(descriptor)
 
 
-def _rehearse(gate: _socket.socket, place: int) -> None:
-    """Go through what a run does once, for nothing: what is touched here for the first time is copied now, not then."""
+def _rehearse(gate: _socket.socket, place: int) -> int:
+    """Go through what a run does once, for nothing: what is touched here for the first time is copied now, not then.
+
+    The file MAIN, empty, if there may be one.
+    """
     kept = _state()
     here, there = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
-    there.send(b"J" + _REHEARSAL)
+    there.send(AWAKE + _REHEARSAL)
     there.send(GO)
     there.close()  # a run may have very few files open
-    body, _none, _nudged = _receive(here)
+    body, _none, _awake = _receive(here)
     source = _unpack(body, gate, place)
     _connect([1, 2])
     program = _prepared(*source, {"PYTHONPATH": "/tmp"})
-    here.recv(1)
+    _at_once(here)
     here.close()
     _enter(rehearses=True)
     _python(program, rehearses=True)
@@ -198,6 +211,7 @@ def _rehearse(gate: _socket.socket, place: int) -> None:
     _let_go({"nothing": []})
     _carefully(sys.stdout.flush)
     gc.collect()
+    return _created(MAIN, place) if os.sysconf("SC_OPEN_MAX") >= _MANY_FILES else _NONE
 
 
 def _state() -> tuple[Any, ...]:
@@ -220,9 +234,9 @@ def practise() -> None:
     kept = _state()
     here, there = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
     for _ in range(_PRACTICES):
-        there.send(b"J" + _REHEARSAL)
+        there.send(AWAKE + _REHEARSAL)
         _receive(here)
-        program = _prepared(f"{PLACE}/main.py", ["x"], _PRACTICE, {"PYTHONPATH": "/tmp"})
+        program = _prepared(f"{PLACE}/{MAIN}", ["x"], _PRACTICE, {"PYTHONPATH": "/tmp"})
         _run_code(program, sys.modules["__main__"].__dict__)
         _let_go({"nothing": []})
         _carefully(sys.stdout.flush)

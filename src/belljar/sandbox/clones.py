@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, cast
 from belljar.backends.bubblewrap.pool_process import JarGoneError, PooledProcess
 from belljar.backends.contract import ChangedTree, End, EnforcementReport, Entry, Process
 from belljar.backends.hostile_files import open_beneath, walk
-from belljar.errors import PolicyError
+from belljar.errors import PolicyError, UsageError
+from belljar.guest.pooled_code import MAIN, MOST_INLINE
 from belljar.policy.models import Policy
 from belljar.sandbox import recording, redacting, tracing
 from belljar.sandbox.control import CONTROL
@@ -30,10 +31,33 @@ if TYPE_CHECKING:
     from belljar.sandbox.snapshots import Held
 
 _MOST_ARTIFACTS = 1000
-_MAY_NUDGE = len(os.sched_getaffinity(0)) > 1
-"""Whether a processor is left for a jar that waits awake while its caller gets ready."""
+_MAY_WAKE = len(os.sched_getaffinity(0)) > 1
+"""Whether a processor is left for a jar that waits awake while its caller writes down that it runs."""
+_MOST_EARLY = MOST_INLINE // 2
 _NOTHING = cast("Process", None)
 """What is watched of a run that never began."""
+
+
+class Early:
+    """A jar that has been given what to run before anybody waits for its output. It is one run's, or nobody's."""
+
+    __slots__ = ("_jar", "_jars")
+
+    def __init__(self, jars: Clones, jar: PooledProcess) -> None:
+        self._jars = jars
+        self._jar = jar
+        jars.early.add(jar)
+
+    def taken(self, jars: Clones) -> PooledProcess | None:
+        """The jar, once, if it is one of these."""
+        if self._jar not in jars.early:
+            return None
+        jars.early.discard(self._jar)
+        return self._jar
+
+    def __del__(self) -> None:
+        if self.taken(self._jars):  # nobody ever asked for its output
+            self._jars.let_go(self._jar)
 
 
 class Clones:
@@ -64,6 +88,8 @@ class Clones:
         self._begun = recording.Begun(policy, self._plan)
         self._timeout = policy.proc.timeout_seconds
         self._running: set[PooledProcess] = set()
+        self.early: set[PooledProcess] = set()
+        """Those that have been given something before it was asked for."""
         self._handles: set[Handle] = set()
         """Of all that was asked for and has not ended, whether there is a jar for it or not."""
 
@@ -73,14 +99,36 @@ class Clones:
 
     def close(self) -> None:
         """End every run, and let go of every jar."""
+        while self.early:
+            self.let_go(self.early.pop())
         self._jars.close()
 
-    def nudge(self) -> None:
-        """A run is about to begin: if it is the only one, its jar wakes up while the caller gets ready."""
-        if _MAY_NUDGE and not self._handles:
-            self._jars.nudge()
+    def begun(self, code: bytes, name: str, arguments: Sequence[str]) -> Early | None:
+        """A jar that gets ready for it from now on, for a run that is the only one: it begins in a moment.
 
-    def events(self, handle: Handle, work: Work) -> Generator[Output | Finished, None, None]:
+        One that did not, and there were many, would keep jars from others.
+        """
+        if self._handles or self.early or self._refused or self._planted or not _MAY_WAKE or len(code) > _MOST_EARLY:
+            return None
+        try:
+            jar = self._jars.take_ready()
+        except UsageError:  # which the run is told
+            return None
+        if jar is None:
+            return None
+        try:
+            jar.give_at_once(code, _usable(name), arguments)
+        except JarGoneError:
+            self.let_go(jar)
+            return None
+        except BaseException:
+            self.let_go(jar)
+            raise
+        return Early(self, jar)
+
+    def events(
+        self, handle: Handle, work: Work, early: Early | None = None
+    ) -> Generator[Output | Finished, None, None]:
         """Run it in a jar that nobody has used and nobody will use again."""
         run_id, started = "", time.monotonic()
         files = {**self._planted, **work.files} if self._planted or work.files else {}
@@ -89,7 +137,9 @@ class Clones:
         self._handles.add(handle)
         try:
             # Before all else: while it gets ready, there is time for the rest.
-            jar = None if self._refused else self._given(work, files)
+            jar = early.taken(self) if early else None
+            if jar is None and not self._refused:
+                jar = self._given(work, files)
             run_id = new_run_id()
             spans = tracing.start("belljar.run", run_id, since=started)
             details = recording.code_details(work.code, (), "python", work.arguments, work.name)
@@ -110,7 +160,7 @@ class Clones:
                 yield event
         except BaseException as error:  # whatever it is: a run that has begun has an end
             if jar is not None:
-                self._let_go(jar)
+                self.let_go(jar)
             recording.broke_off(run_id, error, self._policy)
             raise
         finally:
@@ -173,7 +223,7 @@ class Clones:
                 if process in self._running:  # else it has ended, and is let go of when nobody waits
                     handle.ended()
                     self._running.discard(process)
-                    self._let_go(process)
+                    self.let_go(process)
 
     def _given(self, work: Work, files: Mapping[str, bytes]) -> PooledProcess | None:
         """A jar that gets ready for it while it is written down that it is to run; if one waits, and it is quick."""
@@ -182,10 +232,10 @@ class Clones:
         try:
             jar.give(work.code, _usable(work.name), work.arguments, files, None)
         except JarGoneError:
-            self._let_go(jar)
+            self.let_go(jar)
             return None
         except BaseException:
-            self._let_go(jar)
+            self.let_go(jar)
             raise
         return jar
 
@@ -215,20 +265,20 @@ class Clones:
                 if given is None:
                     jar.give(work.code, _usable(work.name), work.arguments, files, stdin)
                 if (network := _network(jar)) and (end := network.begin(run_id, handle)):
-                    self._let_go(jar)
+                    self.let_go(jar)
                     return end
                 jar.start(self._timeout)
             except JarGoneError:
-                self._let_go(jar)
+                self.let_go(jar)
                 given = None
             except BaseException:
-                self._let_go(jar)
+                self.let_go(jar)
                 raise
             else:
                 self._running.add(jar)
                 return jar
 
-    def _let_go(self, process: PooledProcess) -> None:
+    def let_go(self, process: PooledProcess) -> None:
         """At once: if there is still something of it, that is ended."""
         process.close()
         self._jars.bury(process)
@@ -311,10 +361,10 @@ def _in_workspace(policy: Policy, network: Network | None) -> dict[str, bytes]:
 
 def _usable(name: str) -> str:
     if not name:
-        return "main.py"
+        return MAIN
     name = os.path.basename(name)
     usable = name.isprintable() and len(os.fsencode(name)) < 200 and name not in ("", ".", "..")
-    return name if usable else "main.py"
+    return name if usable else MAIN
 
 
 def _made(workspace: int, given: Mapping[str, bytes]) -> tuple[Artifact, ...]:

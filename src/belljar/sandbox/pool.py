@@ -30,7 +30,7 @@ from belljar.sandbox.work import Work
 if TYPE_CHECKING:
     from belljar.backends.bubblewrap.backend import BubblewrapBackend
     from belljar.egress.events import Event
-    from belljar.sandbox.clones import Clones
+    from belljar.sandbox.clones import Clones, Early
     from belljar.sandbox.stock import Stock
 
 _MOST_TIMES = 1000
@@ -201,28 +201,28 @@ class Pool:
         artifacts: str | os.PathLike[str] | KeptFiles | None = None,
     ) -> Stream:
         """As `stream`, and for whom: where runs have to wait, the callers take turns. For belljar itself."""
-        known = language_named(language)
-        if known == "python" and self._clones is not None and stdin is None:
-            self._clones.nudge()
+        known, text, early = language_named(language), _bytes(code), None
         if args:
             _check_words(args)
+        if known == "python" and self._clones is not None and stdin is None and not files:
+            early = self._clones.begun(text, name, args)
         content = {}
         if files:
-            content = {path: _bytes(text) for path, text in files.items()}
+            content = {path: _bytes(data) for path, data in files.items()}
             _check_paths(content)
         into = artifacts if artifacts is None or isinstance(artifacts, KeptFiles) else os.fspath(artifacts)
-        work = Work(_bytes(code), known, name, tuple(args), content, stdin, into, caller)
+        work = Work(text, known, name, tuple(args), content, stdin, into, caller)
         handle = Handle()
-        return Stream(handle, self._events(handle, work))
+        return Stream(handle, self._events(handle, work, early))
 
-    def _events(self, handle: Handle, work: Work) -> Iterator[Output | Finished]:
+    def _events(self, handle: Handle, work: Work, early: Early | None) -> Iterator[Output | Finished]:
         with self._lock:
             self._running.add(handle)  # from here on no jars are dropped
         try:
             if self._clones is None and self._stock is None:
                 killswitch.check()  # before anything is made that would be dropped again
             clones = (self._clones or self._cloned()) if work.language == "python" else None
-            events = clones.events(handle, work) if clones else self._other(work.language).events(handle, work)
+            events = clones.events(handle, work, early) if clones else self._other(work.language).events(handle, work)
             try:
                 for event in events:
                     if isinstance(event, Finished):

@@ -36,10 +36,6 @@ class BubblewrapPool(BubblewrapJar):
         self._check_ours()
         return self._shelf.take_ready()
 
-    def nudge(self) -> None:
-        """There will be a run in a moment: the jar that it gets need not be asleep."""
-        self._shelf.nudge()
-
     def _check_ours(self) -> None:
         if self._control.fileno() < 0:
             raise UsageError("this Pool is closed")

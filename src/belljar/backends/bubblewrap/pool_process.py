@@ -24,7 +24,7 @@ from belljar.backends.bubblewrap.jar_root import write_all
 from belljar.backends.bubblewrap.pool_run import FIRST_SAMPLE_SECONDS
 from belljar.backends.contract import End
 from belljar.errors import UsageError
-from belljar.guest.pooled_code import GO, MOST_INLINE, NUDGE, UNFIT
+from belljar.guest.pooled_code import AWAKE, GO, INLINE, MAIN, MOST_INLINE, SPILLED, UNFIT
 from belljar.limits.counters import Counter, read_counters
 
 _END = struct.Struct("=ciQQ")
@@ -82,12 +82,11 @@ class PooledProcess(BubblewrapProcess):
             self.have_outputs()
         self._send(_packed(code, name, arguments, files), self._inside if stdin is None else (*self._inside, stdin))
 
-    def nudge(self) -> None:
-        """It gets something to run in a moment: meanwhile it wakes up."""
-        try:
-            self.gate.send(NUDGE, socket.MSG_DONTWAIT)
-        except OSError:
-            pass  # it is gone, or does not read: whoever takes it hears of that
+    def give_at_once(self, code: bytes, name: str, arguments: Sequence[str]) -> None:
+        """The same, for what fits into a packet and is started in a moment: it stays awake. Raises JarGoneError."""
+        if not self._inside:
+            self.have_outputs()
+        self._send_packet(AWAKE + _packed(code, name, arguments, {}), self._inside)
 
     def have_outputs(self) -> None:
         """Make its outputs, if that has not been done while nobody waited."""
@@ -123,19 +122,19 @@ class PooledProcess(BubblewrapProcess):
         self._close_inside()
 
     def _send(self, body: bytes, descriptors: tuple[int, ...]) -> None:
-        try:
-            if len(body) <= MOST_INLINE:
-                self._send_packet(b"J" + body, descriptors)
-                return
-            with open(os.memfd_create("belljar-run", os.MFD_CLOEXEC), "wb", buffering=0) as spill:
-                write_all(spill.fileno(), body)
-                self._send_packet(b"S", (*descriptors, spill.fileno()))
-        except (BrokenPipeError, ConnectionResetError) as error:
-            raise JarGoneError from error
+        if len(body) <= MOST_INLINE:
+            self._send_packet(INLINE + body, descriptors)
+            return
+        with open(os.memfd_create("belljar-run", os.MFD_CLOEXEC), "wb", buffering=0) as spill:
+            write_all(spill.fileno(), body)
+            self._send_packet(SPILLED, (*descriptors, spill.fileno()))
 
     def _send_packet(self, packet: bytes, descriptors: tuple[int, ...]) -> None:
         passed = struct.pack(f"{len(descriptors)}i", *descriptors)
-        self.gate.sendmsg((packet,), ((socket.SOL_SOCKET, socket.SCM_RIGHTS, passed),))
+        try:
+            self.gate.sendmsg((packet,), ((socket.SOL_SOCKET, socket.SCM_RIGHTS, passed),))
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise JarGoneError from error
 
     def begin(self) -> None:
         """Its network is served; it waits on."""
@@ -278,6 +277,8 @@ def _never(problem: str, ended_by: str) -> End:
 
 def _packed(code: bytes, name: str, arguments: Sequence[str], files: Mapping[str, bytes]) -> bytes:
     """As `guest/pooled_code.py` unpacks it: words that end in NUL, the content of the files, the code."""
+    if name == MAIN and not arguments and not files:
+        return _PLAIN + code
     words = [name, str(len(arguments)), *arguments]
     for path, content in files.items():
         words += (path, str(len(content)))
@@ -285,6 +286,8 @@ def _packed(code: bytes, name: str, arguments: Sequence[str], files: Mapping[str
     return b"".join((b"%10d" % len(head), head, *files.values(), code))
 
 
+_PLAIN = b"%10d%s\x000\0" % (len(MAIN) + 3, MAIN.encode())
+"""What comes before most code."""
 _KNOWN: list[tuple[list[Any], list[Counter]]] = []
 
 

@@ -72,7 +72,8 @@ class Shelf:
         self._pool = pool
         self._prepare = prepare
         self._helpers = helpers
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        """A run that nobody has any more is let go of wherever Python finds that, in here as well."""
         self._jars: deque[PooledProcess] = deque()
         self._waiting: Turns[Waiter] = Turns()
         self._ended: dict[str, PooledProcess] = {}
@@ -95,12 +96,6 @@ class Shelf:
         """A jar, if one is there."""
         with self._lock:
             return self._first()
-
-    def nudge(self) -> None:
-        """Wake the one that is next, if there is one."""
-        with self._lock:
-            if self._jars:
-                self._jars[0].nudge()
 
     def _first(self) -> PooledProcess | None:
         while self._jars:

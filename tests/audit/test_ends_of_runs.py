@@ -133,6 +133,29 @@ def test_a_program_that_ends(what: str) -> None:
     assert the_end()["outcome"] == "killed"
 
 
+WAITS = {"a run": "Sandbox().run(code)", "a step": "Session().run(code)", "a map": "list(Pool(size=1).map([code]))"}
+SLEEPER = """
+import signal
+def interrupt():
+    wait()
+    time.sleep(0.3)
+    signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+threading.Thread(target=interrupt, daemon=True).start()
+"""
+
+
+@pytest.mark.parametrize("what", WAITS)
+def test_a_signal_that_wakes_nobody(what: str) -> None:
+    """The kernel may give it to another thread, or just before the first one sleeps: the run ends all the same."""
+    program = PROGRAM + SLEEPER + WAITS[what]
+    done = subprocess.run(
+        [sys.executable, "-c", program, SLEEPS], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == -signal.SIGINT
+    assert "KeyboardInterrupt" in done.stderr
+    assert the_end()["outcome"] == "killed"
+
+
 SIGNALS = {"SIGINT": (130, "was interrupted"), "SIGTERM": (143, "ended"), "SIGHUP": (129, "ended")}
 
 

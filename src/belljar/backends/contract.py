@@ -14,6 +14,11 @@ TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
     from typing import Any
 
+LOOK_UP_SECONDS = 0.25
+"""Whoever waits for a run looks up so often. A signal that comes just before a thread goes to sleep does not wake it,
+nor does one that the kernel gives to another thread; and what it is to do in Python is done when the first thread runs.
+"""
+
 
 class Status(StrEnum):
     """How far a clause of the policy holds on a backend."""

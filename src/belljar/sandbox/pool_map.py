@@ -6,6 +6,7 @@ import os
 import threading
 from collections import deque
 
+from belljar.backends.contract import LOOK_UP_SECONDS
 from belljar.errors import UsageError
 from belljar.sandbox.result import RunResult
 from belljar.sandbox.sandbox import last
@@ -108,7 +109,7 @@ class Batch:
         """Until there is a result to take, or nobody wants one any more. Any thread may wait."""
         with self._ended:
             while self._next() is None and not self._over:
-                self._ended.wait()
+                self._ended.wait(LOOK_UP_SECONDS)
 
     def _next(self) -> _Run | None:
         """The one whose result is to be taken, if there is one."""

@@ -7,7 +7,7 @@ import select
 import time
 from collections.abc import Callable, Iterator
 
-from belljar.backends.contract import Clause, End, EnforcementReport, LaunchPlan, Process
+from belljar.backends.contract import LOOK_UP_SECONDS, Clause, End, EnforcementReport, LaunchPlan, Process
 from belljar.errors import SandboxUnavailableError
 from belljar.policy.models import Policy
 from belljar.sandbox import recording
@@ -59,8 +59,8 @@ class Watch:
             poll.register(descriptor, select.POLLIN)
         end = self.process.fileno()
         poll.register(end, select.POLLIN)
-        patience = None
-        while ready := poll.poll(patience):
+        patience = 1000 * LOOK_UP_SECONDS
+        while (ready := poll.poll(patience)) or patience:
             for descriptor, _events in ready:
                 if descriptor == end:
                     # Every process is gone, so all that was written is in the pipes. They need not be closed: the

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
+from belljar.backends.contract import LOOK_UP_SECONDS
 from belljar.sandbox import recording, redacting
 from belljar.sandbox import session_wire as wire
 from belljar.sandbox.events import Output
@@ -109,7 +110,7 @@ class StepWatch:
             elif self._kill_at and now >= self._again_at:
                 self._interrupt()
             until = min(self._kill_at, self._again_at) or (deadline if not self._stopped_by else now + 1)
-            live.changed.wait(max(0.001, until - now))
+            live.changed.wait(min(max(0.001, until - now), LOOK_UP_SECONDS))
             return None
 
     def _stop(self, why: str) -> None:

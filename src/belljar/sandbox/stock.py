@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Hashable, Mapping
 from typing import TYPE_CHECKING, cast
 
+from belljar.backends.contract import LOOK_UP_SECONDS
 from belljar.backends.turns import Turns
 from belljar.errors import BelljarError, SandboxUnavailableError, UsageError
 from belljar.policy.models import Policy
@@ -130,7 +131,8 @@ class Stock:
             self._places.add(caller, waiter)
         try:
             handle.started(waiter)
-            waiter.woken.wait()
+            while not waiter.woken.wait(LOOK_UP_SECONDS):
+                pass
         except BaseException:
             self.call_off(waiter, "abandoned")
             if waiter.has_place:

@@ -18,7 +18,7 @@ from belljar.backends.bubblewrap import wire
 from belljar.backends.bubblewrap.backend import BubblewrapJar, end_of
 from belljar.backends.bubblewrap.client import fault
 from belljar.backends.bubblewrap.pool_process import PooledProcess, never_started
-from belljar.backends.contract import End
+from belljar.backends.contract import LOOK_UP_SECONDS, End
 from belljar.backends.turns import Turns
 from belljar.errors import BelljarError, SandboxUnavailableError
 
@@ -43,7 +43,8 @@ class Waiter:
     def wait(self) -> None:
         """Until it has a jar, or will get none."""
         try:
-            self._woken.acquire()
+            while not self._woken.acquire(timeout=LOOK_UP_SECONDS):
+                pass
         except BaseException:
             self.kill("abandoned")
             if self.jar is not None:

@@ -43,6 +43,8 @@ class _Child(NamedTuple):
     pidfd: int
     kernel_uid: int
     group: JarGroup | None
+    control: socket.socket
+    """Its own end of what belljar asks it by: if that is shut down, it ends."""
 
 
 def main(descriptor: int) -> NoReturn:
@@ -73,8 +75,8 @@ def _detach(keep: int) -> None:
     kernel.set_name("belljar-launch")
 
 
-def _tell(control: socket.socket, message: wire.Message) -> None:
-    with contextlib.suppress(OSError):  # whoever asked has given up
+def _refuse(control: socket.socket, message: wire.Message) -> None:
+    with control, contextlib.suppress(OSError):  # whoever asked has given up
         wire.send(control, message)
 
 
@@ -107,7 +109,10 @@ class Launcher:
                     self._on_host()
                 else:
                     self._bury(watched.fd)
-        deadline = time.monotonic() + _GRACE_SECONDS  # the stages saw the same end, and are ending their jars
+        for child in self._children.values():  # belljar may go on for a moment, and hold the other end
+            with contextlib.suppress(OSError):
+                child.control.shutdown(socket.SHUT_RDWR)
+        deadline = time.monotonic() + _GRACE_SECONDS
         while self._children and (left := deadline - time.monotonic()) > 0:
             for watched in self._loop.wait(left):
                 self._bury(watched.fd)
@@ -127,10 +132,9 @@ class Launcher:
         try:
             self._start(message, control)
         except BelljarError as error:
-            _tell(control, {"error": "unavailable", "message": error.message, "hint": error.hint})
+            _refuse(control, {"error": "unavailable", "message": error.message, "hint": error.hint})
         except OSError as error:
-            _tell(control, {"error": "unavailable", "message": f"can't start a stage: {error}", "hint": ""})
-        control.close()
+            _refuse(control, {"error": "unavailable", "message": f"can't start a stage: {error}", "hint": ""})
 
     def _start(self, message: wire.Message, control: socket.socket) -> None:
         root = os.geteuid() == 0
@@ -143,7 +147,7 @@ class Launcher:
         pid = fork_into(group.stage_cgroup_fd() if group else None)
         if pid == 0:
             self._become_stage(control, plan, group, kernel_uid, launcher)
-        child = _Child(pid, os.pidfd_open(pid), kernel_uid, group)
+        child = _Child(pid, os.pidfd_open(pid), kernel_uid, group, control)
         self._children[child.pidfd] = child
         self._loop.register(child.pidfd)
         if self._count == 1:
@@ -171,6 +175,7 @@ class Launcher:
             self._host.close()
             for other in self._children.values():
                 os.close(other.pidfd)
+                other.control.close()
                 if other.group:
                     other.group.close()
             stage.main(control, plan, group, kernel_uid, launcher=launcher)
@@ -184,6 +189,7 @@ class Launcher:
             self._loop.unregister(pidfd)
         os.waitpid(child.pid, 0)
         os.close(pidfd)
+        child.control.close()
         if child.group:
             with contextlib.suppress(BelljarError):
                 child.group.thaw()

@@ -85,10 +85,11 @@ def be_code(gate: _socket.socket, place: int, env: dict[str, str], *, counted: b
         os.close(place)
         _connect(descriptors)  # before it is compiled: the compiler may have something to say
         program = _prepared(*source, env)
+        _may_be_looked_at(1)  # nobody is here yet who could
         if ((_at_once(gate) if awake else b"") or gate.recv(1)) != GO:  # nobody wants it any more
             os._exit(125)
         gate.close()
-        _enter()
+        os.closerange(3, 1 << 20)  # nothing else is open from here on
         code = _python(program)
         if counted:  # else what it used is known only when it has ended
             _libc.sigqueue(1, LEAVING, ctypes.c_void_p(code))
@@ -102,10 +103,8 @@ def _connect(descriptors: list[int]) -> None:
         os.dup2(descriptor, wanted)
 
 
-def _enter(*, rehearses: bool = False) -> None:
-    """Have nothing else open. From here on it may be looked at."""
-    os.closerange(1 << 16 if rehearses else 3, 1 << 20)
-    _libc.prctl(_PR_SET_DUMPABLE, 0 if rehearses else 1, 0, 0, 0)
+def _may_be_looked_at(so: int) -> None:
+    _libc.prctl(_PR_SET_DUMPABLE, so, 0, 0, 0)
 
 
 def _is_wanted(gate: _socket.socket) -> bool:
@@ -202,9 +201,10 @@ def _rehearse(gate: _socket.socket, place: int) -> int:
     source = _unpack(body, gate, place)
     _connect([1, 2])
     program = _prepared(*source, {"PYTHONPATH": "/tmp"})
+    _may_be_looked_at(0)
     _at_once(here)
     here.close()
-    _enter(rehearses=True)
+    os.closerange(1 << 16, 1 << 20)
     _python(program, rehearses=True)
     os.unlink("rehearsal.py", dir_fd=place)
     _put_back(kept)

@@ -71,7 +71,8 @@ class Control:
         """Runs that somebody reads and that are over, and until when they are kept."""
         self._pools: dict[int, Callable[[], Any]] = {}
         self._sampling = False
-        self._dropping = False
+        self._dropping: set[int] = set()
+        """Pools that are letting go of what waits in them."""
         self._asked = 0.0
         """When somebody who follows a run asked for its output last."""
         self._sessions: dict[str, Callable[[], Any]] = {}
@@ -189,23 +190,23 @@ class Control:
     def _look(self) -> None:
         if (self._runs or self._pools) and (reason := killswitch.why()):
             self.kill("*", f"the kill switch is on: {reason}")
-            if not self._dropping:
-                self._dropping = True
-                start_new_thread(self._drop_waiting, ())
+            with self._lock:
+                pools = [(number, pool) for number, pool in self._pools.items() if number not in self._dropping]
+                self._dropping.update(number for number, _pool in pools)
+            for number, pool in pools:
+                start_new_thread(self._drop_waiting, (number, pool))
         if self._ended:
             self._drop_old()
         if self._runs and not self._sampling:
             self._sample_long_runs()
 
-    def _drop_waiting(self) -> None:
-        """In a thread of its own: what pools have waiting goes, too, unless there is a run; then at the next look."""
+    def _drop_waiting(self, number: int, pool: Callable[[], Any]) -> None:
+        """In a thread of its own: what a pool has waiting goes, too, unless there is a run; then at the next look."""
         try:
-            with self._lock:
-                pools = [pool for reference in self._pools.values() if (pool := reference()) is not None]
-            for pool in pools:
-                pool.drop_waiting()
+            if (found := pool()) is not None:
+                found.drop_waiting()
         finally:
-            self._dropping = False
+            self._dropping.discard(number)
 
     def _answer(self, listener: Any) -> None:
         try:
@@ -316,7 +317,7 @@ class Control:
         """In a forked process: what runs is the parent's, and so are the threads that look into it."""
         for handle, _details in self._runs.values():
             handle.looking = allocate_lock()
-        self._lock, self._pid, self._sampling, self._dropping = allocate_lock(), 0, False, False
+        self._lock, self._pid, self._sampling, self._dropping = allocate_lock(), 0, False, set()
         self._runs, self._ended, self._pools, self._sessions, self._orders = {}, {}, {}, {}, set()
 
 

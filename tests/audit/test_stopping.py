@@ -268,9 +268,12 @@ def test_a_pool_that_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
     told, release = threading.Event(), threading.Event()
     with Pool(size=1) as stuck, Pool(size=1) as other:
         monkeypatch.setattr(stuck, "drop_waiting", lambda: told.set() or release.wait(60))
+        deadline = time.monotonic() + 40
+        while not other.statistics().waiting:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
         killswitch.turn_on("a test")
         assert told.wait(20)
-        deadline = time.monotonic() + 20
         while other.statistics().waiting:
             assert time.monotonic() < deadline
             time.sleep(0.01)

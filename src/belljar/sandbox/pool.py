@@ -306,7 +306,12 @@ class Pool:
         seen = {"waiting": 0, "running": 0, "queued": 0, "zygotes": 0}
         clones, stock = (None, None) if self._closed else (self._clones, self._stock)
         if clones:
-            seen = clones.statistics()
+            try:
+                seen = clones.statistics()
+            except (BelljarError, OSError):
+                if clones is self._clones and not self._closed:
+                    raise
+                # else they were let go of meanwhile, and there is nothing
         if stock:
             seen["waiting"] += stock.waiting
             seen["running"] += stock.running

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -46,7 +48,8 @@ def pool(early: list[PooledProcess]) -> Iterator[Pool]:
 
 
 def settle(pool: Pool) -> None:
-    until(lambda: pool.statistics().waiting >= 2)
+    """Until a jar waits here, not only in the stage."""
+    until(lambda: pool._clones is not None and len(pool._clones._jars._shelf._jars) > 0)
 
 
 def until(is_so: Callable[[], bool]) -> None:
@@ -73,7 +76,7 @@ def test_only_for_a_run_that_is_alone(pool: Pool, early: list[PooledProcess], mo
     assert len(early) == 1
     for given in ({"stdin": "for that one jars are taken in turn"}, {"files": {"a": "b"}}):
         settle(pool)
-        assert pool.run("print(1)", **given).ok  # type: ignore[arg-type]
+        assert pool.run("print(1)", **given).ok
     settle(pool)
     assert pool.run("#" * 50_000 + "\nprint(1)").stdout == "1\n"
     assert len(early) == 1
@@ -150,7 +153,7 @@ def test_one_whose_pool_has_closed(early: list[PooledProcess]) -> None:
     """It is told so, and nothing is in the log."""
     with Pool(size=1) as closed:
         assert closed.run("pass").ok
-        until(lambda: closed.statistics().waiting == 1)
+        settle(closed)
         early.clear()
         stream = closed.stream("print(1)")
         assert len(early) == 1
@@ -158,3 +161,29 @@ def test_one_whose_pool_has_closed(early: list[PooledProcess]) -> None:
     with pytest.raises(UsageError, match="closed"):
         next(stream)
     assert recorded() == before
+
+
+def test_one_that_a_forked_process_has_too(pool: Pool, early: list[PooledProcess]) -> None:
+    """It lets go of its copy, whatever other threads held when it was made; the run is ours."""
+    stream = pool.stream("print(1)")
+    assert len(early) == 1
+    held, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with pool._clones._jars._shelf._lock:  # type: ignore[union-attr]
+            held.set()
+            release.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(20)
+    if (child := os.fork()) == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(20)
+        stream.close()
+        del stream
+        os._exit(0)
+    release.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
+    assert ended(stream).stdout == "1\n"

@@ -64,7 +64,8 @@ class BubblewrapPool(BubblewrapJar):
 
     def bury(self, process: PooledProcess) -> None:
         """It has ended: let go of it, soon, off the caller's path."""
-        self._shelf.bury(process)
+        if os.getpid() == self._owner:  # in a forked one neither the shelf's thread is there, nor whoever locked it
+            self._shelf.bury(process)
 
     def statistics(self) -> dict[str, int]:
         """How many jars wait, how many runs wait for one, and how many zygotes there have been."""

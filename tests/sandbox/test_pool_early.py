@@ -48,8 +48,8 @@ def pool(early: list[PooledProcess]) -> Iterator[Pool]:
 
 
 def settle(pool: Pool) -> None:
-    """Until a jar waits here, not only in the stage."""
-    until(lambda: pool._clones is not None and len(pool._clones._jars._shelf._jars) > 0)
+    """Until all its jars wait here, not only in the stage."""
+    until(lambda: pool._clones is not None and len(pool._clones._jars._shelf._jars) >= pool._size)
 
 
 def until(is_so: Callable[[], bool]) -> None:

@@ -122,7 +122,7 @@ def compute(place: Place, jar: Sandbox) -> list[Case]:
         return float(result.stdout) if result.ok else fail(f"a run failed: {result.reason or result.stderr}")
 
     outside = [place.python, "-I", "-c", code]
-    return [Case(OUTSIDE, lambda: printed(outside, place), every=2), Case(INSIDE, inside, every=2)]
+    return [Case(OUTSIDE, lambda: printed(outside, place), every=2, goes=3), Case(INSIDE, inside, every=2, goes=3)]
 
 
 def loops_for(seconds: float) -> int:

@@ -25,9 +25,11 @@ class Case:
     name: str
     do: Callable[[], float]
     every: int = 1
-    """In each how manieth round: what takes a second each time is measured less often, and once."""
+    """In each how manieth round: what takes long each time is measured less often."""
     pause: float = SETTLE_SECONDS
     """Before each go after the first."""
+    goes: int = 1
+    """How many in a turn, of what is measured less often."""
 
 
 def measure(cases: Sequence[Case], rounds: int) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
@@ -44,7 +46,7 @@ def measure(cases: Sequence[Case], rounds: int) -> tuple[dict[str, list[float]],
         for case in order.sample(list(cases), len(cases)):
             if number % case.every:
                 continue
-            for go in range(1 + GOES if case.every == 1 else 1):
+            for go in range(1 + GOES if case.every == 1 else case.goes):
                 time.sleep(case.pause if go else SETTLE_SECONDS)
                 taken = case.do()
                 if number:

@@ -28,9 +28,9 @@ def early(monkeypatch: pytest.MonkeyPatch) -> list[PooledProcess]:
     jars: list[PooledProcess] = []
     give = PooledProcess.give_at_once
 
-    def noted(jar: PooledProcess, *what: object) -> None:
+    def noted(jar: PooledProcess, body: bytes) -> None:
         jars.append(jar)
-        give(jar, *what)  # type: ignore[arg-type]
+        give(jar, body)
 
     monkeypatch.setattr(PooledProcess, "give_at_once", noted)
     monkeypatch.setattr("belljar.sandbox.clones._MAY_WAKE", True)
@@ -78,7 +78,7 @@ def test_only_for_a_run_that_is_alone(pool: Pool, early: list[PooledProcess], mo
         settle(pool)
         assert pool.run("print(1)", **given).ok
     settle(pool)
-    assert pool.run("#" * 50_000 + "\nprint(1)").stdout == "1\n"
+    assert pool.run("#" * 62_000 + "\nprint(1)").stdout == "1\n"
     assert len(early) == 1
     settle(pool)
     with pool.stream("print(1, flush=True); import time; time.sleep(60)") as other:
@@ -187,3 +187,31 @@ def test_one_that_a_forked_process_has_too(pool: Pool, early: list[PooledProcess
     thread.join()
     assert os.waitpid(child, 0)[1] == 0
     assert ended(stream).stdout == "1\n"
+
+
+@pytest.mark.parametrize("args", [["😀" * 20_000], ["a"] * 19_000, [""] * 300_000], ids=["large", "many", "empty"])
+def test_what_does_not_fit_into_a_packet(pool: Pool, args: list[str]) -> None:
+    """All of it comes, whatever makes it large: half a program would be another one."""
+    code = f"import sys\n{'#' * 27_000}\nprint(len(sys.argv), len(sys.argv[-1])); raise SystemExit(7)"
+    result = pool.run(code, args=args)
+    assert (result.stdout, result.exit_code) == (f"{len(args) + 1} {len(args[-1])}\n", 7)
+
+
+def test_a_packet_that_is_cut_off_does_not_run(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Should one ever be too large: it is refused, with the reason."""
+    monkeypatch.setattr("belljar.sandbox.clones.MOST_INLINE", 1 << 20)
+    with pytest.raises(UsageError, match="what to run: Message too long"):
+        pool.run("print(1)\n" + "#" * 70_000 + "\nprint(2)")
+
+
+def test_a_forked_process_can_not_run_it(pool: Pool) -> None:
+    """It is told that the pool is another's; the run is the first one's, all of it."""
+    stream = pool.stream("for number in range(9): print(number)")
+    if (child := os.fork()) == 0:
+        try:
+            next(stream)
+        except UsageError:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert ended(stream).stdout == "".join(f"{number}\n" for number in range(9))

@@ -51,7 +51,7 @@ _INTERRUPTED = -1
 """What no program can exit with."""
 _MOST_PACKET = MOST_INLINE + 1
 _UNWANTED_SECONDS = 0.01
-_EMFILE = 24
+_EMFILE, _EMSGSIZE = 24, 90
 _LOOKS = 600
 _NONE = -1
 _MANY_FILES = 16
@@ -136,6 +136,9 @@ def _receive(gate: _socket.socket) -> tuple[bytes, list[int], bool]:
         os._exit(125)
     if flags & _socket.MSG_CTRUNC:  # not all of what came with it: its errors, or its input, would go nowhere
         gate.send(UNFIT + f"its outputs and its input: {os.strerror(_EMFILE)}".encode())
+        os._exit(125)
+    if flags & _socket.MSG_TRUNC:  # nor a part of the code
+        gate.send(UNFIT + f"what to run: {os.strerror(_EMSGSIZE)}".encode())
         os._exit(125)
     descriptors = list(struct.unpack(f"{len(ancillary[0][2]) // 4}i", ancillary[0][2])) if ancillary else []
     kind = packet[:1]

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
-from belljar.backends.bubblewrap.pool_process import JarGoneError, PooledProcess
+from belljar.backends.bubblewrap.pool_process import JarGoneError, PooledProcess, packed
 from belljar.backends.contract import ChangedTree, End, EnforcementReport, Entry, Process
 from belljar.backends.hostile_files import open_beneath, walk
 from belljar.errors import PolicyError, UsageError
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 _MOST_ARTIFACTS = 1000
 _MAY_WAKE = len(os.sched_getaffinity(0)) > 1
 """Whether a processor is left for a jar that waits awake while its caller writes down that it runs."""
-_MOST_EARLY = MOST_INLINE // 2
 _NOTHING = cast("Process", None)
 """What is watched of a run that never began."""
 
@@ -41,22 +40,26 @@ _NOTHING = cast("Process", None)
 class Early:
     """A jar that has been given what to run before anybody waits for its output. It is one run's, or nobody's."""
 
-    __slots__ = ("_jar", "_jars")
+    __slots__ = ("_jar", "_jars", "_owner")
 
     def __init__(self, jars: Clones, jar: PooledProcess) -> None:
         self._jars = jars
         self._jar = jar
+        self._owner = os.getpid()
         jars.early.add(jar)
 
     def taken(self, jars: Clones) -> PooledProcess | None:
-        """The jar, once, if it is one of these."""
-        if self._jar not in jars.early:
+        """The jar, once, if it is one of these, and of this process: one that was forked has a copy of everything."""
+        if self._owner != os.getpid():
             return None
-        jars.early.discard(self._jar)
+        try:
+            jars.early.remove(self._jar)
+        except KeyError:
+            return None
         return self._jar
 
     def __del__(self) -> None:
-        if self.taken(self._jars):  # nobody ever asked for its output
+        if self._owner != os.getpid() or self.taken(self._jars):  # nobody here ever asked for its output
             self._jars.let_go(self._jar)
 
 
@@ -99,8 +102,12 @@ class Clones:
 
     def close(self) -> None:
         """End every run, and let go of every jar."""
-        while self.early:
-            self.let_go(self.early.pop())
+        while True:
+            try:
+                jar = self.early.pop()
+            except KeyError:
+                break
+            self.let_go(jar)
         self._jars.close()
 
     def begun(self, code: bytes, name: str, arguments: Sequence[str]) -> Early | None:
@@ -108,17 +115,18 @@ class Clones:
 
         One that did not, and there were many, would keep jars from others.
         """
-        if self._handles or self.early or self._refused or self._planted or not _MAY_WAKE or len(code) > _MOST_EARLY:
+        if self._handles or self.early or self._refused or self._planted or not _MAY_WAKE:
             return None
-        try:
-            jar = self._jars.take_ready()
-        except UsageError:  # which the run is told
+        try:  # whatever is wrong, the run is told
+            body = packed(code, _usable(name), arguments, {})
+            jar = self._jars.take_ready() if len(body) <= MOST_INLINE else None
+        except (UsageError, UnicodeError):
             return None
         if jar is None:
             return None
         try:
-            jar.give_at_once(code, _usable(name), arguments)
-        except JarGoneError:
+            jar.give_at_once(body)
+        except (JarGoneError, OSError):
             self.let_go(jar)
             return None
         except BaseException:

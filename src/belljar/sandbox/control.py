@@ -194,7 +194,10 @@ class Control:
                 pools = [(number, pool) for number, pool in self._pools.items() if number not in self._dropping]
                 self._dropping.update(number for number, _pool in pools)
             for number, pool in pools:
-                start_new_thread(self._drop_waiting, (number, pool))
+                try:
+                    start_new_thread(self._drop_waiting, (number, pool))
+                except RuntimeError:  # there can be no more: the next look tries again
+                    self._dropping.discard(number)
         if self._ended:
             self._drop_old()
         if self._runs and not self._sampling:

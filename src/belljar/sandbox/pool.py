@@ -201,17 +201,15 @@ class Pool:
         artifacts: str | os.PathLike[str] | KeptFiles | None = None,
     ) -> Stream:
         """As `stream`, and for whom: where runs have to wait, the callers take turns. For belljar itself."""
-        known, text, early = language_named(language), _bytes(code), None
-        if args:
-            _check_words(args)
-        if known == "python" and self._clones is not None and stdin is None and not files:
-            early = self._clones.begun(text, name, args)
-        content = {}
+        known, text, content, early = language_named(language), _bytes(code), {}, None
+        words = _words(args) if args else ()
         if files:
             content = {path: _bytes(data) for path, data in files.items()}
             _check_paths(content)
         into = artifacts if artifacts is None or isinstance(artifacts, KeptFiles) else os.fspath(artifacts)
-        work = Work(text, known, name, tuple(args), content, stdin, into, caller)
+        if known == "python" and self._clones is not None and stdin is None and not files:
+            early = self._clones.begun(text, name, words)
+        work = Work(text, known, name, words, content, stdin, into, caller)
         handle = Handle()
         return Stream(handle, self._events(handle, work, early))
 
@@ -376,13 +374,15 @@ def _check_paths(files: Mapping[str, bytes]) -> None:
                 raise UsageError(f"{above!r} can't be a file and hold {path!r} as well", hint="rename one of them")
 
 
-def _check_words(args: Sequence[str]) -> None:
-    if isinstance(args, str) or not all(isinstance(word, str) and has_bytes(word) for word in args):
+def _words(args: Sequence[str]) -> tuple[str, ...]:
+    words = tuple(args)
+    if isinstance(args, str) or not all(isinstance(word, str) and has_bytes(word) for word in words):
         raise UsageError("arguments are a list of words", hint="write str(…) around what is not text")
-    if any("\0" in word for word in args):
+    if any("\0" in word for word in words):
         raise UsageError("an argument can't hold a NUL character")
-    if sum(map(len, args)) > _MOST_WORDS:
+    if sum(map(len, words)) > _MOST_WORDS:
         raise UsageError(f"the arguments are longer than {_MOST_WORDS} characters", hint="pass them in a file: files=")
+    return words
 
 
 def _bytes(text: str | bytes) -> bytes:

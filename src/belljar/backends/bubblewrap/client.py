@@ -132,7 +132,10 @@ class LauncherClient:
 
     def leave_if_over(self) -> None:
         """End such a thread, which would only tell that its jar is gone. Python takes SystemExit without a word."""
-        if self._over_in not in (None, get_ident()):
+        if self._over_in in (None, get_ident()):
+            return
+        threading = sys.modules.get("threading")
+        if threading is None or threading.current_thread().daemon:
             raise SystemExit
 
     def abandon_after_fork(self) -> None:

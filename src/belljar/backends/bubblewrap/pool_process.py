@@ -80,13 +80,16 @@ class PooledProcess(BubblewrapProcess):
         """Give it what to run, which it does not do yet. Raises JarGoneError."""
         if not self._inside:
             self.have_outputs()
-        self._send(_packed(code, name, arguments, files), self._inside if stdin is None else (*self._inside, stdin))
+        self._send(packed(code, name, arguments, files), self._inside if stdin is None else (*self._inside, stdin))
 
-    def give_at_once(self, code: bytes, name: str, arguments: Sequence[str]) -> None:
-        """The same, for what fits into a packet and is started in a moment: it stays awake. Raises JarGoneError."""
+    def give_at_once(self, body: bytes) -> None:
+        """The same, packed, if that has at most MOST_INLINE bytes and is started in a moment: it stays awake.
+
+        Raises JarGoneError.
+        """
         if not self._inside:
             self.have_outputs()
-        self._send_packet(AWAKE + _packed(code, name, arguments, {}), self._inside)
+        self._send_packet(AWAKE + body, self._inside)
 
     def have_outputs(self) -> None:
         """Make its outputs, if that has not been done while nobody waited."""
@@ -275,7 +278,7 @@ def _never(problem: str, ended_by: str) -> End:
     )
 
 
-def _packed(code: bytes, name: str, arguments: Sequence[str], files: Mapping[str, bytes]) -> bytes:
+def packed(code: bytes, name: str, arguments: Sequence[str], files: Mapping[str, bytes]) -> bytes:
     """As `guest/pooled_code.py` unpacks it: words that end in NUL, the content of the files, the code."""
     if name == MAIN and not arguments and not files:
         return _PLAIN + code

@@ -99,7 +99,8 @@ def counted() -> dict[str, int]:
 def settled(pool: Pool) -> dict[str, int]:
     """The same, once all jars wait and nothing has changed for a while (but memory)."""
     deadline = time.monotonic() + 60
-    last, since = counted(), time.monotonic()
+    last: dict[str, int] = {}
+    since = time.monotonic()
     while time.monotonic() - since < 0.5 or pool.statistics().waiting < SIZE:
         assert time.monotonic() < deadline, last
         time.sleep(0.05)

@@ -30,8 +30,10 @@ def test_commands_share_their_files_and_see_nothing_of_the_host(bash: BashTool, 
     assert "No such file" in bash(f"cat {tmp_path}/secret").text
 
 
-def test_the_time_is_in_milliseconds(bash: BashTool) -> None:
-    assert bash("sleep 60", timeout=300).outcome == "timeout"
+def test_the_time_is_in_seconds_from_python_and_in_milliseconds_from_a_model(bash: BashTool) -> None:
+    assert bash("sleep 60", timeout=0.3).outcome == "timeout"
+    assert bash.answer({"command": "sleep 60", "timeout": 300}).outcome == "timeout"
+    assert bash("sleep 0.5; echo slept", timeout=30).text == "slept"
 
 
 def test_a_models_own_input_is_answered(bash: BashTool, records: Records) -> None:

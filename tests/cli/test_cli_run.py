@@ -11,7 +11,7 @@ from cli_process import Ran
 
 pytestmark = pytest.mark.host
 
-SUGGESTION = "belljar: if the jar may be why, --explain-denials names what it refused\n"
+SUGGESTION = "belljar: hint: if the jar may be why, --explain-denials names what it refused\n"
 
 CODES = [
     ("ok", ["run", "-c", "pass"], 0),
@@ -66,11 +66,18 @@ def test_streams_stay_apart(jar: Callable[..., Ran]) -> None:
     assert (ran.out, ran.err) == ("\x1b[31mout\n", "err\n")
 
 
-def test_a_failed_run_suggests(jar: Callable[..., Ran]) -> None:
-    """One line, and none when it was asked already or told to be quiet."""
-    assert jar("run", "-c", "raise SystemExit(1)").err == SUGGESTION
-    assert jar("run", "-q", "-c", "raise SystemExit(1)").err == ""
-    assert jar("run", "--explain-denials", "-c", "raise SystemExit(1)").err == ""
+def test_a_failed_run_suggests_where_the_jar_may_be_why(jar: Callable[..., Ran]) -> None:
+    """One line, and none if the error speaks of nothing that a jar refuses, or belljar was told to be quiet."""
+    refused = "raise SystemExit('x: Permission denied')"
+    assert jar("run", "-c", refused).err == f"x: Permission denied\n{SUGGESTION}"
+    for words in (["-c", "raise SystemExit(1)"], ["-q", "-c", refused], ["--explain-denials", "-c", refused]):
+        assert "belljar" not in jar("run", *words).err
+
+
+def test_a_crash_is_named(jar: Callable[..., Ran]) -> None:
+    """By its signal."""
+    ran = jar("run", "-c", "import os; os.kill(os.getpid(), 11)")
+    assert ran.err == "belljar: crashed: the program was ended by SIGSEGV\n"
 
 
 def test_a_limit_says_how_to_raise_it(jar: Callable[..., Ran]) -> None:
@@ -87,7 +94,7 @@ def test_denials(jar: Callable[..., Ran]) -> None:
     lines = ran.err.splitlines()
     at = lines.index("belljar: denied: connect 192.0.2.1:443")
     assert lines[at + 1].startswith("  rule:     net.enabled (preset aicode:")
-    assert lines[at + 2].startswith("  to allow: net.enabled: true")
+    assert lines[at + 2].startswith("  to allow: --set net.enabled=true")
 
 
 def test_a_refused_file_is_named(jar: Callable[..., Ran], here: Path) -> None:
@@ -101,7 +108,7 @@ def test_a_refused_file_is_named(jar: Callable[..., Ran], here: Path) -> None:
     assert "\x1b" not in ran.err
     assert any(line.startswith("belljar: denied: read /workspace/.env.\\x1b[2J.local") for line in lines)
     assert any("**/.env.*.local (preset aicode:" in line for line in lines)
-    assert any(line.startswith("  to allow: take the pattern back: ") for line in lines)
+    assert any(line.startswith("  to allow: --set 'fs.deny_globs=") for line in lines)
 
 
 def test_json(jar: Callable[..., Ran], here: Path) -> None:

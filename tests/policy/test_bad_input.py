@@ -6,15 +6,18 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import time
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from belljar.errors import PolicyError
+from belljar.errors import PolicyError, UsageError
 from belljar.policy import resolve as resolve_module
 from belljar.policy.resolve import from_mapping, resolve
 
@@ -74,7 +77,7 @@ TOLD = {
     ),
     "a relative path that escapes": (
         "fs: {mounts: [{path: /data, source: ../..}]}",
-        ["1:37: fs.mounts[0].source: wanted a path beneath the policy's own directory, found '../..', which leaves it"],
+        ["1:37: fs.mounts[0].source: wanted an absolute path, or one beneath HERE, found '../..', which leaves it"],
     ),
     "a home that nobody expands": (
         "fs: {mounts: [{path: /data, source: ~/x}]}",
@@ -289,7 +292,7 @@ def test_told(file: Path, text: str, told: list[str]) -> None:
     file.write_text(text)
     with pytest.raises(PolicyError) as caught:
         resolve(file, managed=None)
-    assert list(caught.value.problems) == [f"p.yaml:{line}" for line in told]
+    assert list(caught.value.problems) == [f"p.yaml:{line.replace('HERE', os.getcwd())}" for line in told]
     assert all(line in str(caught.value) for line in caught.value.problems)
 
 
@@ -405,8 +408,23 @@ def test_set(text: str, told: str) -> None:
 
 def test_a_bare_timeout_is_refused() -> None:
     """`--timeout 5` would be five milliseconds in the file's unit, which nobody who types it means."""
-    with pytest.raises(PolicyError, match=r"--timeout: proc\.timeout_ms: wanted a time .* found '5'"):
-        resolve(timeout="5", managed=None)
+    with pytest.raises(
+        PolicyError, match=r"--timeout: wanted a time with its unit, found '5000': write 5000s or 5000ms"
+    ):
+        resolve(timeout="5000", managed=None)
+
+
+@pytest.mark.parametrize("value", [0, -1, True, float("nan"), float("inf"), [], b"5s", timedelta(0)])
+def test_a_timeout_that_is_no_time(value: Any) -> None:
+    with pytest.raises(UsageError, match=r"wanted seconds, more than 0"):
+        resolve(timeout=value, managed=None)
+
+
+def test_a_relative_path_that_leaves_the_directory() -> None:
+    """The message shows the whole path and says what else could be written."""
+    told = rf"--set: python\.venv: wanted an absolute path, or one beneath {re.escape(os.getcwd())}, found '\.\./x'"
+    with pytest.raises(PolicyError, match=told):
+        resolve(overrides=["python.venv=../x"], managed=None)
 
 
 plain = st.recursive(

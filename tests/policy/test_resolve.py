@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -272,3 +273,9 @@ def test_a_plain_preset_imports_little() -> None:
     heavy = {"yaml", "asyncio", "pydantic", "rich", "argparse", "difflib", "subprocess", "socket", "hypothesis"}
     ours = {f"belljar.policy.{name}" for name in ("validate", "keys", "reading", "ceiling", "globs", "options", "show")}
     assert not loaded & (heavy | ours)
+
+
+@pytest.mark.parametrize("value", [2.5, timedelta(seconds=2.5), "2.5s", "2500ms"])
+def test_a_timeout_is_seconds_in_python(value: float | timedelta | str) -> None:
+    """A number is never milliseconds, as it is in the file."""
+    assert resolve(timeout=value, managed=None).proc.timeout_seconds == 2.5

@@ -42,7 +42,7 @@ def test_a_denied_file(policy: Policy) -> None:
     denial = one(policy, "file", "read /deps/.env", "ENOENT")
     assert (denial.kind, denial.rule) == ("file", "fs.deny_globs[0] **/.env")
     assert denial.where.startswith("preset aicode:")
-    assert "'!**/.env'" in denial.allow
+    assert denial.allow == """--set 'fs.deny_globs=["!**/.env"]'"""
     assert denial.count == 3
 
 
@@ -51,7 +51,8 @@ def test_a_read_only_mount(policy: Policy) -> None:
     denial = one(policy, "file", "write /deps/plain", "EROFS")
     assert denial.rule == "fs.mounts[1]"
     assert denial.where.endswith("p.yaml:4")
-    assert denial.allow == "set rw: true for the mount /deps"
+    (mount,) = (mount for mount in policy.fs.mounts if mount.path == "/deps")
+    assert denial.allow == f"--set 'fs.mounts=[{{path: /deps, source: {mount.source}, rw: true, cow: true}}]'"
 
 
 def test_a_read_only_system(policy: Policy) -> None:
@@ -78,8 +79,8 @@ def test_what_is_only_missing_is_no_denial(policy: Policy, target: str, result: 
 
 
 NETWORK = [
-    ("network", "192.0.2.1:443", "connect 192.0.2.1:443", "{host: '192.0.2.1', ports: [443]}"),
-    ("network", "[2001:db8::1]:80", "connect [2001:db8::1]:80", "{host: '2001:db8::1', ports: [80]}"),
+    ("network", "192.0.2.1:443", "connect 192.0.2.1:443", '{host: "192.0.2.1", ports: [443]}'),
+    ("network", "[2001:db8::1]:80", "connect [2001:db8::1]:80", '{host: "2001:db8::1", ports: [80]}'),
     ("name", "", "look up a host name", "net.allowlist"),
 ]
 

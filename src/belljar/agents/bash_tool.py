@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from belljar.agents.answers import Answer
 from belljar.agents.calls import Call
@@ -14,7 +14,11 @@ from belljar.errors import UsageError
 from belljar.policy.mapping import to_mapping
 from belljar.policy.models import Policy
 from belljar.policy.resolve import resolve
+from belljar.policy.units import seconds
 from belljar.sandbox.sandbox import PolicyLike
+
+if TYPE_CHECKING:
+    from belljar.policy.units import Duration
 
 _LONGEST_COMMAND = 100_000
 _SPELLINGS = {"dangerouslyDisableSandbox": "dangerously_disable_sandbox"}
@@ -71,7 +75,7 @@ class BashTool:
         self,
         command: str,
         *,
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         description: str = "",
         dangerously_disable_sandbox: bool = False,
         reason: str = "",
@@ -81,7 +85,8 @@ class BashTool:
 
         Args:
             command: For bash.
-            timeout: Milliseconds, as Claude's tool takes them; never more than the policy's.
+            timeout: Seconds, a `timedelta`, or text such as `30s`; never more than the policy's. (A model's own input,
+                which `answer` takes, has milliseconds.)
             description: What the model says it is for; it is recorded.
             dangerously_disable_sandbox: Run it outside of any jar. The policy has to say `agents.unsandboxed: true`.
             reason: Why that has to be; it is recorded, and nothing runs without.
@@ -89,7 +94,7 @@ class BashTool:
         """
         given: dict[str, Any] = {"command": command, "description": description}
         if timeout is not None:
-            given["timeout"] = timeout
+            given["timeout"] = 1000 * seconds(timeout)
         if dangerously_disable_sandbox:
             given |= {"dangerously_disable_sandbox": True, "reason": reason}
         return self.answer(given, tool_use_id=tool_use_id)

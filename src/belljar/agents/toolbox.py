@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from belljar.agents.answers import Answer, Maker, plain
 from belljar.agents.arguments import Arguments
@@ -22,6 +22,9 @@ from belljar.errors import AuditError, BelljarError, UsageError
 from belljar.policy.models import Policy
 from belljar.sandbox.sandbox import PolicyLike, resolved
 from belljar.sandbox.session import Session
+
+if TYPE_CHECKING:
+    from belljar.policy.units import Duration
 
 _MAIN = "main"
 """The session that is meant where one is needed and none is named."""
@@ -53,7 +56,7 @@ class Toolbox:
         live: bool = False,
         overrides: Sequence[str] = (),
         backend: str | None = None,
-        timeout: str | None = None,
+        timeout: Duration | None = None,
         stateful: bool = False,
         pool_size: int = 2,
         redact: bool = True,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from belljar.cli.style import BOLD, DIM, RED, YELLOW, paint, supports_colour
 from belljar.cli.terminal import visible, visible_lines
 from belljar.sandbox.result import Outcome
@@ -33,19 +35,22 @@ def step_exit_code(outcome: Outcome, code: int) -> int:
     return _CODES.get(outcome, code & 0xFF)
 
 
-def report(result: RunResult, *, quiet: bool, explained: bool) -> str:
-    """What belljar has to say on standard error after a run; empty when all went as it should."""
+def report(result: RunResult, *, quiet: bool, explained: bool, hints: Sequence[str] = ()) -> str:
+    """Return what belljar writes to standard error after a run; empty if all went as it should."""
     colour = supports_colour(2)
     parts = [_why(result, colour=colour)]
     parts += [_denial(denial, result, colour=colour) for denial in result.denials]
     if explained and result.enforcement.unseen:
         parts.append(_unseen(result, colour=colour))
     if not quiet:
-        parts += [_weaker(result, colour=colour), _truncated(result), _suggestion(result, colour, explained=explained)]
+        parts += [_weaker(result, colour=colour), _truncated(result)]
+        parts += [paint(f"belljar: hint: {visible(hint)}", DIM, on=colour) + "\n" for hint in hints]
     return "".join(parts)
 
 
 def _why(result: RunResult, *, colour: bool) -> str:
+    if result.outcome is Outcome.FAILED and result.signal:
+        return f"{paint('belljar: crashed:', RED, on=colour)} the program was ended by {result.signal}\n"
     if result.outcome not in _WORDS:
         return ""
     label = paint(f"belljar: {_WORDS[result.outcome]}:", RED, on=colour)
@@ -92,9 +97,3 @@ def _truncated(result: RunResult) -> str:
         if result.truncated and result.outcome in ("ok", "failed")
         else ""
     )
-
-
-def _suggestion(result: RunResult, colour: bool, *, explained: bool) -> str:  # noqa: FBT001 - private, two call words
-    if result.outcome is not Outcome.FAILED or explained or result.enforcement.unseen:
-        return ""
-    return paint("belljar: if the jar may be why, --explain-denials names what it refused", DIM, on=colour) + "\n"

@@ -26,7 +26,8 @@ FILE; what the code itself shall get as arguments comes after FILE, and after `-
 the code from standard input. A FILE inside of --workspace runs in its place, as /workspace/….
 """,
     examples=(
-        ("run script.py input.csv", "a file, with an argument"),
+        ("run script.py 10 20", "a file, with arguments"),
+        ("run --workspace . script.py input.csv", "with the files of this directory, as a copy"),
         ("run -c 'import sys; print(sys.argv)' -- --verbose", "a line of code, with an option for the code"),
         ("run --policy strict --timeout 5s script.py", "less of everything"),
         ("run --workspace . --diff fix.py", "on a copy of this directory; show what it changed"),

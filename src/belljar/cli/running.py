@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from belljar.cli import jar_options
 from belljar.cli.parsing import Parsed
@@ -40,7 +40,7 @@ def run_once(parsed: Parsed, make_request: Callable[[Sandbox], Request]) -> int:
 
 def _run(jar: Sandbox, request: Request, parsed: Parsed) -> RunResult:
     try:
-        return (_collect if parsed.flag("--json") else _stream)(jar, _keywords(request, parsed), parsed)
+        return (_collect if parsed.flag("--json") else _stream)(jar, request, parsed)
     except KeyboardInterrupt:
         import signal
 
@@ -65,29 +65,40 @@ def _keywords(request: Request, parsed: Parsed) -> dict[str, Any]:
     return {**request.keywords(), "stdin": stdin, "explain_denials": parsed.flag("--explain-denials")}
 
 
-def _stream(jar: Sandbox, keywords: dict[str, Any], parsed: Parsed) -> RunResult:
+def _stream(jar: Sandbox, request: Request, parsed: Parsed) -> RunResult:
     """Pass the output on as it arrives, then say what there is to say about the run."""
     from belljar.sandbox.events import Finished
 
     raw = parsed.flag("--raw")
     sinks = {"stdout": Sink(1, raw=raw), "stderr": Sink(2, raw=raw)}
-    with jar.stream(**keywords) as events:  # whoever reads the output may go: then the run ends, and that is recorded
+    with jar.stream(
+        **_keywords(request, parsed)
+    ) as events:  # whoever reads the output may go: then the run ends, and that is recorded
         for event in events:
             if isinstance(event, Finished):
-                _finish(list(sinks.values()), event.result, parsed)
+                _finish(list(sinks.values()), event.result, parsed, lambda result: _hints(result, jar, request, parsed))
                 return event.result
             sinks[event.stream].write(event.data)
     raise InternalError("the run ended without a result")
 
 
-def _finish(sinks: list[Sink], result: RunResult, parsed: Parsed) -> None:
+def _hints(result: RunResult, jar: Sandbox, request: Request, parsed: Parsed) -> list[str]:
+    if result.ok or parsed.flag("--quiet"):
+        return []
+    from belljar.cli.hints import hints
+
+    return hints(result, request, parsed, jar.policy)
+
+
+def _finish(sinks: list[Sink], result: RunResult, parsed: Parsed, hints: Callable[[RunResult], Sequence[str]]) -> None:
     for sink in sinks:
         sink.finish()
     if _speaks_for_itself(result) and not parsed.flag("--explain-denials"):
         return
     from belljar.cli.outcome import report
 
-    text = report(result, quiet=parsed.flag("--quiet"), explained=parsed.flag("--explain-denials"))
+    quiet, explained = parsed.flag("--quiet"), parsed.flag("--explain-denials")
+    text = report(result, quiet=quiet, explained=explained, hints=hints(result))
     if text and break_line(sinks):
         text = f"\n{text}"
     sys.stderr.write(text)
@@ -100,10 +111,10 @@ def _speaks_for_itself(result: RunResult) -> bool:
     return result.ok and not remarkable and not result.enforcement.shortfalls()
 
 
-def _collect(jar: Sandbox, keywords: dict[str, Any], _parsed: Parsed) -> RunResult:
+def _collect(jar: Sandbox, request: Request, parsed: Parsed) -> RunResult:
     from belljar.sandbox.events import Finished
 
-    with jar.stream(**keywords) as events:
+    with jar.stream(**_keywords(request, parsed)) as events:
         for event in events:
             if isinstance(event, Finished):
                 return event.result

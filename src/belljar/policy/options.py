@@ -25,7 +25,11 @@ def option_layers(
     for option, (key, value) in named.items():
         if value is not None:
             origin = Origin(option)
-            # As text: a bare `--timeout 5` would be milliseconds, which nobody who types it means.
+            if key.endswith("_ms") and value.isdecimal():  # the file's unit is milliseconds; people mean seconds
+                problems.add(
+                    origin, f"wanted a time with its unit, found '{value[:20]}': write {value[:20]}s or {value[:20]}ms"
+                )
+                continue
             layers.append(_layer(key, Node(value, origin, value), origin, problems))
     return layers
 

@@ -76,7 +76,7 @@ def host_path(text: str, base: str) -> str:
         raise PathError(f"wanted a path without '~', found {text[:60]!a}")
     resolved = os.path.realpath(os.path.join(base, text))
     if not os.path.isabs(text) and not beneath(resolved, os.path.realpath(base)):
-        raise PathError(f"wanted a path beneath the policy's own directory, found {text[:60]!a}, which leaves it")
+        raise PathError(f"wanted an absolute path, or one beneath {base}, found {text[:60]!a}, which leaves it")
     return resolved
 
 

@@ -22,6 +22,8 @@ TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
     from typing import Any
 
+    from belljar.policy.units import Duration
+
 DEFAULT_PRESET = "aicode"
 MANAGED_PATH = "/etc/belljar/policy.yaml"
 MANAGED_OWNER = 0
@@ -38,7 +40,7 @@ def resolve(
     workspace: str | None = None,
     live: bool = False,
     backend: str | None = None,
-    timeout: str | None = None,
+    timeout: Duration | None = None,
     managed: str | None = MANAGED_PATH,
     layers_are: str = _API,
 ) -> Policy:
@@ -52,7 +54,7 @@ def resolve(
         workspace: a directory of the host to show at /workspace, copy on write.
         live: show the workspace itself, not a copy on write.
         backend: what `--backend` says.
-        timeout: what `--timeout` says, such as `5s`.
+        timeout: what `--timeout` says: text such as `5s`, or from Python seconds or a `timedelta`.
         managed: the ceiling's file; only tests have another.
         layers_are: what messages and denials call the place where `layers` were written.
 
@@ -242,11 +244,17 @@ def _is_file(name: str, path: str) -> bool:
     return "/" in name or name.endswith((".yaml", ".yml")) or (name not in PRESETS and os.path.isfile(path))
 
 
-def _options(overrides: Sequence[str], backend: str | None, timeout: str | None, problems: Problems) -> list[Layer]:
+def _options(
+    overrides: Sequence[str], backend: str | None, timeout: Duration | None, problems: Problems
+) -> list[Layer]:
     if not overrides and backend is None and timeout is None:
         return []
     from belljar.policy.options import option_layers
 
+    if timeout is not None and not isinstance(timeout, str):
+        from belljar.policy.units import seconds
+
+        timeout = f"{seconds(timeout):.3f}s"
     return option_layers(
         overrides, {"--backend": ("backend", backend), "--timeout": ("proc.timeout_ms", timeout)}, problems
     )

@@ -6,7 +6,15 @@ JSON Schema and belljar never read a value in two ways.
 
 from __future__ import annotations
 
+from belljar.errors import UsageError
 from belljar.policy.patterns import Pattern
+
+TYPE_CHECKING = False  # see policy/records.py
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    Duration = float | timedelta | str
+    """A time in the Python API: seconds as a number, a `timedelta`, or text with a unit, such as `30s`."""
 
 MB = 1024 * 1024
 _LONGEST_NUMBER = 40
@@ -61,6 +69,25 @@ def milliseconds(value: object) -> int | None:
     if isinstance(value, str) and (match := _TIME.match(value)):
         return _whole(float(match[1]) * _TIME_UNITS[match[2]])
     return None
+
+
+def seconds(value: Duration, name: str = "timeout") -> float:
+    """Return the seconds of a time given in Python.
+
+    Raises:
+        UsageError: `value` is not a time, or not more than 0. The message calls it `name`.
+    """
+    number: object = value
+    if isinstance(value, str):
+        number = None if (found := milliseconds(value)) is None else found / 1000
+    elif hasattr(value, "total_seconds"):
+        number = value.total_seconds()
+    if isinstance(number, bool) or not isinstance(number, int | float) or not (number > 0 and _is_finite(number)):
+        raise UsageError(
+            f"{name} is {value!r:.60}: wanted seconds, more than 0, or text with a unit",
+            hint=f"write {name}=5, {name}=0.5 or {name}='5s'",
+        )
+    return number
 
 
 def _whole(number: float) -> int | None:

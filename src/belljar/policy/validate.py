@@ -139,7 +139,11 @@ class _Validator:
         text = os.path.normpath(text) if text else text
         if os.path.basename(text) in ("", ".", ".."):
             return paths.host_path(text, self.base)
-        directory = paths.host_path(os.path.dirname(text) or ".", self.base)
+        try:
+            directory = paths.host_path(os.path.dirname(text) or ".", self.base)
+        except paths.PathError:
+            paths.host_path(text, self.base)  # so that the message shows the whole path
+            raise
         return os.path.join(directory, os.path.basename(text))
 
     def globs(self, key: Key, node: Node) -> tuple[Written, ...]:

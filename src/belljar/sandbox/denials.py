@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterable, Iterator
+import shlex
+import signal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from belljar.backends.contract import End, Observation
+from belljar.policy import paths
 from belljar.policy.globs import DenyGlobs
-from belljar.policy.models import Policy
+from belljar.policy.models import Mount, Policy
+from belljar.policy.resolve import MANAGED_PATH
 from belljar.sandbox.result import Denial
 
 _MOST = 100
 _SYSTEM = ("/usr/", "/lib", "/bin/", "/sbin/", "/etc/", "/proc/", "/sys/", "/dev/", "/run/", "/var/", "/boot/")
 _SHOWN = ("/usr/", "/lib", "/bin/", "/sbin/")
+_BARE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-")
+"""Characters of a path that YAML and a shell take as they are."""
 
 
 def explain(policy: Policy, end: End) -> tuple[Denial, ...]:
@@ -48,9 +55,10 @@ def _network(policy: Policy, seen: Observation) -> Denial:
     if policy.net.enabled:  # else the proxy would have seen it
         allow = "here hosts are reached by name, or through the proxy that HTTP_PROXY names: addresses have no route"
         return Denial("network", target, "net.allowlist", _where(policy, "net.allowlist"), allow, seen.count)
-    allow = "net.enabled: true, with the host in net.allowlist"
+    allow = "--set net.enabled=true, and the host: --set 'net.allowlist=[HOST]'"
     if seen.kind == "network":
-        allow = f"net.enabled: true, net.allowlist: [{{host: {host.strip('[]')!r}, ports: [{port}]}}]"
+        rule = {"host": host.strip("[]"), "ports": [int(port)]}
+        allow = f"--set net.enabled=true {_setting('net.allowlist', [rule])}"
     return Denial("network", target, "net.enabled", _where(policy, "net.enabled"), allow, seen.count)
 
 
@@ -64,51 +72,125 @@ def _file(policy: Policy, seen: Observation) -> Iterator[Denial]:
 
 def _read_only(policy: Policy, seen: Observation, path: str) -> Denial:
     for index, mount in enumerate(policy.fs.mounts):
-        if path == mount.path or path.startswith(f"{mount.path}/"):
+        if paths.beneath(path, mount.path):
             key = f"fs.mounts[{index}]"
-            allow = f"set rw: true for the mount {mount.path}"
+            on_a_copy = {"cow": True} if mount.source else {}
+            allow = _setting("fs.mounts", [{**_written(mount), "rw": True, **on_a_copy}])
             return Denial("file", seen.target, key, _where(policy, key), allow, seen.count)
     allow = f"write beneath {policy.fs.workdir} or /tmp"
-    if not path.startswith(_SYSTEM) and path.count("/") > 1:
-        allow += f", or add to fs.mounts: {{path: {os.path.dirname(path)}, rw: true}}"
+    directory = os.path.dirname(path)
+    if _can_be_mounted(directory):
+        allow += f", or {_setting('fs.mounts', [{'path': directory, 'rw': True}])}"
     return Denial("file", seen.target, "fs.mounts", _where(policy, "fs.mounts"), allow, seen.count)
 
 
 def _hidden(policy: Policy, seen: Observation, path: str) -> Iterator[Denial]:
     """A file that the host has and the jar does not show. A file that nobody has is no denial, only a missing file."""
     for index, mount in enumerate(policy.fs.mounts):
-        if mount.source and (path == mount.path or path.startswith(f"{mount.path}/")):
+        if mount.source and paths.beneath(path, mount.path):
             host_path = mount.source + path[len(mount.path) :]
-            rule = DenyGlobs(policy.fs.deny_globs).within(mount.source, mount.path).denies(host_path, path)
-            if rule is not None and os.path.lexists(host_path):
-                yield _denied_by_glob(policy, seen, rule, mounted=True)
-            elif os.path.lexists(host_path) and seen.result == "EACCES":
-                key = f"fs.mounts[{index}]"
-                yield Denial(
-                    "file", seen.target, key, _where(policy, key), f"chmod the file: {seen.result}", seen.count
-                )
+            if os.path.lexists(host_path):
+                yield from _hidden_in_mount(policy, seen, index, host_path, path)
             return
     if path.startswith(_SHOWN) or not os.path.lexists(path):  # what is missing in /usr is missing there outside too
         return
-    rule = DenyGlobs(policy.fs.deny_globs).match(path)
-    if rule is not None:
-        yield _denied_by_glob(policy, seen, rule, mounted=False)
-        return
+    yield _not_mounted(policy, seen, path)
+
+
+def _hidden_in_mount(policy: Policy, seen: Observation, index: int, host_path: str, path: str) -> Iterator[Denial]:
+    mount = policy.fs.mounts[index]
+    if rules := _denying(policy, mount, host_path, path):
+        allow = _taken_back(policy, rules)
+        yield Denial("file", seen.target, _rules(policy, rules), _glob_place(policy, rules), allow, seen.count)
+    elif seen.result == "EACCES":
+        key = f"fs.mounts[{index}]"
+        allow = f"chmod a+r {shlex.quote(host_path)}"
+        yield Denial("file", seen.target, key, _where(policy, key), allow, seen.count)
+
+
+def _not_mounted(policy: Policy, seen: Observation, path: str) -> Denial:
+    """The advice mounts the file's directory and takes back every pattern that would still hide it there."""
     top = path if os.path.isdir(path) else os.path.dirname(path)
-    inside = f"/data/{os.path.basename(top)}" if top.startswith("/tmp") else top  # /tmp is each run's own
-    allow = f"add to fs.mounts: {{path: {inside}, source: {top}}}"
+    name = os.path.basename(top) or "data"
+    inside = top if _can_be_mounted(top) else f"/data/{name}"  # /tmp, for one, is each run's own
+    mount = Mount(inside, top)
+    moved = inside + path[len(top) :]
+    rules = _denying(policy, mount, path, moved)
+    first = DenyGlobs(policy.fs.deny_globs).match(path)
+    rule, where = "fs.mounts", _where(policy, "fs.mounts")
+    if rules or first is not None:
+        named = rules or [first or 0]
+        rule, where = _rules(policy, named), _glob_place(policy, named)
     if path.startswith(_SYSTEM):
         allow = "no policy shows this part of the host's system"
-    yield Denial("file", seen.target, "fs.mounts", _where(policy, "fs.mounts"), allow, seen.count)
+    elif _holds_a_home(top):
+        allow = f"copy it into the workspace: a mount of {top} would show every file in it"
+    else:
+        allow = " ".join((*([_taken_back(policy, rules)] if rules else ()), _setting("fs.mounts", [_written(mount)])))
+        if inside != top:
+            allow += f", and open {moved} instead"
+    return Denial("file", seen.target, rule, where, allow, seen.count)
 
 
-def _denied_by_glob(policy: Policy, seen: Observation, index: int, *, mounted: bool) -> Denial:
-    key = f"fs.deny_globs[{index}]"
-    pattern = policy.fs.deny_globs[index]
-    allow = f"take the pattern back: fs.deny_globs: ['!{pattern}']"
-    if not mounted:
-        allow += ", and mount the file's directory"
-    return Denial("file", seen.target, f"{key} {pattern}", _where(policy, key), allow, seen.count)
+def _denying(policy: Policy, mount: Mount, host_path: str, path: str) -> list[int]:
+    """Return the patterns that deny a file of the mount, by index: all of them, since each one is enough."""
+    return [
+        index
+        for index, pattern in enumerate(policy.fs.deny_globs)
+        if DenyGlobs((pattern,)).within(mount.source, mount.path).denies(host_path, path) is not None
+    ]
+
+
+def _rules(policy: Policy, indexes: Sequence[int]) -> str:
+    return " and ".join(f"fs.deny_globs[{index}] {policy.fs.deny_globs[index]}" for index in indexes)
+
+
+def _glob_place(policy: Policy, indexes: Sequence[int]) -> str:
+    return ", ".join(dict.fromkeys(_where(policy, f"fs.deny_globs[{index}]") for index in indexes))
+
+
+def _taken_back(policy: Policy, indexes: Sequence[int]) -> str:
+    if any(_where(policy, f"fs.deny_globs[{index}]").startswith(MANAGED_PATH) for index in indexes):
+        return f"ask whoever manages {MANAGED_PATH}: no other policy can take this pattern back."
+    return _setting("fs.deny_globs", [f"!{policy.fs.deny_globs[index]}" for index in indexes])
+
+
+def _can_be_mounted(path: str) -> bool:
+    try:
+        return paths.mount_path(path) == path
+    except paths.PathError:
+        return False
+
+
+def _holds_a_home(path: str) -> bool:
+    """Return True if a mount of `path` would show a whole home directory."""
+    of_users = ("/home", "/Users")
+    return path in ("/root", *of_users) or os.path.dirname(path) in of_users or paths.beneath(_home(), path)
+
+
+def _home() -> str:
+    return os.path.realpath(os.path.expanduser("~"))
+
+
+def _written(mount: Mount) -> dict[str, object]:
+    """Return the mount as the policy file has it."""
+    return {"path": mount.path, **({"source": mount.source} if mount.source else {})}
+
+
+def _setting(key: str, value: object) -> str:
+    """Return `--set KEY=VALUE`, for a shell."""
+    return f"--set {shlex.quote(f'{key}={_yaml(value)}')}"
+
+
+def _yaml(value: object) -> str:
+    """Return the value on one line. Text is written bare where YAML reads it as the same text."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{name}: {_yaml(item)}' for name, item in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_yaml, value))}]"
+    if isinstance(value, str) and value.startswith("/") and not set(value) - _BARE:
+        return value
+    return json.dumps(value)
 
 
 def _limits(policy: Policy, end: End) -> Iterable[Denial]:
@@ -118,6 +200,8 @@ def _limits(policy: Policy, end: End) -> Iterable[Denial]:
         yield _limit(policy, "run on", "proc.timeout_ms", round(policy.proc.timeout_seconds * 2000))
     if end.ended_by == "oom" or end.oom_kills:
         yield _limit(policy, "use more memory", "proc.mem_mb", _double(policy.proc.mem_bytes))
+    if end.signal == signal.SIGXFSZ:
+        yield _limit(policy, "write a larger file", "proc.file_size_mb", _double(policy.proc.file_size_bytes))
     if end.ended_by == "output":
         yield _limit(policy, "write more output", "proc.output_mb", _double(policy.proc.output_bytes))
 

@@ -23,13 +23,14 @@ from belljar.sandbox.inputs import Input
 from belljar.sandbox.kept_files import KeptFiles
 from belljar.sandbox.pool_map import Batch
 from belljar.sandbox.result import RunResult
-from belljar.sandbox.sandbox import PolicyLike, last, resolved
+from belljar.sandbox.sandbox import PolicyLike, code_bytes, last, resolved
 from belljar.sandbox.stream import Handle, Stream
 from belljar.sandbox.work import Work
 
 if TYPE_CHECKING:
     from belljar.backends.bubblewrap.backend import BubblewrapBackend
     from belljar.egress.events import Event
+    from belljar.policy.units import Duration
     from belljar.sandbox.clones import Clones, Early
     from belljar.sandbox.stock import Stock
 
@@ -74,7 +75,7 @@ class Pool:
         preload: Modules of Python's that are imported once, for all runs. They must start no threads.
         backend: Which backend to use, instead of the policy's.
         overrides: `key=value`, as `--set` takes them.
-        timeout: Instead of the policy's, as `30s`.
+        timeout: Instead of the policy's: seconds, a `timedelta`, or text such as `30s`.
         on_egress: Called with each decision of the egress proxy, as it is made, from a thread of belljar's.
 
     Raises:
@@ -91,7 +92,7 @@ class Pool:
         preload: Sequence[str] = (),
         backend: str | None = None,
         overrides: Sequence[str] = (),
-        timeout: str | None = None,
+        timeout: Duration | None = None,
         on_egress: Callable[[Event], None] | None = None,
     ) -> None:
         if isinstance(preload, str):
@@ -201,10 +202,10 @@ class Pool:
         artifacts: str | os.PathLike[str] | KeptFiles | None = None,
     ) -> Stream:
         """As `stream`, and for whom: where runs have to wait, the callers take turns. For belljar itself."""
-        known, text, content, early = language_named(language), _bytes(code), {}, None
+        known, text, content, early = language_named(language), code_bytes(code), {}, None
         words = _words(args) if args else ()
         if files:
-            content = {path: _bytes(data) for path, data in files.items()}
+            content = {path: code_bytes(data) for path, data in files.items()}
             _check_paths(content)
         into = artifacts if artifacts is None or isinstance(artifacts, KeptFiles) else os.fspath(artifacts)
         if known == "python" and self._clones is not None and stdin is None and not files:
@@ -383,14 +384,6 @@ def _words(args: Sequence[str]) -> tuple[str, ...]:
     if sum(map(len, words)) > _MOST_WORDS:
         raise UsageError(f"the arguments are longer than {_MOST_WORDS} characters", hint="pass them in a file: files=")
     return words
-
-
-def _bytes(text: str | bytes) -> bytes:
-    if isinstance(text, str):
-        return text.encode()
-    if isinstance(text, bytes):
-        return text
-    raise UsageError(f"code and files are text or bytes, and this is {type(text).__name__}")
 
 
 __all__ = ["Pool", "PoolStatistics"]

@@ -196,7 +196,7 @@ def _signal_name(number: int) -> str | None:
 
 
 def _denials(policy: Policy, end: End) -> tuple[Denial, ...]:
-    if not (end.observations or end.ended_by or end.pids_refused or end.oom_kills):
+    if not (end.observations or end.ended_by or end.pids_refused or end.oom_kills or end.signal):
         return ()
     from belljar.sandbox.denials import explain
 

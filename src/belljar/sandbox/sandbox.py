@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from belljar.egress.events import Event
+    from belljar.policy.units import Duration
     from belljar.sandbox.changes import Changes
     from belljar.sandbox.files import Files
     from belljar.sandbox.kept_files import KeptFiles
@@ -49,7 +50,7 @@ class Sandbox:
         workspace: A directory of the host's, shown copy-on-write at /workspace: it is never changed.
         live: Show `workspace` itself instead: changes are made in it at once.
         overrides: `key=value`, as `--set` takes them.
-        timeout: Instead of the policy's, as `30s`.
+        timeout: Instead of the policy's: seconds, a `timedelta`, or text such as `30s`.
         one_shot: There will be one run only, so that no jar is kept waiting for the next.
         on_egress: Called with each decision of the egress proxy, as it is made, from a thread of belljar's.
 
@@ -66,7 +67,7 @@ class Sandbox:
         workspace: str | os.PathLike[str] | None = None,
         live: bool = False,
         overrides: Sequence[str] = (),
-        timeout: str | None = None,
+        timeout: Duration | None = None,
         one_shot: bool = False,
         on_egress: Callable[[Event], None] | None = None,
     ) -> None:
@@ -206,7 +207,7 @@ class Sandbox:
             _check_words(argv, args)
         return RunRequest(
             argv=tuple(argv or ()),
-            code=code.encode() if isinstance(code, str) else code,
+            code=None if code is None else code_bytes(code),
             language=language_named(language),
             script_name=name,
             arguments=tuple(args),
@@ -491,6 +492,21 @@ def _check_words(argv: Sequence[str] | None, args: Sequence[str]) -> None:
         raise UsageError("an argument can't hold a lone surrogate")
 
 
+def code_bytes(code: str | bytes) -> bytes:
+    """Return a program, or the content of a file, as bytes.
+
+    Raises:
+        UsageError: it is neither text nor bytes.
+    """
+    if isinstance(code, str):
+        return code.encode()
+    if isinstance(code, bytes):
+        return code
+    raise UsageError(
+        f"code and files are text or bytes, and this is {type(code).__name__}", hint="for a file: path.read_bytes()"
+    )
+
+
 def run(code: str | bytes, policy: PolicyLike = None, *, language: str = "python", **options: Any) -> RunResult:
     """Run code once, in a jar of its own: `belljar.run("print(1)").stdout`. Options are those of `Sandbox`."""
     with Sandbox(policy, one_shot=True, **options) as jar:
@@ -504,11 +520,13 @@ def resolved(
     workspace: str | os.PathLike[str] | None,
     live: bool,
     overrides: Sequence[str],
-    timeout: str | None,
+    timeout: Duration | None,
 ) -> Policy:
     """The policy that these make, with the managed ceiling over it."""
     from belljar.policy.resolve import resolve
 
+    if isinstance(overrides, str):
+        raise UsageError("overrides is a list of settings, not one string", hint=f"write overrides=[{overrides!r}]")
     if isinstance(policy, Policy):
         if backend or workspace or live or overrides or timeout:
             raise UsageError("a resolved Policy is final", hint="pass the options to belljar.policy.resolve instead")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from belljar.errors import UsageError
 from belljar.policy.models import Policy
+from belljar.policy.units import seconds
 from belljar.sandbox.events import Finished, Output
 from belljar.sandbox.files import Files, has_bytes
 from belljar.sandbox.inputs import Input
@@ -23,6 +24,7 @@ from belljar.sandbox.stream import Stream
 
 if TYPE_CHECKING:
     from belljar.egress.events import Event
+    from belljar.policy.units import Duration
     from belljar.sandbox.changes import Changes
     from belljar.sandbox.kept_files import KeptFiles
     from belljar.sandbox.sandbox import PolicyLike
@@ -39,7 +41,7 @@ class Session:
         policy: As for `Sandbox`. `proc.timeout_ms` and `proc.output_mb` are for each step; `session` says how long it
             may be idle, how old it may get, and how many there may be.
         backend: As for `Sandbox`; so are `workspace`, `live` and `overrides`.
-        timeout: How long a step may take, instead of the policy's.
+        timeout: Time for a step, instead of the policy's: seconds, a `timedelta`, or text such as `30s`.
         restart: Start a new interpreter, without variables, for the next step after one has crashed.
         files: A snapshot whose files it begins with.
         on_egress: Called with each decision of the egress proxy, as it is made, from a thread of belljar's.
@@ -58,7 +60,7 @@ class Session:
         workspace: str | os.PathLike[str] | None = None,
         live: bool = False,
         overrides: Sequence[str] = (),
-        timeout: str | None = None,
+        timeout: Duration | None = None,
         restart: bool = False,
         files: Snapshot | str | None = None,
         on_egress: Callable[[Event], None] | None = None,
@@ -126,13 +128,14 @@ class Session:
 
     # --- steps ---
 
-    def run(self, code: str, *, stdin: str | None = None, timeout: float | None = None) -> StepResult:
+    def run(self, code: str, *, stdin: str | None = None, timeout: Duration | None = None) -> StepResult:
         """Run code in the interpreter and wait for its end.
 
         Args:
             code: Python. Its variables stay for the next step; the value of its last expression comes back.
             stdin: What `input()` reads; nothing without.
-            timeout: Seconds, instead of the policy's time for a step; never more than that.
+            timeout: Instead of the policy's time for a step, and never more than that: seconds, a `timedelta`, or text
+                such as `30s`.
 
         Raises:
             SandboxUnavailableError: the jar broke. What the code itself does wrong is in the result.
@@ -143,7 +146,7 @@ class Session:
                 return event.result
         raise AssertionError("a step ends with StepFinished")
 
-    def stream(self, code: str, *, stdin: str | None = None, timeout: float | None = None) -> Iterator[StepEvent]:
+    def stream(self, code: str, *, stdin: str | None = None, timeout: Duration | None = None) -> Iterator[StepEvent]:
         """Run code, and yield what it prints and shows as it comes; the last event is `StepFinished`.
 
         Leaving the loop early interrupts the step.
@@ -152,9 +155,7 @@ class Session:
             raise UsageError("code is text", hint="decode it first; a lone surrogate can't be in it")
         if stdin is not None and not (isinstance(stdin, str) and has_bytes(stdin)):
             raise UsageError("stdin is text")
-        if timeout is not None and timeout <= 0:
-            raise UsageError(f"timeout is {timeout}: wanted seconds, more than 0")
-        return self._events(code, stdin, timeout)
+        return self._events(code, stdin, None if timeout is None else seconds(timeout))
 
     def _events(self, code: str, stdin: str | None, timeout: float | None) -> Iterator[StepEvent]:
         with self._turn:
@@ -162,9 +163,9 @@ class Session:
                 raise UsageError("this session is closed")
             live = self._home.enter(self._number, restart=self._restart)
             self._steps += 1
-            seconds = self.policy.proc.timeout_seconds if timeout is None else timeout
-            seconds = min(seconds, self.policy.proc.timeout_seconds)
-            watch = self._current = StepWatch(self._home, live, self.id, number=self._number, seconds=seconds)
+            longest = self.policy.proc.timeout_seconds
+            allowed = longest if timeout is None else min(timeout, longest)
+            watch = self._current = StepWatch(self._home, live, self.id, number=self._number, seconds=allowed)
             try:
                 yield from watch.events(code, stdin)
             finally:

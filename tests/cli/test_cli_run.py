@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli_process import Ran
+from cli_process import BELLJAR, Ran, environment
 
 pytestmark = pytest.mark.host
 
@@ -246,3 +248,56 @@ def test_doctor_where_nothing_works(belljar: Callable[..., Ran], here: Path) -> 
     ran = belljar("doctor", "--policy", "p.yaml")
     assert ran.code == 1
     assert "`belljar run` would not run anything: " in ran.out
+
+
+@pytest.mark.parametrize("place", ["a file", "a closed directory"])
+def test_doctor_where_nothing_can_be_recorded(belljar: Callable[..., Ran], here: Path, place: str) -> None:
+    """Backends that work don't help then; and the hint, followed literally, does."""
+    (here / "a file").write_text("")
+    (here / "a closed directory").mkdir(mode=0o500)
+    if place == "a closed directory" and os.geteuid() == 0:
+        pytest.skip("root writes everywhere")
+    state = {"BELLJAR_STATE_DIR": str(here / place / "state")}
+    ran = belljar("doctor", **state)
+    assert ran.code == 1
+    assert "`belljar run` would not run anything: state directory: " in ran.out
+    hint = "export BELLJAR_STATE_DIR=$HOME/.belljar"
+    assert ran.out.endswith(f"hint: {hint}\n")
+    refused = belljar("run", "-c", "pass", **state)
+    assert (refused.code, hint in refused.err) == (125, True)
+    assert belljar("run", "-c", "pass", BELLJAR_STATE_DIR=str(here / ".belljar")).code == 0
+
+
+def test_doctor_without_user_namespaces(here: Path) -> None:
+    """The trial agrees with the setting: it makes the namespaces that a jar needs."""
+    forbidding = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
+    command = ["unshare", "--user", "--map-root-user", "sh", "-c", forbidding, "sh", *BELLJAR, "doctor"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment(here))
+    assert ran.returncode == 1
+    assert re.search(r"^  no +user namespaces: user.max_user_namespaces = 0$", ran.stdout, re.MULTILINE)
+    assert re.search(r"^  no +trial: bwrap failed", ran.stdout, re.MULTILINE)
+
+
+def test_a_policy_with_another_image_is_asked_for_that_one(belljar: Callable[..., Ran], here: Path) -> None:
+    text = "version: 1\nbackend: podman\nfallback: [docker]\ncontainer: {image: 'mine.example.com/other:2'}\n"
+    (here / "p.yaml").write_text(text)
+    ran = belljar("run", "--policy", "p.yaml", "-c", "pass")
+    assert ran.code == 125
+    assert "belljar-base" not in ran.err
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_a_workspace_that_may_not_be_read(belljar: Callable[..., Ran], here: Path) -> None:
+    (here / "closed").mkdir(mode=0)
+    told = belljar("run", "--workspace", "closed", "-c", "pass").err
+    assert told.startswith("belljar: error: --workspace: wanted a directory that you may read, found ")
+
+
+def test_a_whole_home_is_warned_of(jar: Callable[..., Ran], here: Path) -> None:
+    """And neither a project in it, nor anything if belljar was told to be quiet."""
+    (here / "project").mkdir()
+    told = {
+        words: "is your home directory" in jar("run", *words, "-c", "pass", HOME=str(here)).err
+        for words in (("--workspace", "."), ("--workspace", "project"), ("-q", "--workspace", "."))
+    }
+    assert list(told.values()) == [True, False, False]

@@ -135,6 +135,9 @@ Table()
         assert "return 1 / n" in result.error.traceback
         assert "belljar" not in result.error.traceback
         assert result.stdout == "before\n"
+        told = session.run("1 / 0").error
+        assert told is not None
+        assert "    1 / 0\n    ~~^~~\n" in told.traceback  # the carets are where Python has them
 
     def test_a_mistake_is_told(self, session: Session) -> None:
         """Code that is no Python, and an exception whose text can't be had."""

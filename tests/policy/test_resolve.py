@@ -279,3 +279,14 @@ def test_a_plain_preset_imports_little() -> None:
 def test_a_timeout_is_seconds_in_python(value: float | timedelta | str) -> None:
     """A number is never milliseconds, as it is in the file."""
     assert resolve(timeout=value, managed=None).proc.timeout_seconds == 2.5
+
+
+def test_a_variable_that_is_passed_on_beats_an_inherited_value() -> None:
+    """What is written last counts; within one layer, a value that is written out does."""
+    assert "LANG" in resolve(managed=None).env.set
+    policy = resolve(overrides=["env.pass=[LANG]"], managed=None)
+    assert ("LANG" in policy.env.set, policy.env.pass_) == (False, ("LANG",))
+    policy = resolve(layers=[{"env": {"pass": ["LANG"], "set": {"LANG": "own"}}}], managed=None)
+    assert policy.env.set["LANG"] == "own"
+    policy = resolve(overrides=["env.pass=[LANG]", "env.set.LANG=own"], managed=None)
+    assert policy.env.set["LANG"] == "own"

@@ -17,7 +17,7 @@ from _thread import LockType, allocate_lock  # threading's own, without threadin
 from _weakref import ref  # weakref's own, without weakref
 
 from belljar.audit.chain import START, BrokenRecordError, Link, decode, encode, follow
-from belljar.audit.state import private_directory, state_directory
+from belljar.audit.state import private_directory, state_directory, writing_hint
 from belljar.errors import AuditError
 from belljar.policy.digest import sha256
 
@@ -30,7 +30,6 @@ _WIDTH = 160
 """Of the head: always the same, so that it is overwritten whole."""
 _SUFFIX = ".jsonl"
 _NO_TURN = "somebody else writes, and does not end"
-_HINT = "nothing runs unrecorded: make room on that disk, or set BELLJAR_STATE_DIR to another place"
 _PAUSE_SECONDS = 0.01
 """Between two looks at a lock for which nobody waits without end."""
 
@@ -123,7 +122,8 @@ class AuditLog:
                     fcntl.flock(self._head, fcntl.LOCK_UN)
             except OSError as error:
                 raise AuditError(
-                    f"the audit log can't be written: {error.strerror}: {error.filename or self.path}", hint=_HINT
+                    f"the audit log can't be written: {error.strerror}: {error.filename or self.path}",
+                    hint=writing_hint(error),
                 ) from error
 
     def _append(self, events: tuple[dict[str, Any] | str, ...]) -> Link:
@@ -328,7 +328,8 @@ class _Patiently:
 
     def __enter__(self) -> None:
         if not self._lock.acquire(timeout=self._seconds):
-            raise AuditError(f"the audit log can't be written: {_NO_TURN}", hint=_HINT)
+            hint = "try again when the other belljar process has ended: `belljar ps` lists them"
+            raise AuditError(f"the audit log can't be written: {_NO_TURN}", hint=hint)
 
     def __exit__(self, *_exception: object) -> None:
         self._lock.release()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 _NAMES = (
@@ -53,6 +54,13 @@ def _close(path: str) -> None:
             os.chmod(path, 0o700)
         except OSError:
             pass  # on a disk that can't be written, nothing is
+
+
+def writing_hint(error: OSError) -> str:
+    """Return what to do about a state directory that can't be written."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "nothing runs unrecorded: make room on that disk, or set BELLJAR_STATE_DIR to another place"
+    return "nothing runs unrecorded: choose a directory of yours: export BELLJAR_STATE_DIR=$HOME/.belljar"
 
 
 _MOST_KNOWN = 100

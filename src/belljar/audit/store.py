@@ -15,7 +15,7 @@ import os
 import sqlite3
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 from belljar.audit.chain import BrokenRecordError, decode
@@ -23,6 +23,7 @@ from belljar.audit.counters import Sums, added, from_record, sums
 from belljar.audit.log import day_files, directory
 from belljar.audit.printable import encodable
 from belljar.audit.state import private_directory, state_directory
+from belljar.errors import UsageError
 
 _SCHEMA = """
 create table if not exists place (file text, offset integer, events integer, runs integer, samples integer);
@@ -30,7 +31,7 @@ create table if not exists runs (
     run text primary key, kind text, created real, ended real, backend text, policy text, plan text, language text,
     code text, owner integer, outcome text, exit_code integer, reason text, duration real, cpu_seconds real,
     peak_memory_bytes integer, start_seconds real, bytes_read integer, bytes_written integer, stdout_bytes integer,
-    stderr_bytes integer, denials integer default 0, egress integer default 0, artifacts integer default 0
+    stderr_bytes integer, denials integer default 0, egress integer default 0, artifacts integer default 0, script text
 );
 create table if not exists events (seq integer primary key, run text, time real, event text, record text);
 create table if not exists samples (
@@ -40,7 +41,7 @@ create table if not exists past (totals text);
 create index if not exists by_run on events (run);
 create index if not exists by_time on runs (created);
 """
-_VERSION = 4
+_VERSION = 5
 _PATIENCE_SECONDS = 10.0
 _DAMAGE = (
     sqlite3.SQLITE_ERROR,  # other tables than ours
@@ -51,7 +52,7 @@ _DAMAGE = (
 )
 _IN_THE_WAY = (errno.ELOOP, errno.EISDIR, errno.ENXIO)
 """A link, a directory, a socket."""
-_COLUMNS = ("kind", "backend", "policy", "language", "code", "owner")
+_COLUMNS = ("kind", "backend", "policy", "language", "code", "owner", "script")
 _ENDED = (
     "outcome",
     "exit_code",
@@ -292,14 +293,20 @@ class RunStore:
         return [dict(row) for row in rows]
 
     def run(self, name: str) -> dict[str, Any] | None:
-        """The run of that name, or the only one whose name ends or begins so."""
+        """Return the run of that name, or the only one whose name ends or begins so; None if there is none.
+
+        Raises:
+            UsageError: several runs fit.
+        """
         row = self._database.execute("select * from runs where run = ?", (name,)).fetchone()
-        if row is None and len(name) >= 4:
+        if row is None and name:
             rows = self._database.execute(
-                "select * from runs where substr(run, 1, ?) = ? or substr(run, -?) = ? limit 2",
+                "select * from runs where substr(run, 1, ?) = ? or substr(run, -?) = ? order by created desc limit 4",
                 (len(name), name, len(name), name),
             ).fetchall()
-            row = rows[0] if len(rows) == 1 else None
+            if len(rows) > 1:
+                raise several(name, [str(found["run"]) for found in rows])
+            row = rows[0] if rows else None
         return None if row is None else dict(row)
 
     def samples(self, run: str) -> list[dict[str, Any]]:
@@ -311,6 +318,12 @@ class RunStore:
         """The records of a run, in order."""
         for row in self._database.execute("select record from events where run = ? order by seq", (run,)):
             yield json.loads(row["record"])
+
+
+def several(name: str, runs: Sequence[str]) -> UsageError:
+    """Return the error for a part of a name that fits more than one run."""
+    shown = ", ".join(runs[:3]) + (", …" if len(runs) > 3 else "")
+    return UsageError(f"{name!r} fits more than one run: {shown}", hint="type more of its name")
 
 
 def _connected(path: str) -> sqlite3.Connection:

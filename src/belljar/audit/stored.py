@@ -9,7 +9,7 @@ import time
 from functools import cache
 
 from belljar.audit.log import directory
-from belljar.audit.state import private_directory, state_directory
+from belljar.audit.state import private_directory, state_directory, writing_hint
 from belljar.errors import AuditError
 from belljar.policy.digest import sha256
 
@@ -118,7 +118,7 @@ def _refreshed(path: str) -> bool:
 def _unwritten(error: OSError, place: str) -> AuditError:
     return AuditError(
         f"what the audit log refers to can't be written: {error.strerror}: {place}",
-        hint="nothing runs unrecorded: make room on that disk, or set BELLJAR_STATE_DIR to another place",
+        hint=writing_hint(error),
     )
 
 

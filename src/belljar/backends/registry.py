@@ -33,13 +33,20 @@ def create(name: str, *, state: str) -> Backend:
     )
 
 
-def availability(name: str, *, state: str) -> Availability:
-    """What `probe` says, for backends that exist and for those that do not yet."""
+def availability(name: str, *, state: str, image: str = "") -> Availability:
+    """What `probe` says, for backends that exist and for those that do not yet.
+
+    A container engine has to have `image`; without one, belljar's own.
+    """
     if name in _LATER:
         return Availability(name, available=False, reason="not in this version of belljar")
+    if name in _CONTAINERS and image:
+        from belljar.backends.container.probe import probe
+
+        return probe(name, image)
     return create(name, state=state).probe()
 
 
-def everything(*, state: str) -> list[Availability]:
+def everything(*, state: str, image: str = "") -> list[Availability]:
     """All of them, in the order in which they would be chosen."""
-    return [availability(name, state=state) for name in (*NAMES, *_LATER)]
+    return [availability(name, state=state, image=image) for name in (*NAMES, *_LATER)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from belljar.cli.host_checks import host_checks
+from belljar.cli.host_checks import blocking, host_checks
 from belljar.cli.jar_options import JSON, policy_name
 from belljar.cli.parsing import Command, Option, Parsed
 from belljar.cli.progress import waiting
@@ -22,7 +22,7 @@ NOTHING_WORKS = 1
 
 
 def run(parsed: Parsed) -> int:
-    """Look, and tell; 1 if no backend that the policy allows works."""
+    """Look, and tell; 1 if nothing would run."""
     from belljar.audit.state import state_directory
     from belljar.policy.resolve import resolve
     from belljar.sandbox.detect import all_availability
@@ -30,10 +30,13 @@ def run(parsed: Parsed) -> int:
     state = state_directory()
     policy = resolve(policy_name(parsed))
     with waiting("doctor", "trying the backends") as progress:
-        backends = all_availability(state=state)
+        backends = all_availability(state=state, image=policy.container.image)
         progress("looking at the host")
         checks = host_checks(policy, state)
         choice = _choose(policy, state)
+    stopped = blocking(checks)
+    if stopped is not None and not isinstance(choice, PrerequisiteError):
+        choice = PrerequisiteError(f"{stopped.name}: {stopped.found}", hint=stopped.hint)
     if parsed.flag("--json"):
         _print_json(backends, checks, choice)
     else:
@@ -101,7 +104,8 @@ COMMAND = Command(
     run=run,
     options=(Option("--policy", "FILE|PRESET", "say which backend this policy would get"), JSON),
     details="""
-Every backend is tried for real. Exit code: 0 if one that the policy allows works, 1 if none does.
+Every backend is tried for real. Exit code: 0 if `belljar run` would run something; 1 if no backend that the policy
+allows works, or if the state directory, the managed policy or the kill switch stands in the way.
 """,
     examples=(("doctor", "everything"), ("doctor --json", "the same for a program")),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from belljar.errors import BelljarError
@@ -13,9 +13,29 @@ if TYPE_CHECKING:
     from belljar.policy.models import Policy
 
 
+_NEEDED = ("managed policy", "state directory", "audit log", "kill switch")
+_OWN_STATE = "export BELLJAR_STATE_DIR=$HOME/.belljar"
+
+
 def host_checks(policy: Policy, state: str) -> list[Check]:
     """One line each."""
-    return [*_languages(policy), _managed(), _state(state), _audit(), _kill_switch()]
+    return [*_languages(policy), _managed(), _state(state), *_of_state()]
+
+
+def blocking(checks: Sequence[Check]) -> Check | None:
+    """Return the first failed check that keeps every run from starting."""
+    return next((check for check in checks if not check.ok and check.name in _NEEDED), None)
+
+
+def _of_state() -> Iterator[Check]:
+    """Look at what lies in the state directory, if it can be looked at."""
+    try:
+        yield _audit()
+        yield _kill_switch()
+    except (OSError, BelljarError) as error:
+        from belljar.backends.contract import Check
+
+        yield Check("audit log", ok=False, found=str(error), meaning="nothing runs unrecorded", hint=_OWN_STATE)
 
 
 def _languages(policy: Policy) -> Iterator[Check]:
@@ -49,12 +69,10 @@ def _state(state: str) -> Check:
     nearest = state
     while not os.path.exists(nearest):
         nearest = os.path.dirname(nearest)
-    if os.access(nearest, os.W_OK | os.X_OK):
+    if os.path.isdir(nearest) and os.access(nearest, os.W_OK | os.X_OK):
         return Check("state directory", ok=True, found=state)
     meaning = "nothing can be written down, and nothing runs unrecorded"
-    return Check(
-        "state directory", ok=False, found=f"{state} can't be written", meaning=meaning, hint="set BELLJAR_STATE_DIR"
-    )
+    return Check("state directory", ok=False, found=f"{state} can't be written", meaning=meaning, hint=_OWN_STATE)
 
 
 def _audit() -> Check:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from typing import Any
 
 from belljar.cli.audit_show import line
@@ -11,6 +12,9 @@ from belljar.cli.parsing import Command, Parsed, expect_words
 from belljar.cli.progress import waiting
 from belljar.cli.terminal import visible
 from belljar.errors import UsageError
+
+_MOST_LINES = 20
+_MOST_CODE = 4000
 
 
 def run(parsed: Parsed) -> int:
@@ -37,15 +41,43 @@ def run(parsed: Parsed) -> int:
         return 0
     from belljar.cli.table import aligned
 
-    rows = [(name, visible(str(value))) for name, value in row.items() if value not in (None, "")]
+    rows = [(name, visible(_told(name, value))) for name, value in row.items() if value not in (None, "")]
     rows.append(("output", visible(output)))
     sys.stdout.write(aligned(rows) + "\n")
+    sys.stdout.write(_code(row.get("code")))
     if samples:
         sys.stdout.write(aligned(_over_time(samples)) + "\n")
     for record in records:
         if record["event"] != "usage":  # which stands above
             sys.stdout.write(line(record) + "\n")
     return 0
+
+
+def _told(name: str, value: object) -> str:
+    """Return a value for people: local times, seconds, sizes with their unit."""
+    from belljar.policy.units import show_size
+
+    if isinstance(value, int | float) and name in ("created", "ended"):
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value))
+    if isinstance(value, int | float) and (name == "duration" or name.endswith("_seconds")):
+        return f"{value:.3f} s"
+    if isinstance(value, int) and (name.endswith("_bytes") or name.startswith("bytes_")):
+        return show_size(value) if value < 10_000 else f"{value / 1_000_000:.1f} MB"
+    return str(value)
+
+
+def _code(digest: object) -> str:
+    """Return the first lines of the code that ran, if it is kept."""
+    from belljar.audit.stored import load_input
+    from belljar.cli.terminal import visible_lines
+
+    code = load_input(digest) if isinstance(digest, str) else None
+    if not code:
+        return ""
+    lines = code[:_MOST_CODE].decode(errors="replace").splitlines()
+    more = len(lines) > _MOST_LINES or len(code) > _MOST_CODE
+    shown = "".join(f"  {visible_lines(line)}\n" for line in lines[:_MOST_LINES])
+    return f"code:\n{shown}{'  …' if more else ''}\n"
 
 
 def _over_time(samples: list[dict[str, Any]]) -> list[tuple[str, str, str]]:

@@ -98,6 +98,17 @@ def note_project_file(parsed: Parsed) -> None:
         sys.stderr.write(f"belljar: {PROJECT_FILE} is not used unless you name it: --policy {PROJECT_FILE}\n")
 
 
+def note_home(parsed: Parsed) -> None:
+    """Warn of a workspace that holds the whole home directory."""
+    workspace = parsed.text("--workspace")
+    home = os.path.expanduser("~")
+    if workspace is not None and not parsed.flag("--quiet") and home != "/" and within(home, workspace):
+        sys.stderr.write(
+            f"belljar: warning: --workspace {workspace} is your home directory: the code sees every file in it that no "
+            "pattern denies. Name the project's directory instead.\n"
+        )
+
+
 def within(path: str, directory: str) -> bool:
     """Whether the file that `path` leads to lies beneath the directory."""
     root = os.path.realpath(directory)

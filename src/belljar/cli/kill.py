@@ -45,17 +45,20 @@ def _chosen(words: list[str]) -> list[str]:
     chosen = []
     for word in words:
         fits = [name for name in names if name == word] or [name for name in names if _may_be_called(name, word)]
-        if len(fits) != 1:
-            what = "no run" if not fits else "more than one run"
+        if len(fits) > 1:
+            from belljar.audit.store import several
+
+            raise several(word, fits)
+        if not fits:
             pids = ", ".join(map(str, now.silent))
             hint = f"process {pids} does not answer: belljar kill --all ends what it runs" if pids else ""
-            raise UsageError(f"{word}: {what} of that name is in progress", hint=hint)
+            raise UsageError(f"{word}: no run of that name is in progress", hint=hint or "`belljar ps` lists them")
         chosen.append(fits[0])
     return chosen
 
 
 def _may_be_called(name: str, word: str) -> bool:
-    return len(word) >= 4 and (name.startswith(word) or name.endswith(word))
+    return bool(word) and (name.startswith(word) or name.endswith(word))
 
 
 def tell_problems(stopped: Stopped) -> int:

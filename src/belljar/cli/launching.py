@@ -26,6 +26,7 @@ def execute(parsed: Parsed, make_request: Callable[[Sandbox], Request]) -> int:
     start_launcher(parsed.text("--backend"))
     end_in_order()
     jar_options.note_project_file(parsed)
+    jar_options.note_home(parsed)
     from belljar.cli.running import run_once
 
     return run_once(parsed, make_request)

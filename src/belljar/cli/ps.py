@@ -78,7 +78,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
         visible(str(row.get("state", "running"))),
         f"{taken:.1f} s",
         visible(str(row.get("backend") or "")),
-        visible(str(row.get("language") or row.get("kind") or "command")),
+        visible(str(row.get("script") or row.get("language") or row.get("kind") or "command")[:40]),
         str(row.get("owner") or ""),
         visible(str(row.get("policy") or "")[:19]),
     )

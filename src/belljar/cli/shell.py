@@ -16,6 +16,7 @@ def run(parsed: Parsed) -> int:
     start_launcher(parsed.text("--backend"))
     end_in_order()
     jar_options.note_project_file(parsed)
+    jar_options.note_home(parsed)
     from belljar.cli.shell_loop import converse
 
     return converse(parsed)

@@ -113,7 +113,8 @@ class Interpreter:
     def _run(self, source: str) -> Any:
         """Run it, and return the value of its last expression."""
         name = f"<step {self._step}>"
-        linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+        # Every line ends in a newline, as in a file: without it, `traceback` puts its carets one column off.
+        linecache.cache[name] = (len(source), None, f"{source}\n".splitlines(keepends=True), name)
         body = ast.parse(source, name)
         last: ast.Expression | None = None
         if body.body and isinstance(body.body[-1], ast.Expr) and not source.rstrip().endswith(";"):

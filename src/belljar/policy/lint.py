@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from belljar.policy.addresses import is_public
 from belljar.policy.builtin import BUILTIN
 from belljar.policy.carriers import carrier, overlap
+from belljar.policy.globs import DenyGlobs
 from belljar.policy.models import HostRule, Policy
 from belljar.policy.records import dataclass
 from belljar.policy.redaction_keys import SECRETS
@@ -29,6 +30,8 @@ _EXECUTED = (
     ".husky",
 )
 """What the host runs by itself sooner or later: hooks, build files, editors' tasks, installed packages."""
+_MODULES = ("id_token.py", "secrets.py", "credentials.py", "token.py", "keys.py", "password.py")
+"""Names of modules that packages really have, and that a pattern for credentials easily hides as well."""
 _TUNNELS = {22: "ssh carries anything, in both directions", 23: "telnet carries anything", 25: "mail carries anything"}
 _TUNNELS |= {465: _TUNNELS[25], 587: _TUNNELS[25], 853: "names over TLS can carry data"}
 _SERVICES = {2375: "docker's API is root on this host", 2376: "docker's API is root on this host"}
@@ -80,6 +83,9 @@ class _Linter:
             yield from self._host(key, rule)
             yield from self._reach(key, rule)
             yield from self._unreachable(key, rule)
+            apex = rule.host.removeprefix("*.")
+            if apex != rule.host and not any(_covers(other.host, apex) for other in self.policy.net.allowlist):
+                yield self._note("apex", key, f"{rule.host} does not cover {apex} itself", f"list {apex} as well")
 
     def _host(self, key: str, rule: HostRule) -> Iterator[Finding]:
         """Whether data can leave by this rule."""
@@ -147,7 +153,19 @@ class _Linter:
             if item.source.startswith("env:") and item.source[4:] in self.policy.env.pass_:
                 yield self._warning("passed", key, f"env.pass gives {item.source[4:]} to the code itself")
 
+    def _patterns(self) -> Iterator[Finding]:
+        for at, pattern in enumerate(self.policy.fs.deny_globs):
+            names = [name for name in _MODULES if DenyGlobs((pattern,)).match(f"/a/{name}") is not None]
+            if names:
+                yield self._note(
+                    "wide-pattern",
+                    f"fs.deny_globs[{at}]",
+                    f"{pattern} hides {', '.join(names)} of installed packages, too",
+                    "name the files, such as **/id_rsa*",
+                )
+
     def files(self) -> Iterator[Finding]:
+        yield from self._patterns()
         for at, mount in enumerate(self.policy.fs.mounts):
             if not (mount.source and mount.rw and not mount.cow):
                 continue
@@ -162,6 +180,11 @@ class _Linter:
 
     def rest(self) -> Iterator[Finding]:
         policy = self.policy
+        if policy.proc.timeout_seconds < 1:
+            milliseconds = round(1000 * policy.proc.timeout_seconds)
+            yield self._note(
+                "short", "proc.timeout_ms", f"every run ends after {milliseconds} ms", f"for seconds: {milliseconds}s"
+            )
         for at, name in enumerate(policy.env.pass_):
             if _SECRET.search(name):
                 yield self._warning(
@@ -187,6 +210,10 @@ class _Linter:
 
 
 _INSTEAD = "credentials, which the proxy adds and the code never sees"
+
+
+def _covers(pattern: str, host: str) -> bool:
+    return pattern in ("*", host) or (pattern.startswith("*.") and host.endswith(pattern[1:]))
 
 
 def _only_reads(rule: HostRule) -> bool:

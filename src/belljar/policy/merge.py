@@ -23,6 +23,17 @@ class Merged:
             if key in ("version", "extends"):
                 continue
             self.values[key] = self._over(key, self.values.get(key), written, problems)
+        if "env.pass" in layer and "env.set" in self.values:
+            self._pass_over_inherited(layer)
+
+    def _pass_over_inherited(self, layer: Layer) -> None:
+        """Drop inherited values of variables that `layer` passes on: what is written last counts."""
+        own = layer["env.set"].value if "env.set" in layer else {}
+        passed = {item.value for item in layer["env.pass"].value} - own.keys()
+        inherited = self.values["env.set"]
+        kept = {name: value for name, value in inherited.value.items() if name not in passed}
+        if len(kept) < len(inherited.value):
+            self.values["env.set"] = Written(kept, inherited.origin, inherited.preset)
 
     def _over(self, key: str, under: Written | None, over: Written, problems: Problems) -> Written:
         if key == "fs.deny_globs":

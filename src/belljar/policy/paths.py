@@ -94,6 +94,8 @@ def mount_source(text: str, base: str) -> str:
         raise PathError(f"wanted a directory that exists, found {text[:60]!a}, which does not")
     if not os.path.isdir(path):
         raise PathError(f"wanted a directory, found {text[:60]!a}, which is not one")
+    if not os.access(path, os.R_OK | os.X_OK):
+        raise PathError(f"wanted a directory that you may read, found {text[:60]!a}, which you may not")
     return path
 
 

@@ -159,7 +159,7 @@ class Clones:
                 yield Finished(refused_result(self._policy, self._plan, run_id, self._report, self._refused))
                 return
             told = {"backend": self._plan.backend, "policy": self._plan.policy_digest, "language": "python"}
-            CONTROL.enter(run_id, handle, **told)
+            CONTROL.enter(run_id, handle, **told, **({"script": work.name} if work.name else {}))
             spans.phase("launch")
             given, jar = jar, None
             for event in self._run(handle, work, run_id, files, started, spans, given):

@@ -32,7 +32,7 @@ def detect(policy: Policy, *, state: str) -> Choice:
     """
     rejected: list[Availability] = []
     for name in candidates(policy):
-        found = registry.availability(name, state=state)
+        found = registry.availability(name, state=state, image=policy.container.image)
         if found.available:
             return Choice(name, found.reason, tuple(rejected))
         rejected.append(found)
@@ -53,6 +53,6 @@ def open_best(policy: Policy, *, state: str) -> tuple[Backend, tuple[str, ...]]:
     return registry.create(choice.backend, state=state), tuple(found.backend for found in choice.rejected)
 
 
-def all_availability(*, state: str) -> list[Availability]:
-    """Every backend, and whether it works here."""
-    return registry.everything(state=state)
+def all_availability(*, state: str, image: str = "") -> list[Availability]:
+    """Every backend, and whether it works here; container engines with `image`, if a policy names one."""
+    return registry.everything(state=state, image=image)

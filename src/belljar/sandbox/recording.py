@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _MOST_WORDS = 50
 """Of a command that are in the log."""
+_LONGEST_NAME = 255
+_INTERPRETERS = ("python", "node", "bash", "sh")
 _MOST_TOLD = 100
 """Denials and artifacts of a run that are in the log; how many there were is, too."""
 _POLICIES: set[tuple[str, str]] = set()
@@ -68,7 +70,7 @@ def begin(run_id: str, kind: str, same: Begun, plan: LaunchPlan, *, starts: bool
         AuditError: it can't be recorded, so it must not start.
     """
     killswitch.check()
-    for name in ("command", "arguments"):
+    for name in ("command", "arguments", "script"):
         if name in details:
             details[name] = redacting.for_log(details[name], run_id, same.resolved)
     # A run's name is hexadecimal, and a kind is a word of ours: nobody has to write them as JSON, in every run.
@@ -121,11 +123,23 @@ def code_details(
     if argv or arguments or name or explains:
         given = {"argv": list(argv), "arguments": list(arguments), "name": name, "explain_denials": explains}
         told["given"] = stored.keep_input(json_text.dumps(given).encode("ascii"))
+    if shown := script_name(name, argv):
+        told["script"] = shown
     if argv:
         told["command"] = list(argv[:_MOST_WORDS])
     if arguments:
         told["arguments"] = list(arguments[:_MOST_WORDS])
     return told
+
+
+def script_name(name: str, argv: tuple[str, ...]) -> str:
+    """Return the name to list a run by: that of its script, else that of its program; empty if it has neither."""
+    if not name and argv:
+        program = os.path.basename(argv[0])
+        words = [word for word in argv[1:] if not word.startswith("-")]
+        runs_a_script = program.startswith(_INTERPRETERS) and words and not {"-c", "-m", "-e"}.intersection(argv)
+        name = os.path.basename(words[0]) if runs_a_script else program
+    return name[:_LONGEST_NAME]
 
 
 def input_details(stdin: Input, files: int) -> dict[str, Any]:

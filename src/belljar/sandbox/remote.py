@@ -67,11 +67,19 @@ def asked() -> Running:
 
 
 def one_running(name: str) -> str | None:
-    """The run in progress of that name, or of the session of that name; or the only one that begins or ends so."""
+    """Return the run in progress of that name, or of that session; or the only one that begins or ends so.
+
+    Raises:
+        UsageError: several runs fit.
+    """
     found = running()
     for fits in (_is_called, _may_be_called):
         if chosen := [str(run["run"]) for run in found if fits(run, name)]:
-            return chosen[0] if len(chosen) == 1 else None
+            if len(chosen) > 1:
+                from belljar.audit.store import several
+
+                raise several(name, chosen)
+            return chosen[0]
     return None
 
 
@@ -170,7 +178,7 @@ def _is_called(run: dict[str, Any], name: str) -> bool:
 
 def _may_be_called(run: dict[str, Any], name: str) -> bool:
     names = [str(run[key]) for key in ("run", "session") if key in run]
-    return len(name) >= 4 and any(one.startswith(name) or one.endswith(name) for one in names)
+    return bool(name) and any(one.startswith(name) or one.endswith(name) for one in names)
 
 
 def sessions() -> list[str]:

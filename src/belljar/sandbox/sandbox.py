@@ -306,7 +306,11 @@ class Sandbox:
                 process = jar.launch(plan, request, stdin=descriptor, prepare=not self._one_shot)
             with self._lock:
                 self._running.add(handle)
-            details = {"session": handle.session} if handle.session else {}
+            script = recording.script_name(request.script_name, request.argv)
+            details = {
+                **({"session": handle.session} if handle.session else {}),
+                **({"script": script} if script else {}),
+            }
             handle.access = Access(self.policy, plan, process, self.held_files)
             CONTROL.enter(
                 run_id, handle, backend=plan.backend, policy=plan.policy_digest, language=request.language, **details

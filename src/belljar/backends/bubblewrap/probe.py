@@ -9,7 +9,7 @@ from belljar.backends.bubblewrap.host import INSTALL, cgroup_support, find_bwrap
 from belljar.backends.contract import Availability, Check
 from belljar.limits.detect import Mechanism
 
-_TRY = ("--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--", "/bin/true")
+_TRY = ("--unshare-all", "--unshare-user", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--", "/bin/true")
 _SECONDS = 20
 _TRIES = 3
 """A mount that another program takes away meanwhile, as container engines do all the time, fails one of them."""
@@ -90,8 +90,7 @@ def _namespaces() -> list[Check]:
                 ok=True,
                 found="kernel.apparmor_restrict_unprivileged_userns = 1",
                 meaning="programs without an AppArmor profile get user namespaces without capabilities (Ubuntu 24.04)",
-                hint="install a profile that allows userns for belljar's Python and bwrap, or: "
-                "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
+                hint="install an AppArmor profile that allows userns for belljar's Python and for bwrap",
             )
         )
     return checks

@@ -8,6 +8,7 @@ from belljar.backends.container.engine import Engine, find_engine
 from belljar.backends.container.escapes import Verdict
 from belljar.backends.container.facts import Facts, facts, runtime_problem
 from belljar.backends.container.faults import GVISOR_INSTALL, fault
+from belljar.backends.container.images import BASE_IMAGE, how_to_get
 from belljar.backends.contract import Availability, Check
 from belljar.errors import BelljarError
 
@@ -18,8 +19,8 @@ _NOT_NEEDED = ("control groups", "root")
 """Checks that a backend works without; what is lost then, the report of a run says."""
 
 
-def probe(backend: str) -> Availability:
-    """Look for the engine of `docker`, `podman` or `gvisor`, and ask it."""
+def probe(backend: str, image: str = BASE_IMAGE) -> Availability:
+    """Look for the engine of `docker`, `podman` or `gvisor`, and ask it, also for the image that runs would use."""
     try:
         engine = find_engine(backend, timeout=_SECONDS)
     except BelljarError as error:
@@ -29,7 +30,7 @@ def probe(backend: str) -> Availability:
         known = facts(engine, timeout=_SECONDS)
     except BelljarError as error:
         return _unavailable(backend, (*checks, Check("daemon", ok=False, found=error.message, hint=error.hint)))
-    checks += (*known_checks(engine, known), _image(engine))
+    checks += (*known_checks(engine, known), _image(engine, image))
     if any(not check.ok and check.name not in _NOT_NEEDED for check in checks):
         return _unavailable(backend, tuple(checks))
     reason = f"{engine.name} {known.version} with {known.runtime} answers"
@@ -126,23 +127,20 @@ def _control_groups(known: Facts) -> Check:
     )
 
 
-def _image(engine: Engine) -> Check:
-    """Whether belljar's own image is there: what runs use unless the policy names another."""
-    from belljar.backends.container.images import BASE_IMAGE, how_to_get
-
+def _image(engine: Engine, image: str) -> Check:
     try:
-        code, digest, stderr = engine.attempt("image", "inspect", "--format", "{{.Id}}", BASE_IMAGE, timeout=_SECONDS)
+        code, digest, stderr = engine.attempt("image", "inspect", "--format", "{{.Id}}", image, timeout=_SECONDS)
     except BelljarError as error:
         return Check("image", ok=False, found=error.message, hint=error.hint)
     if code == 0:
-        return Check("image", ok=True, found=f"{BASE_IMAGE}, {digest.strip().removeprefix('sha256:')[:12]}")
+        return Check("image", ok=True, found=f"{image}, {digest.strip().removeprefix('sha256:')[:12]}")
     problem = fault(engine, stderr, code)
     if not re.search("no such|not known|not found", stderr, re.IGNORECASE):
         return Check("image", ok=False, found=problem.message, hint=problem.hint)
     return Check(
         "image",
         ok=False,
-        found=f"{engine.name} has no image {BASE_IMAGE}",
-        meaning="runs use it, unless the policy names another",
-        hint=how_to_get(engine, BASE_IMAGE),
+        found=f"{engine.name} has no image {image}",
+        meaning="runs use it, unless the policy names another" if image == BASE_IMAGE else "the policy names it",
+        hint=how_to_get(engine, image),
     )

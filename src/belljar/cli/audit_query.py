@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from belljar.cli.audit_show import FILTERS, chosen, show, wanted
 from belljar.cli.jar_options import JSON
@@ -16,30 +17,38 @@ def run(parsed: Parsed) -> int:
     from belljar.cli.jar_options import whole_number
 
     limit = whole_number(parsed, "--limit", 1000)
+    log = _Members()
     with waiting("the audit log", "looking through it") as progress:
-        found = list(counted(chosen(parsed, parsed.all_words()), progress, "records fit so far"))
+        fitting = chosen(parsed, parsed.all_words(), seen=log.add)
+        found = list(counted(fitting, progress, "records fit so far"))
     show(found[-limit:], json=parsed.flag("--json"))
     if not found:
-        sys.stderr.write(f"belljar: {_why_none(parsed)}\n")
+        sys.stderr.write(f"belljar: {log.why_none(wanted(parsed.all_words()))}\n")
     return 0 if found else 1
 
 
-def _why_none(parsed: Parsed) -> str:
-    """Say which member or event no record has, if that is why."""
-    from belljar.audit.log import directory
-    from belljar.audit.reading import records
-    from belljar.policy.problems import nearest
+class _Members:
+    """The members and events that the records of the log have."""
 
-    names, events = set[str](), set[str]()
-    for record in records(directory()):
-        names.update(record)
-        events.add(str(record.get("event")))
-    for name, value in wanted(parsed.all_words()).items():
-        if names and name not in names:
-            return f"no record has a member {visible(name)!r}{nearest(name, sorted(names))}"
-        if name == "event" and value not in events:
-            return f"no record has the event {visible(value)!r}{nearest(value, sorted(events))}"
-    return "no record fits"
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+        self._events: set[str] = set()
+
+    def add(self, record: dict[str, Any]) -> None:
+        """Take note of a record."""
+        self._names.update(record)
+        self._events.add(str(record.get("event")))
+
+    def why_none(self, wanted: dict[str, str]) -> str:
+        """Name the member or event that no record has, if that is why none fits."""
+        from belljar.policy.problems import nearest
+
+        for name, value in wanted.items():
+            if self._names and name not in self._names:
+                return f"no record has a member {visible(name)!r}{nearest(name, sorted(self._names))}"
+            if name == "event" and value not in self._events:
+                return f"no record has the event {visible(value)!r}{nearest(value, sorted(self._events))}"
+        return "no record fits"
 
 
 COMMAND = Command(

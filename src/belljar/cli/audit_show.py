@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from belljar.cli.parsing import Option, Parsed
@@ -29,8 +29,17 @@ def wanted(words: list[str]) -> dict[str, str]:
     return fits
 
 
-def chosen(parsed: Parsed, words: list[str], *, until: Mapping[str, int] | None = None) -> Iterator[dict[str, Any]]:
-    """The records that the options and words ask for, `until` where the log ended. Raises UsageError."""
+def chosen(
+    parsed: Parsed,
+    words: list[str],
+    *,
+    until: Mapping[str, int] | None = None,
+    seen: Callable[[dict[str, Any]], None] | None = None,
+) -> Iterator[dict[str, Any]]:
+    """The records that the options and words ask for, `until` where the log ended. Raises UsageError.
+
+    `seen` is called with every record, whether it fits or not.
+    """
     from belljar.audit.log import directory
     from belljar.audit.reading import matches, records
 
@@ -39,6 +48,8 @@ def chosen(parsed: Parsed, words: list[str], *, until: Mapping[str, int] | None 
         raise UsageError(f"--since {since}: wanted a day, such as 2026-01-31")
     fits, run = wanted(words), parsed.text("--run")
     for record in records(directory(), since=since, until=until):
+        if seen is not None:
+            seen(record)
         if (run is None or str(record.get("run", "")).startswith(run)) and matches(record, fits):
             yield record
 

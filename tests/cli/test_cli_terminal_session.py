@@ -132,9 +132,9 @@ def test_typing_reaches_the_code(terminal: Callable[..., Terminal]) -> None:
 
 def test_own_words_begin_on_a_line_of_their_own(terminal: Callable[..., Terminal]) -> None:
     """Not at the end of the code's last line, where they could be taken for its own."""
-    at = terminal("run", "-c", "print('no newline', end=''); raise SystemExit(1)", NO_COLOR="1")
+    at = terminal("run", "-c", "print('Permission denied', end=''); raise SystemExit(1)", NO_COLOR="1")
     assert at.end() == 1
-    assert b"no newline\r\nbelljar: " in at.seen
+    assert b"Permission denied\r\nbelljar: " in at.seen
     assert b"\x1b" not in at.seen
 
 

@@ -22,8 +22,9 @@ UUID = "kernel/random/uuid"
 """The one setting that the kernel itself must answer: another one each time."""
 
 GAPS = (
-    "not hidden: the processor's own model (CPUID), Cpus_allowed in /proc/PID/status, the number of the processor in "
-    "use, and the host's paths of live mounts and interpreters in /proc/PID/mountinfo"
+    "not hidden: what the processor tells itself (CPUID, its number), Cpus_allowed in /proc/PID/status, the sizes of the "
+    "host's file systems, and in /proc/PID/mountinfo the host's paths of interpreters and of directories mounted as they "
+    "are"
 )
 """What no mechanism here covers, for the report."""
 
@@ -132,7 +133,9 @@ def _meminfo(kilobytes: int) -> str:
         "Shmem", "KReclaimable", "Slab", "SReclaimable", "SUnreclaim", "KernelStack", "PageTables", "Bounce",
     )  # fmt: skip
     rest = {"CommitLimit": kilobytes, "Committed_AS": 0, "VmallocTotal": 34359738367, "VmallocUsed": 0}
-    lines = [f"{name + ':':<16}{value:>8} kB" for name, value in {**of_all, **dict.fromkeys(nothing, 0), **rest}.items()]
+    lines = [
+        f"{name + ':':<16}{value:>8} kB" for name, value in {**of_all, **dict.fromkeys(nothing, 0), **rest}.items()
+    ]
     pages = [f"HugePages_{name + ':':<6}{0:>8}" for name in ("Total", "Free", "Rsvd", "Surp")]
     return "\n".join([*lines, *pages, f"{'Hugepagesize:':<16}{2048:>8} kB", f"{'Hugetlb:':<16}{0:>8} kB"]) + "\n"
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import belljar.guest
-from belljar.backends.bubblewrap import layout
 from belljar.backends import machine
+from belljar.backends.bubblewrap import layout
 from belljar.backends.bubblewrap.compile import arguments_of, compile_plan, covered, stage_plan
 from belljar.backends.bubblewrap.host import Host
 from belljar.backends.contract import LaunchPlan, RunRequest
@@ -41,7 +41,10 @@ def compile_pool(policy: Policy, request: RunRequest, host: Host, *, size: int, 
     stage = stage_plan(policy, request, host)
     limits = {name: plan.limits[name] for name in Limits._fields} | {"helper_pids": _HELPERS}
     jar = {
-        **{name: plan.stage[name] for name in ("bwrap", "expect", "memory_group", "gateway_ports", "publishes", "host_info")},
+        **{
+            name: plan.stage[name]
+            for name in ("bwrap", "expect", "memory_group", "gateway_ports", "publishes", "host_info")
+        },
         "arguments": [],
         "limits": limits,
         "observe_files": False,
@@ -56,7 +59,9 @@ def compile_pool(policy: Policy, request: RunRequest, host: Host, *, size: int, 
         "inodes": policy.fs.inodes,
         "fresh": [mount.path for mount in policy.fs.mounts if mount.source is None],
         "late": late,
-        "covered": [(path, "/dev/null" if cover.endswith("/null") else None) for path, cover in covered(policy).items()],
+        "covered": [
+            (path, "/dev/null" if cover.endswith("/null") else None) for path, cover in covered(policy).items()
+        ],
         "shown": [(name, f"{layout.ZYGOTE_MACHINE}/{name}") for name in machine.SHOWN[policy.proc.host_info]],
         "kept": list(machine.KEPT) if policy.proc.host_info != "host" else [],
     }

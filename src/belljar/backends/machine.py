@@ -1,7 +1,7 @@
 """The machine as a policy grants it: what the files say from which programs learn about it. Pure.
 
-`proc.host_info` chooses how much of it a jar has. Programs size themselves by these files, so they agree with each other
-and with what the calls answer: as much memory and as many processors as the policy grants, and nothing of the host's load.
+`proc.host_info` chooses how much of it a jar has. Programs size themselves by these files, so the files agree with
+each other and with the calls: as much memory and as many processors as the policy grants, and no word of the host's load.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ SHOWN: Mapping[str, tuple[str, ...]] = {
 """The names in a jar's /proc, besides those of its processes, that belljar fills, by `proc.host_info`."""
 
 KEPT = ("filesystems", "mounts", "net", "version")
-"""The names that stay as the kernel has them: two about the kernel itself, two links into the reader's own directory."""
+"""The names that stay as the kernel has them: two tell of the kernel itself, two are links to the reader's own."""
 
 UUID = "kernel/random/uuid"
 """The one setting that the kernel itself must answer: another one each time."""
 
 GAPS = (
-    "not hidden: what the processor tells itself (CPUID, its number), Cpus_allowed in /proc/PID/status, the sizes of the "
-    "host's file systems, and in /proc/PID/mountinfo the host's paths of interpreters and of directories mounted as they "
-    "are"
+    "not hidden: what the processor itself tells (CPUID, its number), Cpus_allowed in /proc/PID/status, the sizes of "
+    "the host's file systems, and in /proc/PID/mountinfo the host's paths of interpreters and of directories that are "
+    "mounted as they are"
 )
 """What no mechanism here covers, for the report."""
 
@@ -100,7 +100,7 @@ def files(mem_bytes: int, numbers: Sequence[int], *, cpuinfo: str, booted: int) 
 
 
 def settings(read: Callable[[str], str | None], boot_id: str) -> dict[str, str]:
-    """Return the texts of /proc/sys, by path. `read` returns the kernel's own text, or None if it has no such setting."""
+    """Return the texts of /proc/sys, by path. `read` returns the kernel's own, or None if it has no such setting."""
     copied = {path: text for path in _COPIED if (text := read(path)) is not None}
     fixed = {path: f"{value}\n" for path, value in _FIXED.items()}
     return {**copied, **fixed, "kernel/random/boot_id": f"{boot_id}\n"}
@@ -129,8 +129,8 @@ def _meminfo(kilobytes: int) -> str:
     of_all = dict.fromkeys(("MemTotal", "MemFree", "MemAvailable"), kilobytes)
     nothing = (
         "Buffers", "Cached", "SwapCached", "Active", "Inactive", "Active(anon)", "Inactive(anon)", "Active(file)",
-        "Inactive(file)", "Unevictable", "Mlocked", "SwapTotal", "SwapFree", "Dirty", "Writeback", "AnonPages", "Mapped",
-        "Shmem", "KReclaimable", "Slab", "SReclaimable", "SUnreclaim", "KernelStack", "PageTables", "Bounce",
+        "Inactive(file)", "Unevictable", "Mlocked", "SwapTotal", "SwapFree", "Dirty", "Writeback", "AnonPages",
+        "Mapped", "Shmem", "KReclaimable", "Slab", "SReclaimable", "SUnreclaim", "KernelStack", "PageTables", "Bounce",
     )  # fmt: skip
     rest = {"CommitLimit": kilobytes, "Committed_AS": 0, "VmallocTotal": 34359738367, "VmallocUsed": 0}
     lines = [

@@ -1,8 +1,8 @@
 """Answers for the two calls that tell of the machine beside /proc: sysinfo(2) and sched_getaffinity(2).
 
-Runs in the stage, which seccomp asks. The answer is written into the caller's memory. The code can change that memory at
-any time: nothing that is written here is trusted by anyone else. `notify.Listener.still_valid` says, after the memory was
-opened, that it is the caller's.
+Runs in the stage, which seccomp asks. The answer is written into the caller's memory, which the code can change at any
+time: nobody else trusts what is written here. `Listener.still_valid`, asked after that memory was opened, says that it
+is the caller's.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What a jar learns about the machine, made in the stage: the files of its /proc, its clocks, and its view of both.
 
-The kernel's own way to hide the rest of /proc is a mount that shows processes only (`subset=pid`). It refuses every name
-that is looked up *after* it is switched on. So belljar first mounts its files over their names and looks up those that
-stay, and then switches it on: what has a mount on it, or is held open, is still found. One mount for each name that is
-shown does it, instead of one for each of the forty that are not.
+The kernel can show processes only (`subset=pid`). It then refuses every other name that is looked up *after* this is
+switched on. So belljar first mounts its files over their names and opens those that stay, and then switches it on: a
+name that has a mount on it, or is held open, is still found. That takes one mount for each name that is shown, instead
+of one for each of the forty that are not.
 
 Runs in the stage, as the jar's user. A pool's jars do the same to themselves (`guest/jar_steps.py`).
 """

@@ -103,7 +103,7 @@ def notify_filter(*, connects: bool, files: bool, machine: bool = False) -> byte
 
 @functools.cache
 def supervised() -> dict[int, str]:
-    """What a supervisor may be asked about: the names of REPORTED, OBSERVED and ANSWERED by their numbers on this machine."""
+    """What a supervisor may be asked about: REPORTED, OBSERVED and ANSWERED by their numbers on this machine."""
     if is_compiled():
         from belljar.backends.seccomp._compiled import SUPERVISED
 

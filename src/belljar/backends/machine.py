@@ -1,7 +1,7 @@
 """The machine as a policy grants it: what the files say from which programs learn about it. Pure.
 
 `proc.host_info` chooses how much of it a jar has. Programs size themselves by these files, so the files agree with
-each other and with the calls: as much memory and as many processors as the policy grants, and no word of the host's load.
+each other and with the calls: as much memory and as many processors as the policy grants, and nothing of the load.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Four kinds of calls arrive here. Calls that no jar may make (`ptrace`, `bpf`, …) are always answered EPERM: the answer
 *is* the denial, and if this process dies the kernel answers ENOSYS. Calls that tell of the machine are answered with
-what the policy grants (`machine_calls`). Connections and file calls are only looked at and always continue: what refuses
-those is the network namespace and the mount namespace, so it does not matter that the guest may change its memory while
-we read it.
+what the policy grants (`machine_calls`). Connections and file calls are only looked at and always continue: what
+refuses those is the network namespace and the mount namespace, so it does not matter that the guest may change its
+memory while we read it.
 """
 
 from __future__ import annotations

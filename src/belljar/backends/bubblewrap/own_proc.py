@@ -15,44 +15,56 @@ import os
 import time
 
 from belljar.backends import kernel, machine
+from belljar.backends import sockets as socket
 from belljar.backends.bubblewrap import layout
 from belljar.backends.bubblewrap.jar_root import CLOSED, create
+from belljar.backends.bubblewrap.lifeline import die_with
 from belljar.errors import SandboxUnavailableError
 
 TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any, NoReturn
+    from typing import NoReturn
 
 ONLY_PROCESSES = "subset=pid"
 _MS_NOEXEC = 8
 _REMOUNT = kernel.MS_REMOUNT | kernel.MS_NOSUID | kernel.MS_NODEV | _MS_NOEXEC
 _FIRST_BYTES = 16 << 10
+_MOST_SAID = 500
+_DONE = "done"
 NO_TIME_NAMESPACE = "the kernel has no time namespaces for this user: clocks and process times tell the host's uptime"
 
 
-def make_files(grant: Mapping[str, Any]) -> None:
-    """Write the files that cover names of the jars' /proc, read-only for good."""
+def make_files(host_info: str, mem_bytes: int, cpu_quota: float) -> None:
+    """Write the files that cover names of the jars' /proc, read-only for good, unless they are there."""
+    if os.path.exists(layout.MACHINE):
+        return
     os.mkdir(layout.MACHINE, 0o755)
     texts = machine.files(
-        machine.memory(grant["mem_bytes"], host_memory()),
-        machine.processors(grant["cpu_quota"], os.sched_getaffinity(0)),
+        machine.memory(mem_bytes, host_memory()),
+        machine.processors(cpu_quota, os.sched_getaffinity(0)),
         cpuinfo=_first_part("/proc/cpuinfo") or "",
         booted=int(time.time()),
     )
-    for name in machine.SHOWN[grant["host_info"]]:
-        if name in texts:
-            create(f"{layout.MACHINE}/{name}", texts[name].encode())
     boot_id = (_first_part(f"/proc/sys/{machine.UUID}") or "").strip()
     settings = machine.settings(lambda path: _first_part(f"/proc/sys/{path}"), boot_id)
-    for path, text in settings.items():
-        os.makedirs(os.path.dirname(f"{layout.MACHINE}/sys/{path}"), exist_ok=True)
-        create(f"{layout.MACHINE}/sys/{path}", text.encode())
-    uuid = f"{layout.MACHINE}/sys/{machine.UUID}"
-    create(uuid)
+    wanted = {name: texts[name] for name in machine.SHOWN[host_info] if name in texts}
+    wanted |= {f"sys/{path}": text for path, text in {**settings, machine.UUID: ""}.items()}
+    made = {""}
+    for path, text in wanted.items():
+        _make_directory(os.path.dirname(path), made)
+        create(f"{layout.MACHINE}/{path}", text.encode())
     kernel.mount(layout.MACHINE, layout.MACHINE, None, kernel.MS_BIND)
-    kernel.mount(f"/proc/sys/{machine.UUID}", uuid, None, kernel.MS_BIND)
+    kernel.mount(f"/proc/sys/{machine.UUID}", f"{layout.MACHINE}/sys/{machine.UUID}", None, kernel.MS_BIND)
     kernel.restrict(layout.MACHINE, CLOSED, recursive=True)
+
+
+def _make_directory(path: str, made: set[str]) -> None:
+    """Make a directory of `layout.MACHINE` and those above it, but for those that were made before."""
+    if path not in made:
+        _make_directory(os.path.dirname(path), made)
+        os.mkdir(f"{layout.MACHINE}/{path}", 0o755)
+        made.add(path)
 
 
 def start_clocks() -> bool:
@@ -80,46 +92,72 @@ def hold_kept(root: int) -> list[int]:
     return [kernel.openat2(root, f"proc/{name}", flags, resolve=kernel.RESOLVE_IN_ROOT) for name in machine.KEPT]
 
 
-def cover(pid: int, names: tuple[str, ...]) -> None:
-    """Finish the /proc of the jar of process `pid`, which waits: mount the files, and hide every other name.
+class Cover:
+    """A process that waits for a jar to be made, and then leaves of its /proc what is shown.
 
-    A child does it, since a process can't come back from a user namespace.
-
-    Raises:
-        SandboxUnavailableError: the kernel refuses.
+    It is a process of its own, since none can come back from a user namespace. It is forked while bubblewrap works, so
+    that nobody waits for the fork.
     """
-    namespace = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-    faults, faults_inside = os.pipe2(os.O_CLOEXEC)
-    child = os.fork()
-    if child == 0:
-        _be_cover(namespace, names, faults_inside)
-    for descriptor in (namespace, faults_inside):
-        os.close(descriptor)
-    problem = os.read(faults, 500).decode(errors="replace")
-    os.close(faults)
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(child, 0)
-    if problem != "done":
-        raise SandboxUnavailableError(
-            f"the host's /proc can't be hidden from the code: {problem or 'the process that does it died'}",
-            hint="to run with the host's own: --set proc.host_info=host",
-        )
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        stage = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            _be_cover(theirs.detach(), names, stage)
+        theirs.close()
+
+    def finish(self, pid: int) -> None:
+        """Mount the files in the jar of process `pid`, which waits, and hide every other name.
+
+        Raises:
+            SandboxUnavailableError: the kernel refuses.
+        """
+        try:
+            self._socket.send(b"%d" % pid)
+            problem = self._socket.recv(_MOST_SAID).decode(errors="replace")
+        except OSError as error:
+            problem = str(error)
+        self.close()
+        if problem != _DONE:
+            raise SandboxUnavailableError(
+                f"the host's /proc can't be hidden from the code: {problem or 'the process that does it died'}",
+                hint="to run with the host's own: --set proc.host_info=host",
+            )
+
+    def close(self) -> None:
+        """Let it end, if it has not yet."""
+        if self.pid:
+            self._socket.close()
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self.pid, 0)
+            self.pid = 0
 
 
-def _be_cover(namespace: int, names: tuple[str, ...], faults: int) -> NoReturn:
+def _be_cover(control: int, names: tuple[str, ...], stage: int) -> NoReturn:
     """In the child: nothing here may return."""
     try:
+        os.dup2(control, 3)
+        os.closerange(4, 1 << 20)
+        die_with(stage)
         trees = [kernel.open_tree(f"{layout.MACHINE}/{name}", recursive=name == "sys") for name in names]
-        kernel.enter_owner(namespace)
-        kernel.setns(namespace, kernel.CLONE_NEWNS)
-        for name, tree in zip(names, trees, strict=True):
-            kernel.move_mount(tree, f"/proc/{name}")
-        kernel.mount("proc", "/proc", "proc", _REMOUNT, ONLY_PROCESSES)
-        os.write(faults, b"done")
+        if pid := os.read(3, _MOST_SAID):
+            _cover(int(pid), dict(zip(names, trees, strict=True)))
+            os.write(3, _DONE.encode())
     except BaseException as error:  # noqa: BLE001 - whatever it is, the child must not live on as a second stage
-        os.write(faults, f"{type(error).__name__}: {error}".encode()[:500])
+        with contextlib.suppress(OSError):
+            os.write(3, f"{type(error).__name__}: {error}".encode()[:_MOST_SAID])
     finally:
         os._exit(0)
+
+
+def _cover(pid: int, trees: Mapping[str, int]) -> None:
+    namespace = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    kernel.enter_owner(namespace)
+    kernel.setns(namespace, kernel.CLONE_NEWNS)
+    for name, tree in trees.items():
+        kernel.move_mount(tree, f"/proc/{name}")
+    kernel.mount("proc", "/proc", "proc", _REMOUNT, ONLY_PROCESSES)
 
 
 def host_memory() -> int:

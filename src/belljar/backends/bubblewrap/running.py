@@ -168,6 +168,8 @@ class Run:
         """The jar's root, while somebody may have to look for a file in it: the last to let go of it has to unmount."""
         self.proc_fd = -1
         """The jar's own /proc, where what it uses is not counted by a control group."""
+        self.cover: own_proc.Cover | None = None
+        """What hides the host's part of its /proc."""
         self.kept: list[int] = []
         """Names of its /proc that stay there as long as they are open."""
         self.gate: socket.socket | None = None
@@ -209,6 +211,10 @@ class Run:
             os.close(descriptor)
         self.pidfd = os.pidfd_open(self.pid)
         self.gate, self.errors, self.outputs = gate, faults, (output, errors)
+        if self.spec.host_info != "host":
+            limits = self.spec.limits
+            own_proc.make_files(self.spec.host_info, limits.mem_bytes, limits.cpu_quota)
+            self.cover = own_proc.Cover(machine.SHOWN[self.spec.host_info])
         self._take_listener(listener_here)
 
     def _arguments(self) -> bytes:
@@ -303,9 +309,9 @@ class Run:
 
     def _finish_proc(self, pid: int) -> None:
         """Leave of the jar's /proc what the policy shows."""
-        if self.spec.host_info != "host":
+        if self.cover:
             self.kept = own_proc.hold_kept(self.root_fd)
-            own_proc.cover(pid, machine.SHOWN[self.spec.host_info])
+            self.cover.finish(pid)
 
     def _expectations(self) -> dict[str, Any]:
         expect, opened = self.spec.expect, self.spec.gateway_ports is not None
@@ -410,6 +416,10 @@ class Run:
         else:
             stopping.go_on(self._members)
 
+    def helpers(self) -> tuple[int, ...]:
+        """The processes that the stage has started for it."""
+        return self.pid, self.init_pid, self.door_pid, self.cover.pid if self.cover else 0
+
     def _members(self) -> set[int]:
         return stopping.tree(self.init_pid) if self.init_pid else set()
 
@@ -454,6 +464,8 @@ class Run:
                 os.close(descriptor)
         self.pidfd = self.errors = self.code_fd = self.io_fd = self.init_fd = self.root_fd = self.proc_fd = -1
         self.kept = []
+        if self.cover:
+            self.cover.close()
         self.close_outputs()
         self.close_listeners()
         self._close_door()

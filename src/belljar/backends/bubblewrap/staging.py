@@ -49,7 +49,8 @@ def build(plan: StagePlan, kernel_uid: int, *, launcher: int) -> Staged:
     kernel.restrict(layout.ROOT, CLOSED, recursive=False)
     _limit_what_is_counted(plan.pool["most"] if plan.pool else 0)
     if plan.machine is not None:
-        make_files(plan.machine)
+        if plan.pool:  # another stage has time for it while bubblewrap makes its first jar
+            make_files(**plan.machine)
         if not start_clocks():
             staged.shortfalls.append(("proc.host_info", NO_TIME_NAMESPACE))
     return staged

@@ -115,6 +115,7 @@ def _container(
     from belljar.backends.container.compile import Place
     from belljar.backends.container.facts import Facts
     from belljar.backends.container.images import BASE_IMAGE
+    from belljar.backends.container.machine_files import HostMachine
     from belljar.backends.container.report import report
 
     facts = Facts(
@@ -152,6 +153,7 @@ def _container(
         root=not rootless and enters,
         hard_processes=-1,
         enters=enters,
+        machine=HostMachine(mem_bytes=16 << 30, processors=tuple(range(8)), cpuinfo="", booted=0),
     )
     return lambda policy: report(policy, place)
 

@@ -107,17 +107,18 @@ def compiled_filters() -> str:
     ]
     for reported, makes in ((False, False), (True, False), (True, True)):
         lines += _literal((reported, makes), building.jar_filter(reported=reported, makes_jars=makes))
-    lines += ["}", "NOTIFY: dict[tuple[bool, bool], bytes] = {  # connects, files"]
-    for connects, files in itertools.product((False, True), repeat=2):
-        lines += _literal((connects, files), building.notify_filter(connects=connects, files=files))
+    lines += ["}", "NOTIFY: dict[tuple[bool, bool, bool], bytes] = {  # connects, files, machine"]
+    for connects, files, machine in itertools.product((False, True), repeat=3):
+        program = building.notify_filter(connects=connects, files=files, machine=machine)
+        lines += _literal((connects, files, machine), program)
     narrowing = building.narrowing_filter()
     lines += ["}", f'NARROWING: bytes = bytes.fromhex("{narrowing.hex()}")']
-    named = sorted(building.numbered(rules.REPORTED | rules.OBSERVED).items())
+    named = sorted(building.numbered(rules.REPORTED | rules.OBSERVED | rules.ANSWERED).items())
     lines += [f"SUPERVISED: dict[int, str] = {dict(named)!r}", ""]
     return _formatted("\n".join(lines))
 
 
-def _literal(key: tuple[bool, bool], program: bytes) -> list[str]:
+def _literal(key: tuple[bool, ...], program: bytes) -> list[str]:
     """Five instructions a line; the kernel's own arrangement, little-endian."""
     pieces = [program[at : at + 40].hex() for at in range(0, len(program), 40)]
     return [f"    {key}: bytes.fromhex(", *(f'        "{piece}"' for piece in pieces), "    ),"]

@@ -11,6 +11,7 @@ import pytest
 
 from belljar.backends.container.compile import Place, compile_plan
 from belljar.backends.container.facts import Facts
+from belljar.backends.container.machine_files import HostMachine
 from belljar.backends.contract import LaunchPlan, RunRequest, Status
 from belljar.errors import PolicyError
 from belljar.policy.keys import CLAUSES
@@ -52,6 +53,10 @@ DOCKER = Place(
     processors=4,
     root=True,
     hard_processes=32768,
+    opened="/state/opened",
+    machine=HostMachine(
+        mem_bytes=16 << 30, processors=(0, 1, 2, 3), cpuinfo="processor\t: 0\nflags\t: avx\n", booted=9
+    ),
     secrets=("/root/.ssh",),
 )
 PODMAN = replace(DOCKER, backend="podman", engine="podman", program="/usr/bin/podman")

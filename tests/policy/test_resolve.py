@@ -35,7 +35,8 @@ def test_the_default_is_aicode() -> None:
     assert (policy.proc.mem_bytes, policy.proc.timeout_seconds, policy.proc.pids) == (1024 * MB, 60.0, 64)
     assert policy.fs.mounts == (Mount("/workspace", rw=True),)
     assert not policy.net.enabled
-    assert policy.on_degraded == ("proc.mem_mb", "proc.cpu_quota", "fs.deny_globs")
+    assert policy.on_degraded == ("proc.mem_mb", "proc.cpu_quota", "fs.deny_globs", "proc.host_info")
+    assert policy.proc.host_info == "limits"
 
 
 def test_the_eight_presets() -> None:

@@ -140,11 +140,20 @@ DIFFERENCES = {
     "another sandbox": ({"backend": "gvisor"}, ("backend", "auto", "gvisor", "changed")),
     "nothing degraded": (
         {"on_degraded": "refuse"},
-        ("on_degraded", ["proc.mem_mb", "proc.cpu_quota", "fs.deny_globs"], "refuse", "tighter"),
+        ("on_degraded", ["proc.mem_mb", "proc.cpu_quota", "fs.deny_globs", "proc.host_info"], "refuse", "tighter"),
     ),
     "other clauses degraded": (
         {"on_degraded": ["fs.size_mb"]},
-        ("on_degraded", ["proc.mem_mb", "proc.cpu_quota", "fs.deny_globs"], ["fs.size_mb"], "changed"),
+        (
+            "on_degraded",
+            ["proc.mem_mb", "proc.cpu_quota", "fs.deny_globs", "proc.host_info"],
+            ["fs.size_mb"],
+            "changed",
+        ),
+    ),
+    "the machine shown": (
+        {"proc": {"host_info": "host"}},
+        ("proc.host_info", "limits", "host", "looser"),
     ),
     "a variable": ({"env": {"set": {"A": "1"}}}, ("env.set.A", None, "1", "changed")),
     "a passed variable": ({"env": {"pass": ["A"]}}, ("env.pass", [], ["A"], "looser")),

@@ -91,10 +91,12 @@ def test_minus_one_is_refused() -> None:
 
 @pytest.mark.parametrize("connects", [False, True])
 @pytest.mark.parametrize("files", [False, True])
-def test_what_is_notified(connects: bool, files: bool) -> None:
+@pytest.mark.parametrize("machine", [False, True])
+def test_what_is_notified(connects: bool, files: bool, machine: bool) -> None:
     """The reported calls, and what was asked for; everything else is left to the other program."""
-    program = filters.notify_filter(connects=connects, files=files)
+    program = filters.notify_filter(connects=connects, files=files, machine=machine)
     wanted = rules.REPORTED | (rules.FILE_CALLS if files else set()) | ({"connect"} if connects else set())
+    wanted |= rules.ANSWERED if machine else set()
     notified = {n for n in range(600) if answer(program, n, architecture=NATIVE) == NOTIFY}
     allowed = {n for n in range(600) if answer(program, n, architecture=NATIVE) == ALLOW}
     assert notified == numbers(frozenset(wanted))
@@ -103,7 +105,7 @@ def test_what_is_notified(connects: bool, files: bool) -> None:
 
 def test_passing_on_the_listener_is_never_notified() -> None:
     """Between install and exec the child needs these, and nobody can answer yet."""
-    program = filters.notify_filter(connects=True, files=True)
+    program = filters.notify_filter(connects=True, files=True, machine=True)
     for number in numbers(frozenset({"sendmsg", "recvmsg", "write", "close", "seccomp", "prctl", "mmap", "brk"})):
         assert answer(program, number, architecture=NATIVE) == ALLOW
 
@@ -195,8 +197,11 @@ PROGRAMS = {
         for reported, makes_jars in ((False, False), (True, False), (True, True))
     },
     **{
-        f"notify {connects=} {files=}": ("notify_filter", {"connects": connects, "files": files})
-        for connects, files in itertools.product((False, True), repeat=2)
+        f"notify {connects=} {files=} {machine=}": (
+            "notify_filter",
+            {"connects": connects, "files": files, "machine": machine},
+        )
+        for connects, files, machine in itertools.product((False, True), repeat=3)
     },
 }
 
@@ -236,7 +241,7 @@ def _built(**options: bool) -> bytes:
 
 def test_compiled_names_as_libseccomp() -> None:
     """A supervisor decides by them."""
-    assert filters.supervised() == building.numbered(rules.REPORTED | rules.OBSERVED)
+    assert filters.supervised() == building.numbered(rules.REPORTED | rules.OBSERVED | rules.ANSWERED)
 
 
 def test_programs_are_stable_and_fit() -> None:

@@ -95,6 +95,7 @@ def _report(policy: Policy) -> EnforcementReport:
         "proc.uid",
     ]
     lost += ["proc.mem_mb", "proc.cpu_quota", "proc.pids", "syscalls"]
+    lost += ["proc.host_info"] if policy.proc.host_info != "host" else []
     held = {
         "proc.timeout_ms": "a timer, SIGKILL to the process group",
         "proc.open_files": "RLIMIT_NOFILE",
@@ -106,6 +107,8 @@ def _report(policy: Policy) -> EnforcementReport:
         "python.interpreter": "the interpreter that is started",
         "logging.sample_ratio": "belljar itself, which stores what it read",
     }
+    if policy.proc.host_info == "host":
+        held["proc.host_info"] = "nothing is hidden: asked for"
     asked, default = policy.container, ContainerPolicy()
     for name in ("image", "engine", "runtime", "name", "auto_remove", "entrypoint", "ports", "pull"):
         if getattr(asked, name) == getattr(default, name):

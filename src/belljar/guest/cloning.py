@@ -69,7 +69,7 @@ class _Maker:
     def __init__(self, settings: dict[str, Any]) -> None:
         self._settings = settings
         self._of_jar: dict[int, Any] = {}
-        self._of_code = jar_steps.in_memory(jar_steps.of_code())
+        self._of_code = jar_steps.in_memory(jar_steps.of_code(settings))
 
     def _steps(self, groups: int) -> Any:
         if groups not in self._of_jar:

@@ -43,6 +43,9 @@ MOST_GROUPS = 16
 _LATE = GROUPS + MOST_GROUPS
 """The first of those for what is mounted late."""
 
+_KEPT = SLOTS - 16
+"""The first of those for what pid 1 holds of /proc."""
+
 _EMPTY_FD = 100
 """The descriptor of a directory with nothing in it, while covers are made of it."""
 _SENT_FDS = 101, 102
@@ -93,7 +96,8 @@ _NUMBERS = {
     },
 }[os.uname().machine]
 
-_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_REC, _MS_PRIVATE = 2, 4, 8, 0x1000, 0x4000, 1 << 18
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT = 2, 4, 8, 0x20
+_MS_BIND, _MS_REC, _MS_PRIVATE = 0x1000, 0x4000, 1 << 18
 _ATTR_READ_ONLY = 1
 _AT_FDCWD = -100
 _NEW_CGROUP_NAMESPACE = 0x02000000
@@ -143,9 +147,10 @@ def of_jar(settings: dict[str, Any], ids: tuple[int, int], groups: int, heard: I
     ]
 
 
-def of_code() -> list[Step]:
+def of_code(settings: dict[str, Any]) -> list[Step]:
     """What the code's process does before anything else: it is nobody's to look at, and has no input."""
     return [
+        *(_step("close", Slot(_KEPT + index)) for index, _name in enumerate(settings["kept"])),
         _step("prctl", _PR_SET_DUMPABLE, 0, 0, 0, 0),
         _step("setsid"),
         _step("rt_sigprocmask", _SIG_SETMASK, _signals(()), None, 8),
@@ -260,7 +265,6 @@ def _furnishing(settings: dict[str, Any]) -> list[Step]:
     return [
         *(_open(path, os.O_PATH, Slot(_LATE + index)) for index, path in enumerate(late)),
         *_mounts(settings),
-        *(_written(_LAST_PID, b"%d" % _RESERVED_PIDS) if leaves_pids_out() else ()),
         _open(f"{STAGING}/code", os.O_RDONLY | os.O_DIRECTORY, CODE),
         _open(f"{STAGING}/empty", os.O_PATH, _EMPTY),
         *_renumbered(_EMPTY, _EMPTY_FD),
@@ -288,11 +292,31 @@ def _mounts(settings: dict[str, Any]) -> list[Step]:
     options = "newinstance,ptmxmode=0666,mode=620,max=64"
     return [
         *steps,
-        _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC),
+        *_proc(settings),
         _mount("devpts", "/dev/pts", "devpts", _MS_NOSUID | _MS_NOEXEC, options),
         *_bind(f"{STAGING}/shm", "/dev/shm"),
         *_bind(f"{STAGING}/code", PLACE, read_only=True),
     ]
+
+
+def _proc(settings: dict[str, Any]) -> list[Step]:
+    """Mount the jar's own /proc, and leave of it what the policy shows (`backends/bubblewrap/own_proc.py` says how).
+
+    What stays is held open by pid 1, which alone keeps these descriptors: the code's process closes them.
+    """
+    attributes = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
+    steps = [
+        _mount("proc", "/proc", "proc", attributes),
+        *(_written(_LAST_PID, b"%d" % _RESERVED_PIDS) if leaves_pids_out() else ()),
+    ]
+    if settings["kept"]:
+        for name, source in settings["shown"]:
+            steps += _bind(source, f"/proc/{name}", recursive=name == "sys")
+        for index, name in enumerate(settings["kept"]):
+            arguments = _AT_FDCWD, os.fsencode(f"/proc/{name}"), os.O_PATH | os.O_NOFOLLOW, 0
+            steps.append(_step("openat", *arguments, kept=Slot(_KEPT + index), what=f"open /proc/{name}"))
+        steps.append(_mount("proc", "/proc", "proc", _MS_REMOUNT | attributes, "subset=pid"))
+    return steps
 
 
 def _mounted_late(path: str, index: int) -> list[Step]:

@@ -70,6 +70,7 @@ def _policy(values: Layer, *, dangerous: bool) -> Policy:
             open_files=one("proc.open_files"),
             file_size_bytes=one("proc.file_size_mb"),
             output_bytes=one("proc.output_mb"),
+            host_info=one("proc.host_info", "limits"),
         ),
         env=EnvPolicy(
             set=MappingProxyType({name: item.value for name, item in one("env.set", {}).items()}),

@@ -73,7 +73,8 @@ class _Ceiling:
     def order(self, key: str, limit: Written) -> None:
         written = self.values.get(key)
         choices = KEYS[key].choices
-        if written and choices.index(written.value) > choices.index(limit.value):
+        value = written.value if written else KEYS[key].default or choices[0]
+        if choices.index(value) > choices.index(limit.value):
             self._lower(key, written, limit, " or ".join(choices[: choices.index(limit.value) + 1]))
 
     def backend(self, key: str, limit: Written) -> None:

@@ -98,7 +98,7 @@ class Key:
     dangers: tuple[tuple[Any, str], ...] = ()
     """Values that only a policy from `unrestricted` may have, each with the reason."""
     default: Any = None
-    """For a limit that no preset writes: what holds then. None is no limit."""
+    """What holds if no layer writes the key. For a limit None is no limit, for a choice it is the first one."""
 
     @property
     def name(self) -> str:

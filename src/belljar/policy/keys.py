@@ -121,6 +121,17 @@ _TABLE = (
     Key("proc.file_size_mb", Kind.SIZE, "The largest file it may write.", 256, Bound.MOST, 1, _TERABYTE),
     Key("proc.output_mb", Kind.SIZE, "How much it may print.", 8, Bound.MOST, 1, 1024 * MB),
     Key(
+        "proc.host_info",
+        Kind.CHOICE,
+        "What the code learns about the machine. With `limits` it sees the memory and processors of this policy, an "
+        "uptime that starts with the jar, and no other file of the host's `/proc`. `hidden` leaves out the files about "
+        "memory, processors and load, too. `host` shows the machine as it is.",
+        "limits",
+        Bound.ORDER,
+        choices=("hidden", "limits", "host"),
+        default="limits",
+    ),
+    Key(
         "env.set",
         Kind.VARIABLES,
         "Variables of the jar's environment; they add to the inherited ones. Never put a secret here.",

@@ -38,6 +38,7 @@ def to_mapping(policy: Policy) -> dict[str, Any]:
             "open_files": policy.proc.open_files,
             "file_size_mb": _size(policy.proc.file_size_bytes),
             "output_mb": _size(policy.proc.output_bytes),
+            "host_info": policy.proc.host_info,
         },
         "env": {"set": dict(policy.env.set), "pass": list(policy.env.pass_)},
         "python": {"venv": policy.python.venv, "interpreter": policy.python.interpreter},

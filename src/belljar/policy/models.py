@@ -149,6 +149,8 @@ class ProcPolicy:
     open_files: int
     file_size_bytes: int
     output_bytes: int
+    host_info: str = "limits"
+    """What the code learns about the machine: `hidden`, `limits` or `host`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -296,6 +296,7 @@ def _jar(plan: LaunchPlan, request: RunRequest) -> wire.Message:
         "observe_network": plan.stage["gateway_ports"] is None,  # else the proxy sees it all
         "gateway_ports": plan.stage["gateway_ports"],
         "publishes": plan.stage["publishes"],
+        "host_info": plan.stage["host_info"],
     }
 
 

@@ -18,6 +18,7 @@ from functools import cache, lru_cache
 
 from belljar.backends import kernel
 from belljar.backends.bubblewrap.jar_root import DEVICES
+from belljar.backends.bubblewrap.own_proc import ONLY_PROCESSES
 from belljar.policy.records import dataclass
 
 TYPE_CHECKING = False  # see policy/records.py
@@ -126,6 +127,19 @@ def _namespaces(jar: Jar) -> Iterator[str]:
     for name, ours in _our_namespaces(os.getpid()):
         if os.readlink(f"/proc/{jar.pid}/ns/{name}") == ours:
             yield f"the {name} namespace is the host's"
+    clocks = _children_clocks(os.getpid())
+    if clocks and os.readlink(f"/proc/{jar.pid}/ns/time") != clocks:
+        yield "the clocks are the host's"
+
+
+@cache
+def _children_clocks(pid: int) -> str:
+    """The time namespace that this process has made for its children; empty if it has made none."""
+    try:
+        own, children = (os.readlink(f"/proc/{pid}/ns/{name}") for name in ("time", "time_for_children"))
+    except FileNotFoundError:  # a kernel without time namespaces
+        return ""
+    return children if children != own else ""
 
 
 @cache
@@ -163,9 +177,17 @@ def _excess(rights: bytes, uid: bytes, kernel_uid: int, who: str) -> list[str]:
 
 def _mounts(jar: Jar) -> Iterator[str]:
     """Nothing is mounted but what the plan says, and read-only is read-only."""
-    lines = _text(f"/proc/{jar.pid}/mountinfo").split(b"\n")
-    mounts = tuple([tuple(line.split(b" ", 6)[4:6]) for line in lines if line])  # where and how: the rest is each one's
+    lines = [line.split(b" ", 6) for line in _text(f"/proc/{jar.pid}/mountinfo").split(b"\n") if line]
+    mounts = tuple([tuple(words[4:6]) for words in lines])  # where and how: the rest is each one's
+    if jar.expect["only_processes"] and not _shows_only_processes(lines):
+        yield "/proc shows more of the host than its processes"
     yield from _mounted(mounts, tuple(jar.expect["writable"]), tuple(jar.expect["readonly"]))
+
+
+def _shows_only_processes(lines: list[list[bytes]]) -> bool:
+    """Return True if the uppermost file system at /proc has that among its options."""
+    options = [words[6].rpartition(b" ")[2] for words in lines if words[4] == b"/proc"]
+    return bool(options) and ONLY_PROCESSES.encode() in options[-1].split(b",")
 
 
 @lru_cache(maxsize=16)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from belljar.backends import machine
 from belljar.backends.bubblewrap import layout
 from belljar.backends.bubblewrap.host import Host
 from belljar.backends.bubblewrap.report import report
@@ -26,13 +27,17 @@ _HELPERS = 2
 _READ_EARLY = ("NODE_", "LD_", "OPENSSL_", "SSL_")
 """Variables that name what an interpreter loads as it starts."""
 
-COVERED = {
-    "/proc/keys": f"{layout.DEV}/null",
-    "/proc/key-users": f"{layout.DEV}/null",
-    "/proc/1": layout.EMPTY,
-}
-"""Parts of /proc that the code must not have: the user's keyrings; and the jar's pid 1, whose memory the code could
-write (they are the same user) to make it forget that it dies with bubblewrap."""
+_KEYRINGS = {"/proc/keys": f"{layout.DEV}/null", "/proc/key-users": f"{layout.DEV}/null"}
+_PID_ONE = {"/proc/1": layout.EMPTY}
+
+
+def covered(policy: Policy) -> dict[str, str]:
+    """Return the parts of /proc that something is mounted over first, and what.
+
+    They are the jar's pid 1, whose memory the code could write (they are the same user) to make it forget that it dies
+    with bubblewrap; and the user's keyrings, where `proc.host_info` does not hide them with everything else.
+    """
+    return {**(_KEYRINGS if policy.proc.host_info == "host" else {}), **_PID_ONE}
 
 
 def compile_plan(policy: Policy, request: RunRequest, host: Host) -> LaunchPlan:
@@ -49,13 +54,15 @@ def compile_plan(policy: Policy, request: RunRequest, host: Host) -> LaunchPlan:
         stage={
             "plan": stage.to_json(),
             "bwrap": host.bwrap,
-            "arguments": arguments_of(policy, stage),
+            "arguments": arguments_of(policy, stage, covered=covered(policy)),
             "cgroup": host.cgroup.to_json(),
             "expect": {
                 "readonly": readonly,
                 "writable": writable,
                 "absent": _absent(policy, host),
+                "only_processes": policy.proc.host_info != "host",
             },
+            "host_info": policy.proc.host_info,
             "absent_at_first": _absent_at_first(policy, stage),
             "memory_group": "memory" in host.cgroup.controllers,
             "code_name": _code_name(request, host),
@@ -114,7 +121,15 @@ def stage_plan(policy: Policy, request: RunRequest, host: Host) -> StagePlan:
         network=policy.net.enabled,
         veth=host.veth,
         publishes=bool(policy.net.publish),
+        machine=_machine(policy),
     )
+
+
+def _machine(policy: Policy) -> dict[str, Any] | None:
+    proc = policy.proc
+    if proc.host_info == "host":
+        return None
+    return {"host_info": proc.host_info, "mem_bytes": proc.mem_bytes, "cpu_quota": proc.cpu_quota}
 
 
 def _kind(mount: Mount) -> ViewKind:
@@ -158,7 +173,8 @@ def arguments_of(
     policy: Policy,
     stage: StagePlan,
     *,
-    covered: Mapping[str, str] = COVERED,
+    covered: Mapping[str, str],
+    beside_code: Mapping[str, str] | None = None,
     env: Mapping[str, str] | None = None,
 ) -> list[str]:
     """The stage has the whole root ready, so that bubblewrap mounts it at once; only what is a run's own is added."""
@@ -173,6 +189,8 @@ def arguments_of(
     arguments += ["--bind", f"{layout.RUNS}/{layout.RUN}/tmp", "/tmp"]
     arguments += ["--bind", f"{layout.RUNS}/{layout.RUN}/shm", "/dev/shm"]
     arguments += ["--ro-bind", f"{layout.CODE}/{layout.RUN}", layout.JAR_CODE]
+    for path, source in (beside_code or {}).items():
+        arguments += ["--ro-bind", source, path]
     for index, path in stage.runtimes:
         if stage.is_late(path):
             arguments += ["--ro-bind", layout.source(index), path]
@@ -181,7 +199,8 @@ def arguments_of(
 
 def _mount_points(policy: Policy, host: Host) -> tuple[list[str], list[str]]:
     """The mount points that a finished jar must have: (read-only, writable)."""
-    readonly = ["/", "/dev", layout.JAR_CODE, *COVERED, *host.directories, *host.runtime_mounts()]
+    readonly = ["/", "/dev", layout.JAR_CODE, *host.directories, *host.runtime_mounts()]
+    readonly += [*covered(policy), *(f"/proc/{name}" for name in machine.SHOWN[policy.proc.host_info])]
     readonly += [mount.path for mount in policy.fs.mounts if not mount.rw]
     return readonly, ["/proc", "/tmp", "/dev/shm", *(mount.path for mount in policy.fs.mounts if mount.rw)]
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import belljar.guest
+from belljar.backends import machine
 from belljar.backends.bubblewrap import layout
-from belljar.backends.bubblewrap.compile import COVERED, arguments_of, compile_plan, stage_plan
+from belljar.backends.bubblewrap.compile import arguments_of, compile_plan, covered, stage_plan
 from belljar.backends.bubblewrap.host import Host
 from belljar.backends.contract import LaunchPlan, RunRequest
 from belljar.backends.runtimes import find_runtime
@@ -40,7 +41,10 @@ def compile_pool(policy: Policy, request: RunRequest, host: Host, *, size: int, 
     stage = stage_plan(policy, request, host)
     limits = {name: plan.limits[name] for name in Limits._fields} | {"helper_pids": _HELPERS}
     jar = {
-        **{name: plan.stage[name] for name in ("bwrap", "expect", "memory_group", "gateway_ports", "publishes")},
+        **{
+            name: plan.stage[name]
+            for name in ("bwrap", "expect", "memory_group", "gateway_ports", "publishes", "host_info")
+        },
         "arguments": [],
         "limits": limits,
         "observe_files": False,
@@ -55,7 +59,11 @@ def compile_pool(policy: Policy, request: RunRequest, host: Host, *, size: int, 
         "inodes": policy.fs.inodes,
         "fresh": [mount.path for mount in policy.fs.mounts if mount.source is None],
         "late": late,
-        "covered": [(path, "/dev/null" if cover.endswith("/null") else None) for path, cover in COVERED.items()],
+        "covered": [
+            (path, "/dev/null" if cover.endswith("/null") else None) for path, cover in covered(policy).items()
+        ],
+        "shown": [(name, f"{layout.ZYGOTE_MACHINE}/{name}") for name in machine.SHOWN[policy.proc.host_info]],
+        "kept": list(machine.KEPT) if policy.proc.host_info != "host" else [],
     }
     if len(late) > _MOST_LATE:
         raise PolicyError(
@@ -72,7 +80,13 @@ def compile_pool(policy: Policy, request: RunRequest, host: Host, *, size: int, 
         "programs": {name: _program(name) for name in _PROGRAMS},
         "native": _native(),
         "command": [runtime.path, "-u", f"{layout.JAR_CODE}/zygote.py"],
-        "arguments": arguments_of(policy, stage, covered={}, env={**outer, **_ONE_THREAD, **_BOUND}),
+        "arguments": arguments_of(
+            policy,
+            stage,
+            covered={},  # what covers a part of the zygote's own /proc, keeps its jars from having one
+            beside_code={} if policy.proc.host_info == "host" else {layout.ZYGOTE_MACHINE: layout.MACHINE},
+            env={**outer, **_ONE_THREAD, **_BOUND},
+        ),
     }
     staged = {**plan.stage["plan"], "pool": pool}
     return replace(plan, argv=(), stage={**plan.stage, "plan": staged})

@@ -85,7 +85,7 @@ def _prepare() -> None:
     import_groups()
     with contextlib.suppress(BelljarError):  # told by the stage that needs them
         filters.jar_filter(reported=True)
-        filters.notify_filter(connects=True, files=False)
+        filters.notify_filter(connects=True, files=False, machine=True)
         filters.supervised()
 
 

@@ -19,6 +19,7 @@ MASKS = f"{TRUSTED}/mask"
 SCRATCH = f"{TRUSTED}/scratch"
 CODE = f"{TRUSTED}/code"
 EMPTY = f"{TRUSTED}/empty"
+MACHINE = f"{TRUSTED}/machine"
 UPPER = f"{DATA}/upper"
 WORK = f"{DATA}/work"
 PLAIN = f"{DATA}/plain"
@@ -32,6 +33,9 @@ GATE_FD, SECCOMP_FD, ARGS_FD = 4, 3, 5
 
 JAR_CODE = "/run/jar"
 """Where the code's file is inside the jar."""
+
+ZYGOTE_MACHINE = f"{JAR_CODE}/machine"
+"""Where a zygote has the files that cover names of its jars' /proc."""
 
 COMMAND = ".command"
 """The file beside it that tells the gate what to become: the stage writes it, the jar can only read it."""

@@ -1,9 +1,10 @@
 """What a jar was refused, seen through seccomp's user notification. Runs in the stage.
 
-Three kinds of calls arrive here. Calls that no jar may make (`ptrace`, `bpf`, …) are always answered EPERM: the answer
-*is* the denial, and if this process dies the kernel answers ENOSYS. Connections and file calls are only looked at and
-always continue: what refuses those is the network namespace and the mount namespace, so it does not matter that the
-guest may change its memory while we read it.
+Four kinds of calls arrive here. Calls that no jar may make (`ptrace`, `bpf`, …) are always answered EPERM: the answer
+*is* the denial, and if this process dies the kernel answers ENOSYS. Calls that tell of the machine are answered with
+what the policy grants (`machine_calls`). Connections and file calls are only looked at and always continue: what
+refuses those is the network namespace and the mount namespace, so it does not matter that the guest may change its
+memory while we read it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from collections.abc import Callable
 
 from belljar.backends import kernel
 from belljar.backends import sockets as socket
-from belljar.backends.seccomp.filters import OBSERVED, syscall_name
+from belljar.backends.bubblewrap.machine_calls import MachineCalls
+from belljar.backends.seccomp.filters import ANSWERED, OBSERVED, syscall_name
 from belljar.backends.seccomp.notify import Listener, Notification
 
 TYPE_CHECKING = False  # see policy/records.py
@@ -45,8 +47,9 @@ _WRITE_CALLS = frozenset({
 class Observer:
     """Answers a jar's notifications and remembers what would be, or was, refused."""
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: Listener, machine_calls: MachineCalls | None = None) -> None:
         self.listener = listener
+        self._machine_calls = machine_calls
         self._looks = False
         self._jar_root = -1
         self._poll = select.poll()
@@ -79,6 +82,9 @@ class Observer:
 
     def _answer(self, notification: Notification) -> None:
         name = syscall_name(notification.nr)
+        if self._machine_calls is not None and name in ANSWERED:
+            self._machine_calls.answer(name, notification, self.listener)
+            return
         if name not in OBSERVED:  # forbidden, or unknown to us: either way the answer is no
             self._note("syscall", name, "EPERM")
             self.listener.answer_errno(notification, errno.EPERM)

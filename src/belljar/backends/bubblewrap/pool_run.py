@@ -16,9 +16,7 @@ from collections.abc import Callable
 
 from belljar.backends import sockets as socket
 from belljar.backends.bubblewrap import wire
-from belljar.backends.bubblewrap.observe import Observer
 from belljar.backends.bubblewrap.running import JarSpec, Run
-from belljar.backends.seccomp.notify import Listener
 from belljar.errors import SandboxUnavailableError
 from belljar.guest.pooled_code import CLONE, HURRY
 from belljar.limits.groups import RunGroup
@@ -72,7 +70,7 @@ class PoolRun(Run):
         for _level, kind, data in ancillary:
             if kind == socket.SCM_RIGHTS and len(data) == 8:
                 listener, self.workspace = struct.unpack("2i", data)
-                self.observer = Observer(Listener(listener))
+                self.observe(listener)
                 return "made"
         return "there is no room for its descriptors"
 
@@ -84,6 +82,9 @@ class PoolRun(Run):
         except (OSError, SandboxUnavailableError) as error:  # it died while we looked
             return f"the jar could not be looked into: {error}"
         return "ready" if holds else "; ".join(self.problems)
+
+    def _finish_proc(self, pid: int) -> None:
+        """The jar did it itself, and its pid 1 holds what stays."""
 
     def lend(self, offers: socket.socket) -> socket.socket:
         """Hand it to the host, which has nothing to do but to use it; where the stage hears from the host about it."""

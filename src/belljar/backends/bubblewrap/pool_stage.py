@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Collection
 
 from belljar.backends import sockets as socket
-from belljar.backends.bubblewrap import wire
+from belljar.backends.bubblewrap import layout, wire
 from belljar.backends.bubblewrap.orphans import end_orphans
 from belljar.backends.bubblewrap.pool_run import PoolRun
 from belljar.backends.bubblewrap.pool_zygote import NATIVE, Zygote, polled, zygote_files
@@ -113,6 +113,8 @@ class PoolStage(Stage):
         self._has_cloned = False
         name = f"zygote-{self._zygotes}"
         self._make_directories(name)
+        if self._plan.machine is not None:
+            os.mkdir(f"{name}/{os.path.basename(layout.ZYGOTE_MACHINE)}", 0o755, dir_fd=self._code_fd)
         counted = self._group is not None and self._spec.memory_group
         for file, content in zygote_files(self._pool, self._spec, counted=counted).items():
             self._write_file(f"{name}/{file}", content, 0o755 if file == NATIVE else 0o644)

@@ -38,7 +38,9 @@ def zygote_files(pool: Mapping[str, Any], spec: JarSpec, *, counted: bool) -> di
         **native,
         **{name: program.encode() for name, program in pool["programs"].items()},
         "settings": ascii(settings).encode(),
-        "notify.bpf": filters.notify_filter(connects=spec.observe_network, files=False),
+        "notify.bpf": filters.notify_filter(
+            connects=spec.observe_network, files=False, machine=spec.host_info != "host"
+        ),
         "jar.bpf": filters.narrowing_filter(),
     }
 

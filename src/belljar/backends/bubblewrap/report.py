@@ -5,6 +5,7 @@ from __future__ import annotations
 from belljar.backends.bubblewrap.host import Host
 from belljar.backends.bubblewrap.stageplan import NOT_FROZEN
 from belljar.backends.contract import Clause, EnforcementReport, Status
+from belljar.backends.machine import GAPS
 from belljar.backends.network.clauses import network_clauses
 from belljar.backends.redaction_clauses import redaction_clauses
 from belljar.backends.session_clauses import session_clauses
@@ -35,6 +36,7 @@ def report(policy: Policy, host: Host) -> EnforcementReport:
             _enforced("proc.open_files", "RLIMIT_NOFILE"),
             _enforced("proc.file_size_mb", "RLIMIT_FSIZE"),
             _enforced("proc.output_mb", "belljar's reader, SIGKILL"),
+            _host_info(policy),
             _enforced("env.set", "an environment made from nothing"),
             _enforced("env.pass", "an environment made from nothing"),
             _enforced("python.venv", "a read-only mount"),
@@ -139,6 +141,15 @@ def _cpu(host: Host) -> Clause:
         return _enforced("proc.cpu_quota", f"{group}: cpu")
     lost = f"the code may use every processor until its time is up ({_why(host, 'cpu')})"
     return Clause("proc.cpu_quota", Status.DEGRADED, "proc.timeout_ms only", lost)
+
+
+def _host_info(policy: Policy) -> Clause:
+    key, asked = "proc.host_info", policy.proc.host_info
+    if asked == "host":
+        return _enforced(key, "nothing is hidden: asked for")
+    files = "belljar's own files in it" if asked == "limits" else "no file about the machine in it"
+    calls = "sysinfo and sched_getaffinity answered by the stage, a time namespace"
+    return _enforced(key, f"a /proc of the jar's processes only, with {files}; {calls} ({GAPS})")
 
 
 def _pids(host: Host) -> Clause:

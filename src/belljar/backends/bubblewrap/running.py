@@ -25,10 +25,12 @@ import select
 import struct
 import time
 
+from belljar.backends import machine
 from belljar.backends import sockets as socket
-from belljar.backends.bubblewrap import layout
+from belljar.backends.bubblewrap import layout, own_proc
 from belljar.backends.bubblewrap.canary import Jar, failures
 from belljar.backends.bubblewrap.lifeline import die_with
+from belljar.backends.bubblewrap.machine_calls import MachineCalls
 from belljar.backends.bubblewrap.observe import Observer
 from belljar.backends.bubblewrap.wire import Message, packed
 from belljar.backends.network.addresses import JAR_INTERFACE
@@ -83,6 +85,8 @@ class JarSpec:
     """The ports of its gateway, if the policy opens the network."""
     publishes: bool
     """Whether it has a door, for connections to the code's servers."""
+    host_info: str
+    """What it sees of the machine."""
 
     @classmethod
     def of(cls, data: Message) -> JarSpec:
@@ -164,6 +168,10 @@ class Run:
         """The jar's root, while somebody may have to look for a file in it: the last to let go of it has to unmount."""
         self.proc_fd = -1
         """The jar's own /proc, where what it uses is not counted by a control group."""
+        self.cover: own_proc.Cover | None = None
+        """What hides the host's part of its /proc."""
+        self.kept: list[int] = []
+        """Names of its /proc that stay there as long as they are open."""
         self.gate: socket.socket | None = None
         self.outputs = (-1, -1)
         """The ends of its output and errors that the host is to have."""
@@ -188,7 +196,9 @@ class Run:
         listener_here, listener_there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(3)]
         (output, output_inside), (errors, errors_inside), (faults, faults_inside) = pipes
-        notify = filters.notify_filter(connects=self.spec.observe_network, files=self.spec.observe_files)
+        notify = filters.notify_filter(
+            connects=self.spec.observe_network, files=self.spec.observe_files, machine=self.spec.host_info != "host"
+        )
         arguments = memory_file("arguments", self._arguments())
         program = memory_file("seccomp", filters.jar_filter(reported=True))
         inside = [standard_input, output_inside, errors_inside, program, gate_inside.detach(), arguments]
@@ -201,6 +211,10 @@ class Run:
             os.close(descriptor)
         self.pidfd = os.pidfd_open(self.pid)
         self.gate, self.errors, self.outputs = gate, faults, (output, errors)
+        if self.spec.host_info != "host":
+            limits = self.spec.limits
+            own_proc.make_files(self.spec.host_info, limits.mem_bytes, limits.cpu_quota)
+            self.cover = own_proc.Cover(machine.SHOWN[self.spec.host_info])
         self._take_listener(listener_here)
 
     def _arguments(self) -> bytes:
@@ -239,7 +253,13 @@ class Run:
             except OSError:
                 return
         for _level, _kind, data in ancillary:
-            self.observer = Observer(Listener(struct.unpack("i", data[:4])[0]))
+            self.observe(struct.unpack("i", data[:4])[0])
+
+    def observe(self, listener: int) -> None:
+        """Answer what the jar's filter asks."""
+        limits = self.spec.limits
+        calls = None if self.spec.host_info == "host" else MachineCalls(limits.mem_bytes, limits.cpu_quota)
+        self.observer = Observer(Listener(listener), calls)
 
     # --- the gate ---
 
@@ -259,6 +279,7 @@ class Run:
         meanwhile = self.observer.on_readable if self.observer else lambda: None
         jar = Jar.of(pid, self._expectations(), meanwhile)
         self.init_fd, self.init_pid, self.root_fd = jar.init_fd, jar.init_pid, jar.root_fd
+        self._finish_proc(pid)
         if not (self.spec.memory_group and self.group and self.group.counts_all):
             self.proc_fd = jar.open_proc()
         if self.observer:
@@ -285,6 +306,12 @@ class Run:
         self.deadline = float("inf")
         self.ready = not self.problems
         return self.ready
+
+    def _finish_proc(self, pid: int) -> None:
+        """Leave of the jar's /proc what the policy shows."""
+        if self.cover:
+            self.kept = own_proc.hold_kept(self.root_fd)
+            self.cover.finish(pid)
 
     def _expectations(self) -> dict[str, Any]:
         expect, opened = self.spec.expect, self.spec.gateway_ports is not None
@@ -389,6 +416,10 @@ class Run:
         else:
             stopping.go_on(self._members)
 
+    def helpers(self) -> tuple[int, ...]:
+        """The processes that the stage has started for it."""
+        return self.pid, self.init_pid, self.door_pid, self.cover.pid if self.cover else 0
+
     def _members(self) -> set[int]:
         return stopping.tree(self.init_pid) if self.init_pid else set()
 
@@ -427,11 +458,14 @@ class Run:
 
     def close(self) -> None:
         """Let go of every descriptor."""
-        jar = (self.init_fd, self.root_fd, self.proc_fd)
+        jar = (self.init_fd, self.root_fd, self.proc_fd, *self.kept)
         for descriptor in (self.pidfd, self.errors, self.code_fd, self.io_fd, *jar):
             if descriptor >= 0:
                 os.close(descriptor)
         self.pidfd = self.errors = self.code_fd = self.io_fd = self.init_fd = self.root_fd = self.proc_fd = -1
+        self.kept = []
+        if self.cover:
+            self.cover.close()
         self.close_outputs()
         self.close_listeners()
         self._close_door()

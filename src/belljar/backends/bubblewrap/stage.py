@@ -570,7 +570,7 @@ class Stage:
         Where no other is to follow, the host is about to ask what this one changed, and then to leave: what is there
         goes with the stage's own mounts, and the groups with the launcher's. If it asks for more, this is done before.
         """
-        end_orphans({pid for other in self._runs.values() for pid in (other.pid, other.init_pid, other.door_pid)})
+        end_orphans({pid for other in self._runs.values() for pid in other.helpers()})
         self._clean_up_at_last()
         self._over = run
         if at_once:

@@ -86,6 +86,8 @@ class StagePlan:
     """Whether that may be a namespace of its own."""
     publishes: bool = False
     """Whether they have a door."""
+    machine: Mapping[str, Any] | None = None
+    """What its jars see of the machine: `host_info`, `mem_bytes` and `cpu_quota`. None shows the host as it is."""
     pool: Mapping[str, Any] | None = None
     """For a pool: what its zygote is made of, and how many jars wait."""
 
@@ -120,6 +122,7 @@ class StagePlan:
             network=data["network"],
             veth=data["veth"],
             publishes=data["publishes"],
+            machine=data["machine"],
             pool=data["pool"],
         )
 

@@ -15,6 +15,7 @@ from belljar.backends import kernel
 from belljar.backends.bubblewrap import layout
 from belljar.backends.bubblewrap.jar_root import CLOSED, make_root
 from belljar.backends.bubblewrap.lifeline import die_with
+from belljar.backends.bubblewrap.own_proc import NO_TIME_NAMESPACE, make_files, start_clocks
 from belljar.backends.bubblewrap.stageplan import Source, StagePlan
 from belljar.backends.bubblewrap.views import QUIET, Staged, make_view
 from belljar.errors import PrerequisiteError, SandboxUnavailableError
@@ -47,6 +48,11 @@ def build(plan: StagePlan, kernel_uid: int, *, launcher: int) -> Staged:
         make_view(index, view, plan, staged)
     kernel.restrict(layout.ROOT, CLOSED, recursive=False)
     _limit_what_is_counted(plan.pool["most"] if plan.pool else 0)
+    if plan.machine is not None:
+        if plan.pool:  # another stage has time for it while bubblewrap makes its first jar
+            make_files(**plan.machine)
+        if not start_clocks():
+            staged.shortfalls.append(("proc.host_info", NO_TIME_NAMESPACE))
     return staged
 
 

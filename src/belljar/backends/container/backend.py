@@ -16,6 +16,7 @@ from belljar.backends.container.engine import Engine, find_engine
 from belljar.backends.container.facts import Facts, facts, require_sound_runtime
 from belljar.backends.container.images import BASE_IMAGE, Image, find, look, pull
 from belljar.backends.container.jar import ContainerJar
+from belljar.backends.container.machine_files import HostMachine, machine_files
 from belljar.backends.container.seccomp_profile import profile
 from belljar.backends.contract import Availability, LaunchPlan, RunRequest
 from belljar.errors import PrerequisiteError
@@ -43,8 +44,7 @@ class ContainerBackend:
     def compile(self, policy: Policy, request: RunRequest) -> LaunchPlan:
         """The plan for one run on this engine."""
         place = self._place(policy)[1]
-        if opens(policy, place):
-            files = opened_files(request, place)
+        for files in (opened_files(request, place) if opens(policy, place) else {}, machine_files(policy, place)):
             for path, content in files.items():
                 _write_once(opened_directory(files, place), os.path.basename(path), content, anew=True)
         return compile_plan(policy, request, place)
@@ -90,9 +90,27 @@ class ContainerBackend:
             hard_processes=_most_processes(),
             enters=_enters(known),
             opened=os.path.join(self._state, "opened" if _enters(known) else "opened-by-relay"),
+            machine=_this_machine() if known.local else None,
             hosts=_write_once(self._state, "hosts", _HOSTS) if engine.name == "podman" else "",
             secrets=(f"{home}/.ssh", f"{home}/.aws", self._state, "/run/docker.sock", "/run/podman/podman.sock"),
         )
+
+
+def _this_machine() -> HostMachine:
+    with open("/proc/cpuinfo", errors="replace") as file:
+        cpuinfo = file.read(1 << 14)
+    return HostMachine(
+        mem_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        processors=tuple(sorted(os.sched_getaffinity(0))),
+        cpuinfo=cpuinfo,
+        booted=_boot_time(),
+    )
+
+
+def _boot_time() -> int:
+    """As the kernel tells it: computed from clocks it would be another each time, and so would the files."""
+    with open("/proc/stat") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("btime "))
 
 
 def _connects(policy: Policy) -> bool:

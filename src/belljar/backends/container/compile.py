@@ -14,6 +14,7 @@ from typing import Any
 
 from belljar.backends.container.facts import Facts
 from belljar.backends.container.guest_program import BOOT
+from belljar.backends.container.machine_files import HostMachine, machine_files
 from belljar.backends.container.report import observes, report
 from belljar.backends.contract import LaunchPlan, RunRequest
 from belljar.backends.network import opening
@@ -76,7 +77,9 @@ class Place:
     enters: bool = False
     """Whether belljar may enter the containers' network: as root, of an engine on this very system."""
     opened: str = ""
-    """Directory of the files (`opened_files`) that a container with a gateway has in its /etc."""
+    """Directory of the files that a container has from belljar in its /etc (`opened_files`) and /proc."""
+    machine: HostMachine | None = None
+    """This host, if the engine is on it."""
     hosts: str = ""
     """Path of the file that the code has as /etc/hosts; empty where the engine makes a harmless one."""
     secrets: tuple[str, ...] = field(default=())
@@ -256,8 +259,9 @@ def _run_arguments(policy: Policy, request: RunRequest, place: Place) -> list[st
     arguments += ["--privileged"] if asked.privileged else []
     arguments += ["--pid", "host"] if asked.pid == "host" else []
     arguments += [part for port in asked.ports for part in ("--publish", f"127.0.0.1:{port}")]
+    arguments += _laid_over(machine_files(policy, place), place)
     if opened:
-        arguments += _opened_files(request, place)
+        arguments += _laid_over(opened_files(request, place), place)
         if place.enters and not place.gvisor:
             arguments += ["--sysctl", "net.ipv6.conf.all.disable_ipv6=0"]  # docker switches it off
         elif not place.gvisor:  # which lets everybody have every port
@@ -300,9 +304,8 @@ def opened_directory(files: Mapping[str, bytes], place: Place) -> str:
     return f"{place.opened}/{digest.hexdigest()[:16]}"
 
 
-def _opened_files(request: RunRequest, place: Place) -> list[str]:
-    """They are laid over the image's own, one by one."""
-    files = opened_files(request, place)
+def _laid_over(files: Mapping[str, bytes], place: Place) -> list[str]:
+    """They are laid over the container's own, one by one."""
     directory = opened_directory(files, place)
     mounts = [bind(f"{directory}/{os.path.basename(path)}", path, writable=False) for path in files]
     return [part for mount in mounts for part in ("--mount", mount)]

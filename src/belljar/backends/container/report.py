@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from belljar.backends.container.machine_files import host_info_clause
 from belljar.backends.contract import Clause, EnforcementReport, Status
 from belljar.backends.network.clauses import NETWORK_CLAUSES, network_clauses
 from belljar.backends.redaction_clauses import redaction_clauses
@@ -30,6 +31,7 @@ def report(policy: Policy, place: Place) -> EnforcementReport:
             _enforced("proc.open_files", "RLIMIT_NOFILE"),
             _enforced("proc.file_size_mb", "RLIMIT_FSIZE"),
             _enforced("proc.output_mb", "belljar's reader, SIGKILL"),
+            host_info_clause(policy, place),
             _enforced("env.set", "an environment made from nothing"),
             _enforced("env.pass", "an environment made from nothing"),
             *_python(policy),

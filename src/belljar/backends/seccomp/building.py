@@ -10,7 +10,17 @@ from collections.abc import Iterable
 
 from belljar.backends.seccomp import conditions, libseccomp
 from belljar.backends.seccomp.prefix import prefix
-from belljar.backends.seccomp.rules import ABSENT, ALLOWED, FILE_CALLS, LAST_JUDGED, NUMBERS, OBSERVED, REPORTED, ZYGOTE
+from belljar.backends.seccomp.rules import (
+    ABSENT,
+    ALLOWED,
+    ANSWERED,
+    FILE_CALLS,
+    LAST_JUDGED,
+    NUMBERS,
+    OBSERVED,
+    REPORTED,
+    ZYGOTE,
+)
 from belljar.errors import PrerequisiteError
 
 _ARCHITECTURES = {0xC000003E: "x86_64", 0xC00000B7: "aarch64"}
@@ -71,11 +81,12 @@ def narrowing_filter() -> bytes:
         return program.export()
 
 
-def notify_filter(*, connects: bool, files: bool) -> bytes:
+def notify_filter(*, connects: bool, files: bool, machine: bool = False) -> bytes:
     """Build the program that asks a supervisor: about reported calls always, connect and file calls if wanted.
 
     For connect and files the supervisor may only *record* and let the call continue: the arguments are behind
     pointers that another thread can rewrite after they were read. What enforces is the namespace.
+    `machine` adds the calls that the supervisor answers itself.
 
     Raises:
         PrerequisiteError: no libseccomp, no notification in it or in the kernel, or an unknown machine.
@@ -83,6 +94,7 @@ def notify_filter(*, connects: bool, files: bool) -> bytes:
     """
     _architecture()
     calls = REPORTED | (FILE_CALLS if files else frozenset()) | (OBSERVED - FILE_CALLS if connects else frozenset())
+    calls |= ANSWERED if machine else frozenset()
     with libseccomp.Filter(default=libseccomp.ALLOW, bad_architecture=_BAD_ARCHITECTURE) as program:
         _add(program, libseccomp.NOTIFY, calls)
         return program.export()

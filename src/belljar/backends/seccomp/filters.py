@@ -21,9 +21,10 @@ import os
 import sys
 
 from belljar.backends.seccomp.install import install
-from belljar.backends.seccomp.rules import NUMBERS, OBSERVED, REPORTED
+from belljar.backends.seccomp.rules import ANSWERED, NUMBERS, OBSERVED, REPORTED
 
 __all__ = [
+    "ANSWERED",
     "OBSERVED",
     "REPORTED",
     "install",
@@ -80,11 +81,12 @@ def narrowing_filter() -> bytes:
 
 
 @functools.cache
-def notify_filter(*, connects: bool, files: bool) -> bytes:
+def notify_filter(*, connects: bool, files: bool, machine: bool = False) -> bytes:
     """The program that asks a supervisor: about reported calls always, connect and file calls if wanted.
 
     For connect and files the supervisor may only *record* and let the call continue: the arguments are behind
     pointers that another thread can rewrite after they were read. What enforces is the namespace.
+    `machine` adds the calls that the supervisor answers itself.
 
     Raises:
         PrerequisiteError: no libseccomp, no notification in it or in the kernel, or an unknown machine.
@@ -93,22 +95,22 @@ def notify_filter(*, connects: bool, files: bool) -> bytes:
     if is_compiled():
         from belljar.backends.seccomp._compiled import NOTIFY
 
-        return NOTIFY[connects, files]
+        return NOTIFY[connects, files, machine]
     from belljar.backends.seccomp import building
 
-    return building.notify_filter(connects=connects, files=files)
+    return building.notify_filter(connects=connects, files=files, machine=machine)
 
 
 @functools.cache
 def supervised() -> dict[int, str]:
-    """What a supervisor may be asked about: the names of REPORTED and OBSERVED by their numbers on this machine."""
+    """What a supervisor may be asked about: REPORTED, OBSERVED and ANSWERED by their numbers on this machine."""
     if is_compiled():
         from belljar.backends.seccomp._compiled import SUPERVISED
 
         return SUPERVISED
     from belljar.backends.seccomp import building
 
-    return building.numbered(REPORTED | OBSERVED)
+    return building.numbered(REPORTED | OBSERVED | ANSWERED)
 
 
 @functools.cache

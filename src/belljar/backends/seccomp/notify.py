@@ -102,6 +102,10 @@ class Listener:
         """Fail the call with this errno; False if the caller no longer waits."""
         return self._send(_RESPONSE.pack(notification.id, 0, -number, 0))
 
+    def answer_value(self, notification: Notification, value: int) -> bool:
+        """Let the call succeed with this value, without the kernel doing it; False if the caller no longer waits."""
+        return self._send(_RESPONSE.pack(notification.id, value, 0, 0))
+
     def answer_continue(self, notification: Notification) -> bool:
         """Let the kernel do the call as if nobody had asked; False if the caller no longer waits.
 

@@ -199,9 +199,10 @@ class Stage:
     def _on_time(self) -> None:
         now = time.monotonic()
         for run in [*self._timed()]:
-            if now >= run.deadline:
+            if now >= run.deadline and run.dying:
+                run.kill_everyone()
+            elif now >= run.deadline:
                 run.kill("timeout" if run.started else "gate")
-                run.deadline = _NEVER
             elif run.sampled and now >= run.next_sample:
                 run.next_sample = time.monotonic() + _SAMPLE_SECONDS
                 try:

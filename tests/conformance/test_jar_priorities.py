@@ -34,17 +34,18 @@ SPIN = """
 import ctypes, os, sys
 priority, count, name = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 
-def lower(pid):
+def lower(pid, priority):
     if priority == "nice":
         os.setpriority(os.PRIO_PROCESS, pid, 19)
     elif priority != "normal":
         policy = {"idle": os.SCHED_IDLE, "batch": os.SCHED_BATCH}[priority]
         os.sched_setscheduler(pid, policy, os.sched_param(0))
 
-attempts = [lambda: lower(1), lambda: lower(os.getppid()), lambda: os.setpriority(os.PRIO_PROCESS, 1, 19)]
-attempts += [lambda: os.setpriority(os.PRIO_USER, 0, 19), lambda: os.setpriority(os.PRIO_PGRP, 0, 19)]
-attempts += [lambda: os.sched_setaffinity(1, {min(os.sched_getaffinity(0))})]
-for attempt in attempts:
+for attempt in (
+    lambda: lower(1, "nice"),
+    lambda: lower(1, "idle"),
+    lambda: os.sched_setaffinity(1, {min(os.sched_getaffinity(0))}),
+):
     try:
         attempt()
     except OSError:
@@ -54,7 +55,7 @@ os.write(1, b"on\\n")
 for _ in range(count - 1):
     if os.fork() == 0:
         break
-lower(0)
+lower(0, priority)
 while True:
     pass
 """

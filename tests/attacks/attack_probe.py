@@ -34,6 +34,33 @@ def judged(number, *arguments):
         return f"the kernel answered {errno.errorcode[error.errno]}"
     return "it succeeded"
 
+def option_reaches_the_kernel(level, name):
+    """Whether setsockopt gets as far as the kernel with this option; no filter answers EBADF."""
+    try:
+        call(54, -1, level, name, 0, 0)
+    except OSError as error:
+        if error.errno != errno.EBADF:
+            raise
+    return "the kernel looked for the socket"
+
+def core_limit(*arguments):
+    """Whether the kernel may start a program for a core, as root: at any limit but 1. The call must succeed."""
+    import resource
+    call(*arguments)
+    soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    if soft == hard == 1:
+        raise OSError(errno.EPERM, "it is 1")
+    return f"it is {soft}, {hard}"
+
+def beside():
+    """A process of the same user in the same place, which holds nobody up."""
+    return subprocess.Popen(["sleep", "20"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).pid
+
+def own_group():
+    """Be in a process group of one's own, unless one leads it already."""
+    if os.getpgrp() != os.getpid():
+        os.setpgid(0, 0)
+
 def victim(argument):
     """The process to attack: one on the host, named by its pid, or in a control one that is started here."""
     if argument != "spawn":

@@ -125,6 +125,50 @@ CALLS = (
         host_may_forbid=True,
     ),
     Attack("the x32 table", "def attack(): return call(0x40000000 + 39)", host_may_forbid=True),
+    # Where a call would load a module or hold up a file of the host's, a descriptor that is none shows who answers.
+    Attack("io_setup", "def attack(): return judged(206, 0, 0)"),
+    Attack("huge pages by mmap", "def attack(): return judged(9, 0, 1 << 21, 3, 0x40022, -1, 0)"),
+    Attack("huge pages by memfd_create", "def attack(): return judged(319, b'attack', 4)"),
+    Attack("huge pages by shmget", "def attack(): return judged(29, 0, 0, 0o5600)"),
+    Attack(
+        "TIOCSETD",
+        """
+        def attack():
+            ends = os.openpty()
+            return judged(16, ends[1], 0x5423, struct.pack("i", 0))
+        """,
+    ),
+    Attack("SIOCGIFVLAN", "def attack(): return judged(16, -1, 0x8982, 0)"),
+    Attack("SIOCBRADDBR", "def attack(): return judged(16, -1, 0x89A0, 0)"),
+    Attack("TCP_ULP", "def attack(): return option_reaches_the_kernel(6, 31)"),
+    Attack("TCP_AO_ADD_KEY", "def attack(): return option_reaches_the_kernel(6, 38)"),
+    Attack("UDP_ENCAP", "def attack(): return option_reaches_the_kernel(17, 100)"),
+    Attack("RENAME_WHITEOUT", "def attack(): return judged(316, -100, b'/nowhere', -100, b'/nowhere-else', 4)"),
+    Attack("F_SETLEASE", "def attack(): return judged(72, -1, 1024, 0)"),
+    Attack("F_NOTIFY", "def attack(): return judged(72, -1, 1026, 0)"),
+    Attack("lower RLIMIT_CORE by setrlimit", "def attack(): return core_limit(160, 4, struct.pack('QQ', 0, 0))"),
+    Attack("lower RLIMIT_CORE by prlimit64", "def attack(): return core_limit(302, 0, 4, struct.pack('QQ', 0, 0), 0)"),
+    Attack("idle policy for another", "def attack(): return call(144, beside(), 5, struct.pack('i', 0))"),
+    Attack(
+        "attributes of another", "def attack(): return call(314, beside(), struct.pack('IIQiIQQQ', 48, 5, *[0] * 6), 0)"
+    ),
+    Attack("parameters of another", "def attack(): return call(142, beside(), struct.pack('i', 0))"),
+    Attack("priority of another", "def attack(): return call(141, 0, beside(), 19)"),
+    Attack("priority of its group", "def attack(): own_group(); return call(141, 1, 0, 19)"),
+    Attack("priority of its user", "def attack(): return call(141, 2, 0, 19)"),
+    Attack("input priority of another", "def attack(): return call(251, 1, beside(), 3 << 13)"),
+    Attack("input priority of its group", "def attack(): own_group(); return call(251, 2, 0, 3 << 13)"),
+    Attack(
+        "processors of another",
+        """
+        def attack():
+            pid = beside()
+            os.sched_setaffinity(pid, {min(os.sched_getaffinity(0))})
+            if len(os.sched_getaffinity(pid)) > 1:
+                raise OSError(errno.EPERM, "it is where it was")
+            return "it is bound"
+        """,
+    ),
 )
 
 
@@ -169,7 +213,15 @@ OTHERS = (
     Attack("pidfd_getfd", "def attack(who): return call(438, os.pidfd_open(victim(who)), 0, 0)"),
     Attack("lower its limits", "def attack(who): return call(302, victim(who), 7, struct.pack('QQ', 9, 9), 0)"),
     Attack("change its priority", "def attack(who): return os.setpriority(os.PRIO_PROCESS, victim(who), 19)"),
-    Attack("pin it to a processor", "def attack(who): return os.sched_setaffinity(victim(who), {0})"),
+    Attack(
+        "pin it to a processor",
+        """
+        def attack(who):
+            pid = victim(who)
+            os.sched_setaffinity(pid, {0})
+            return sorted(os.sched_getaffinity(pid))
+        """,
+    ),
 )
 
 

@@ -13,6 +13,8 @@ NOTIFY = 0x7FC00000
 TRACE = 0x7FF00000
 EPERM = 0x00050001
 ENOSYS = 0x00050026
+ENOPROTOOPT = 0x0005005C
+SUCCEEDS = 0x00050000
 
 
 def answer(program: bytes, number: int, arguments: tuple[int, ...] = (), *, architecture: int) -> int:

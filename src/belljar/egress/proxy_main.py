@@ -22,6 +22,7 @@ from belljar.egress.ca import Authority, Issuer, new_authority
 from belljar.egress.ledger import Ledger
 from belljar.egress.proxy import Proxy
 from belljar.egress.rules import Rules
+from belljar.limits import rlimits
 
 _EVENTS_A_MESSAGE = 250
 _NOBODY = 65534
@@ -222,8 +223,7 @@ def _raise_limits() -> None:
     with contextlib.suppress(OSError, ValueError):
         _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    rlimits.forbid_cores()
 
 
 def _give_up_root() -> None:

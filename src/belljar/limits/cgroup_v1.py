@@ -21,7 +21,7 @@ from belljar.limits import groupfs
 from belljar.limits.counters import Counter, open_counters, read_counters
 from belljar.limits.detect import CgroupSupport
 from belljar.limits.groups import CLOSING_SECONDS
-from belljar.limits.killing import kill_until_empty, survivors
+from belljar.limits.killing import kill_once, kill_until_empty, survivors
 from belljar.limits.values import Limits
 
 _OOM_KILLS = Counter("oom_kills", "oom_kill")
@@ -231,6 +231,14 @@ class RunGroupV1:
             except BlockingIOError:
                 pass
 
+    def kill_once(self) -> None:
+        """SIGKILL every process, without waiting. Nothing new is born from here on."""
+        if "pids" in self.directories:
+            _stop_forks(self.directories["pids"])
+        if "cpu" in self.directories:
+            _try_to_write(self.directories["cpu"], "cpu.cfs_quota_us", "-1")
+        kill_once(self._members)
+
     def kill(self, seconds: float = CLOSING_SECONDS) -> None:
         """End every process of the run and verify it."""
         deadline = time.monotonic() + seconds
@@ -352,9 +360,14 @@ def _move(pid: int, directory: int) -> None:
 
 
 def _stop_forks(directory: int) -> None:
-    """Let nothing new be born while the old is killed: best effort, the kill is verified either way."""
+    """Let nothing new be born while the old is killed."""
+    _try_to_write(directory, "pids.max", "0")
+
+
+def _try_to_write(directory: int, name: str, value: str) -> None:
+    """Write what makes a kill quicker: best effort, the kill is verified either way."""
     try:
-        groupfs.write_if_present(directory, "pids.max", "0")
+        groupfs.write_if_present(directory, name, value)
     except SandboxUnavailableError:
         pass
 

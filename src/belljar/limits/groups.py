@@ -67,6 +67,12 @@ class RunGroup(Protocol):
     def out_of_memory(self) -> bool:
         """Whether the group has run out of memory; also re-arms `oom_fd`."""
 
+    def kill_once(self) -> None:
+        """SIGKILL every process of the run, without waiting, and lift the limit on the processor that they die with.
+
+        Best effort, and harmless when repeated: the caller watches for the end, and asks again until it has come.
+        """
+
     def kill(self, seconds: float = CLOSING_SECONDS) -> None:
         """End every process of the run and verify it. Raises SandboxUnavailableError when some are left."""
 

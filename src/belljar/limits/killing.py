@@ -38,6 +38,20 @@ def kill_until_empty(members: Members, *, deadline: float) -> bool:
     return True
 
 
+def kill_once(members: Members) -> None:
+    """SIGKILL every member, without waiting for any of them to end.
+
+    A process that was killed runs no more of its program, so it leaves the processor to the others, which need some to
+    die with. What was born meanwhile is found when this is called again.
+    """
+    pinned = pin(members())
+    try:
+        send(signal.SIGKILL, pinned, still_inside=members())
+    finally:
+        for descriptor in pinned.values():
+            os.close(descriptor)
+
+
 def survivors(name: str, pids: set[int]) -> SandboxUnavailableError:
     """The error for a group that could not be emptied: it names who is left."""
     listed = ", ".join(str(pid) for pid in sorted(pids))

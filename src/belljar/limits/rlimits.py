@@ -22,6 +22,8 @@ _DATA_SLACK_BYTES = 256 << 20
 _MEMLOCK_BYTES = 64 * 1024
 _PENDING_SIGNALS = 1024
 _OOM_SCORE = "500"
+_CORE_BYTES = 1
+"""See `forbid_cores`. The jar's filter keeps it so."""
 
 _NAMES = {
     getattr(resource, name): name for name in dir(resource) if name.startswith("RLIMIT_") and name != "RLIMIT_OFILE"
@@ -40,7 +42,7 @@ def rlimits_for(limits: Limits, *, has_memory_group: bool, hard: Callable[[int],
     a run which grows too large is ended as out of memory, and does not go on with a failed allocation.
     """
     wanted = {
-        resource.RLIMIT_CORE: 1,  # 0 would still let a core_pattern that is a program run, as root, on the jar's memory
+        resource.RLIMIT_CORE: _CORE_BYTES,
         resource.RLIMIT_MSGQUEUE: 0,
         resource.RLIMIT_MEMLOCK: _MEMLOCK_BYTES,
         resource.RLIMIT_SIGPENDING: _PENDING_SIGNALS,
@@ -54,6 +56,18 @@ def rlimits_for(limits: Limits, *, has_memory_group: bool, hard: Callable[[int],
     if limits.mem_bytes and not has_memory_group:
         wanted[resource.RLIMIT_DATA] = 4 * limits.mem_bytes + _DATA_SLACK_BYTES
     return [(which, tightest, tightest) for which, value in wanted.items() for tightest in [_clamp(value, hard(which))]]
+
+
+def forbid_cores() -> None:
+    """Keep the kernel from starting a program for a core of this process, or of its children, on their memory.
+
+    The limit is 1: at 0 such a program (`core_pattern` with a pipe) is started all the same, as root. Root can set it
+    also where the host has set a hard limit of 0; anyone else has to leave that as it is.
+    """
+    try:
+        resource.setrlimit(resource.RLIMIT_CORE, (_CORE_BYTES, _CORE_BYTES))
+    except (OSError, ValueError):
+        pass
 
 
 def apply(rlimits: list[Rlimit]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 MOST_KEPT = 1 << 20
 """So much of a run's input is stored, so that it can be run again; a run with more is told to have had some."""
+_PIECE = 1 << 16
 
 
 class Fed:
@@ -49,8 +50,9 @@ def at_once(stdin: Input) -> Input:
 def opened_input(stdin: Input) -> Iterator[int | None]:
     """A descriptor that the code can read.
 
-    Bytes go through a memory file, so that nobody has to feed a pipe. A file or a terminal of the host's goes through a
-    pipe: the code could open the descriptor itself anew, for writing, by its name in /proc.
+    Bytes go through a memory file, so that nobody has to feed a pipe. A descriptor of the host's, of whatever kind, is
+    relayed through a pipe of the run's own. With the descriptor itself the code would share its flags and its position
+    with the host, could write to a socket, and could open a pipe or a file for writing by its name in /proc.
     """
     if stdin is None:
         yield None
@@ -59,7 +61,7 @@ def opened_input(stdin: Input) -> Iterator[int | None]:
         yield stdin.descriptor
         return
     if isinstance(stdin, int):
-        with _piped(stdin) as descriptor:
+        with _relayed(stdin) as descriptor:
             yield descriptor
         return
     descriptor = os.memfd_create("belljar-input", os.MFD_CLOEXEC)
@@ -73,23 +75,45 @@ def opened_input(stdin: Input) -> Iterator[int | None]:
 
 
 @contextlib.contextmanager
-def _piped(stdin: int) -> Iterator[int]:
-    if stat.S_ISFIFO(os.fstat(stdin).st_mode):
-        yield stdin
-        return
+def _relayed(stdin: int) -> Iterator[int]:
+    source = os.dup(stdin)
     reader, writer = os.pipe2(os.O_CLOEXEC)
-    own = os.dup(stdin)
-
-    def pump() -> None:
-        ends = os.fdopen(own, "rb", buffering=0), os.fdopen(writer, "wb", buffering=0)
-        with contextlib.suppress(OSError), ends[0] as source, ends[1] as target:
-            while chunk := source.read(1 << 16):
-                target.write(chunk)
-
     import threading
 
-    threading.Thread(target=pump, daemon=True, name="belljar-stdin").start()
+    # A daemon: it may wait for input as long as the run lasts, and must keep nobody from ending.
+    threading.Thread(target=_relay, args=(source, writer), daemon=True, name="belljar-stdin").start()
     try:
         yield reader
     finally:
         os.close(reader)
+
+
+def _relay(source: int, writer: int) -> None:
+    """Pass on what comes, until there is no more or nobody reads it. Closes both descriptors.
+
+    It takes nothing from the source once the run is over: what comes then is for whoever reads it next.
+    """
+    import select
+
+    poll = select.poll()
+    poll.register(source, select.POLLIN)
+    poll.register(writer, 0)  # it is told when the last reader has gone
+    try:
+        while True:
+            events = dict(poll.poll())
+            if writer in events:
+                return
+            try:
+                data = os.read(source, _PIECE)
+            except (BlockingIOError, InterruptedError):
+                continue
+            if not data:
+                return
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(writer, rest) :]
+    except OSError:  # nobody reads any more, or the source is broken: both are the end
+        return
+    finally:
+        os.close(source)
+        os.close(writer)

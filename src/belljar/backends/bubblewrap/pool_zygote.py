@@ -133,6 +133,7 @@ def _become_bubblewrap(bwrap: str, inside: list[int], command: list[str], stage:
     try:
         place(inside)
         rlimits.volunteer_for_oom()
+        rlimits.forbid_cores()  # here: under the filter no jar's steps can set it any more
         default_signals()
         die_with(stage)
         os.execve(bwrap, ["bwrap", "--args", str(layout.ARGS_FD), "--", *command], {})  # noqa: S606

@@ -37,7 +37,7 @@ from belljar.backends.network.addresses import JAR_INTERFACE
 from belljar.backends.seccomp import filters
 from belljar.backends.seccomp.notify import Listener
 from belljar.errors import SandboxUnavailableError
-from belljar.limits import monitor, rlimits, stopping
+from belljar.limits import killing, monitor, rlimits, stopping
 from belljar.limits import signals as signal
 from belljar.limits.groups import RunGroup
 from belljar.limits.values import Limits
@@ -66,6 +66,8 @@ _ERRORS_FD, _LISTENER_FD = 6, 7
 _PIDFD_GET_INFO = 0xC040FF0B
 _PIDFD_INFO_EXIT = 1 << 3
 _GATE_SECONDS = 30
+_AGAIN_SECONDS, _MOST_AGAIN_SECONDS = 0.05, 1.0
+"""How long a jar that was killed may take before it is killed again: at first, and at most."""
 _SLACK = 8
 """With a control group that one is exact, and counts what it refuses; the rlimit stands behind it."""
 
@@ -159,7 +161,9 @@ class Run:
         self._left: float | None = None
         """While it stands still: how much of its time there was."""
         self.ended_by = ""
-        self._dying = False
+        self.dying = False
+        """Whether it is being ended."""
+        self._patience = _AGAIN_SECONDS
         self.problems: list[str] = []
 
         self.pid = self.init_pid = self.door_pid = 0
@@ -375,14 +379,23 @@ class Run:
 
     def end_jar(self) -> None:
         """The code has ended: end what it left behind."""
-        self._dying = True
+        self.dying = True
+        self._kill_again_soon()
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.init_fd, signal.SIGKILL)
 
     def kill(self, reason: str) -> None:
         """End every process of the jar. The first reason stands."""
-        self._dying = True
         self.ended_by = self.ended_by or reason
+        self.kill_everyone()
+
+    def kill_everyone(self) -> None:
+        """SIGKILL every process of the jar, from outside. To be called again until the jar is gone.
+
+        When pid 1 dies the kernel kills the others, but pid 1 does that itself: it needs a processor, for which the
+        others compete. So each of them is killed as well.
+        """
+        self.dying = True
         self.sampled = False
         for descriptor in (self.init_fd, self.pidfd):
             if descriptor >= 0:
@@ -390,13 +403,21 @@ class Run:
                     signal.pidfd_send_signal(descriptor, signal.SIGKILL)
         with contextlib.suppress(SandboxUnavailableError):
             self.thaw()  # some freezers hold back even this signal
+        if self.started:
+            with contextlib.suppress(OSError):
+                self.group.kill_once() if self.group else killing.kill_once(self._members)
+        self._kill_again_soon()
+
+    def _kill_again_soon(self) -> None:
+        self.deadline = time.monotonic() + self._patience
+        self._patience = min(2 * self._patience, _MOST_AGAIN_SECONDS)
 
     def freeze(self) -> tuple[str, bool]:
         """Have every process stand still, and the clock: by what, and whether all do by now. To be asked until so.
 
         Raises ProcessLookupError if it is being ended: what was killed and is frozen then would not die.
         """
-        if self._dying:
+        if self.dying:
             raise ProcessLookupError(errno.ESRCH, "the run is being ended")
         if self._left is None:
             self._left = self.deadline - time.monotonic()
@@ -421,7 +442,9 @@ class Run:
         return self.pid, self.init_pid, self.door_pid, self.cover.pid if self.cover else 0
 
     def _members(self) -> set[int]:
-        return stopping.tree(self.init_pid) if self.init_pid else set()
+        """The jar's processes; none once pid 1 has ended, whose number may be another's by then."""
+        found = stopping.tree(self.init_pid) if self.init_pid else set()
+        return set() if not found or _has_ended(self.init_fd) else found
 
     def collect(self) -> Message:
         """Every process is gone: bubblewrap, the jar's pid 1, and with that one the whole namespace. What was used?"""
@@ -493,6 +516,13 @@ class Run:
             if descriptor >= 0:
                 os.close(descriptor)
         self.outputs = (-1, -1)
+
+
+def _has_ended(pidfd: int) -> bool:
+    """Return True if the process has; one that nobody has waited for has, too."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def default_signals() -> None:

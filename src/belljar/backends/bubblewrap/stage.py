@@ -28,6 +28,7 @@ from belljar.backends.bubblewrap.tree import remove_in_place
 from belljar.backends.bubblewrap.views import import_denying, open_inside
 from belljar.errors import BelljarError, PolicyError, PrerequisiteError, SandboxUnavailableError
 from belljar.guest.tree import remove_tree
+from belljar.limits import rlimits
 from belljar.limits.groups import JarGroup, RunGroup
 from belljar.policy import json_text
 
@@ -53,6 +54,7 @@ def main(
     kernel.set_name("belljar-stage")
     code = 0
     try:
+        rlimits.forbid_cores()  # while this may be root
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
         if plan.network or plan.publishes:
             import_network()
@@ -197,9 +199,10 @@ class Stage:
     def _on_time(self) -> None:
         now = time.monotonic()
         for run in [*self._timed()]:
-            if now >= run.deadline:
+            if now >= run.deadline and run.dying:
+                run.kill_everyone()
+            elif now >= run.deadline:
                 run.kill("timeout" if run.started else "gate")
-                run.deadline = _NEVER
             elif run.sampled and now >= run.next_sample:
                 run.next_sample = time.monotonic() + _SAMPLE_SECONDS
                 try:

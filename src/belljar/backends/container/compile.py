@@ -132,6 +132,7 @@ def compile_plan(policy: Policy, request: RunRequest, place: Place) -> LaunchPla
             "idmap": place.root,
             "keeps_id": place.facts.rootless,
             "local": place.facts.local,
+            "reaches": place.enters,
             "depot": _depot_arguments(policy, place),
             "run": _run_arguments(policy, request, place),
             "boot": BOOT,

@@ -254,6 +254,7 @@ class ContainerJar:
             listeners=waiting.listeners(),
             relays=self._stage["relay_ports"] is not None,
             kept=waiting.container.name if self._stage["keep"] else "",
+            reaches=self._stage["reaches"],
             ended=lambda process: self._run_ended(process, waiting, prepare=prepare),
         )
         with self._lock:

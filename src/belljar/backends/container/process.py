@@ -11,11 +11,12 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from belljar.backends.container.attached import Attached, ForgedFrameError
+from belljar.backends.container.ending import Outside
 from belljar.backends.container.faults import fault
 from belljar.backends.container.out_of_memory import told_late
 from belljar.backends.contract import End, Frozen, Listener, Observation
@@ -27,7 +28,15 @@ from belljar.guest.relay import Exit, hand_over
 _AHEAD = 1 << 18
 """How much input is sent before the code has taken any."""
 _GRACE_SECONDS = 3.0
-"""After a kill, or the end of its time: how long the gate may take to tell of the end. Then the engine ends it."""
+"""How long something that has to answer may take."""
+_GATE_SECONDS = 0.25
+"""After a kill, or the end of its time: how long the gate may take to tell of the end. Then belljar ends it."""
+_SERVE_SECONDS = 60.0
+"""How long the code may have to wait for its listeners to be served, before its time begins."""
+_LOOK_SECONDS = 1.0
+"""When a run has lasted so long, or half of its time, its processes are looked up."""
+_LOST_SECONDS = 60.0
+"""How long a container may outlast SIGKILL before the run is given up, with an error: there is no end to tell of."""
 _MOST_UNSENT = 1 << 22
 """Of carried connections: how much may wait for the container, whatever it says that it took."""
 _MOST_OWED = 1 << 25
@@ -38,7 +47,14 @@ _USED = ("cpu_seconds", "memory_bytes", "processes")
 _LARGEST = float(1 << 60)
 _KILL_SECONDS = 10.0
 """How long the engine may take for that."""
+_ENGINE_TRY = 4
+"""From which try on the engine is asked to end a container, whose processes belljar itself has killed before."""
+_TURN_SECONDS = 0.02
 _PAUSE_SECONDS, _PAUSE_TRIES = 30.0, 5
+
+
+class _OutlivedError(SandboxUnavailableError):
+    """Processes of a run could not be ended."""
 
 
 class ContainerProcess:
@@ -54,6 +70,7 @@ class ContainerProcess:
         listeners: tuple[Listener, ...] = (),
         relays: bool = False,
         kept: str = "",
+        reaches: bool = False,
         ended: Callable[[ContainerProcess], None],
     ) -> None:
         self._container = container
@@ -64,7 +81,16 @@ class ContainerProcess:
         """What tells the gate to run the code, until it is sent."""
         self._ended = ended
         self._kept = kept
-        self._deadline = time.monotonic() + timeout_seconds + _GRACE_SECONDS
+        self._reaches = reaches
+        """Whether belljar itself may signal the container's processes."""
+        self._timeout_seconds = timeout_seconds
+        self._deadline = time.monotonic() + timeout_seconds + _SERVE_SECONDS
+        self._outside: Outside | None = None
+        """Its processes, once they are known."""
+        self._looking: threading.Thread | None = None
+        self._tries = 0
+        """How often that was tried."""
+        self._given_up_at = 0.0
         self._killed = ""
         self._began = 0.0
         self._used: dict[str, float] = {}
@@ -107,15 +133,20 @@ class ContainerProcess:
         """
         if not self.listeners:
             order, self._order = self._order, b""
-            self._began = time.monotonic()
+            self._start_clock()
             self._container.send(order)
         threading.Thread(target=self._run, name=f"belljar {self._container.name}", daemon=True).start()
 
     def begin(self) -> None:
         """Let the code start, which waits while its listeners are handed on."""
         order, self._order = self._order, b""
-        self._began = time.monotonic()
+        self._start_clock()
         self._queue(order)
+
+    def _start_clock(self) -> None:
+        self._began = time.monotonic()
+        if not self._killed:
+            self._deadline = self._began + self._timeout_seconds + _GATE_SECONDS
 
     def _queue(self, frames: bytes) -> None:
         """Have the thread send it. Nobody else writes from the start on: frames come whole, and the thread never waits
@@ -150,7 +181,7 @@ class ContainerProcess:
         if self._over.is_set() or self._killed:
             return
         self._killed = reason
-        self._deadline = min(self._deadline, time.monotonic() + _GRACE_SECONDS)
+        self._deadline = min(self._deadline, time.monotonic() + _GATE_SECONDS)
         self._queue(wire.message({"kill": reason}))
 
     def freeze(self) -> Frozen:
@@ -246,8 +277,11 @@ class ContainerProcess:
             for kind, payload in self._container.frames():  # what the gate still said
                 self._hear(kind, payload)
             self._killed = self._killed or "killed"
-            self._end_it_from_outside()
-            self._told = _ended_without_a_word(self._killed)
+            try:
+                self._wait_for_its_end()
+                self._told = _ended_without_a_word(self._killed)
+            except BelljarError as error:
+                self._fault = error
         except BelljarError as error:
             self._told, self._fault = self._what_became_of_it(error)
         except BaseException as error:  # noqa: BLE001 - told to whoever waits for the end
@@ -258,14 +292,15 @@ class ContainerProcess:
     def _turn(self) -> None:
         if self._killed and self._left is not None and not self._outbox:
             self._let_go_on()
-            self._deadline = time.monotonic() + _GRACE_SECONDS
+            self._deadline = time.monotonic() + _GATE_SECONDS
         descriptors = [self._container.stdout, self._wake_reader]
         if self._stdin >= 0 and self._credit > 0:
             descriptors.append(self._stdin)
         left = self._deadline - time.monotonic()
         if left <= 0:
             self._end_it_from_outside()
-            left = _GRACE_SECONDS
+            left = max(0.0, self._deadline - time.monotonic())
+        left = min(left, self._look_up())
         patience = None if left == float("inf") else 1000 * left
         poll = select.poll()  # a program may have more descriptors open than select can tell apart
         for descriptor in descriptors:
@@ -291,6 +326,29 @@ class ContainerProcess:
         for kind, payload in self._container.frames():
             self._hear(kind, payload)
 
+    def _look_up(self) -> float:
+        """Once a run lasts, find its processes, to have them when its time is over; seconds until that is to be done.
+
+        The engine is asked, which takes a moment, and more of it on a busy machine.
+        """
+        if not self._reaches or not self._began or self._looking is not None:
+            return float("inf")
+        left = self._began + min(_LOOK_SECONDS, self._timeout_seconds / 2) - time.monotonic()
+        if left > 0:
+            return left
+        self._looking = threading.Thread(target=self._find_processes, name="belljar look", daemon=True)
+        self._looking.start()
+        return float("inf")
+
+    def _find_processes(self) -> None:
+        found = Outside.of(self._container)
+        with self._lock:
+            if self._over.is_set() or self._outside is not None:
+                if found is not None:
+                    found.close()
+            else:
+                self._outside = found
+
     def _hear(self, kind: bytes, payload: bytes) -> None:
         if kind in self._outputs:
             self._pass_on(kind, payload)
@@ -308,6 +366,8 @@ class ContainerProcess:
             self._used_told.set()
         if "end" in message:
             self._told = message["end"]
+            if self._tries and self._told["status"] == signal.SIGKILL:  # by us, and the gate may not know why
+                self._told["ended_by"] = self._told["ended_by"] or self._killed
             self.in_order = True
             if failure := self._told["failure"]:
                 self._fault = not_started(failure["errno"], failure["message"])
@@ -336,11 +396,51 @@ class ContainerProcess:
             self._stdin = -1
 
     def _end_it_from_outside(self) -> None:
-        """The gate did not do it: the code has it stopped, or the channel is stuck."""
+        """The gate did not do it in time: it gets no processor, the code has it stopped, or the channel is stuck.
+
+        At first everything but the gate is killed, which can then tell of the end; from then on everything, and where
+        belljar may not do that, the engine does. Each try is followed by a moment in which the end can be heard of.
+
+        Raises SandboxUnavailableError if the container outlasts that.
+        """
         self._killed = self._killed or "timeout"
-        self._deadline = time.monotonic() + _GRACE_SECONDS * 10
+        self._given_up_at = self._given_up_at or time.monotonic() + _LOST_SECONDS
+        if time.monotonic() > self._given_up_at:
+            raise _OutlivedError(
+                f"the container {self._container.name} outlived SIGKILL",
+                hint=f"{self._container.engine.name} rm --force {self._container.name}",
+            )
         self._let_go_on()
-        self._container.engine.attempt("kill", self._container.name, timeout=_KILL_SECONDS)
+        if self._outside is None and self._reaches:
+            if self._looking is not None:
+                self._looking.join(_GRACE_SECONDS)
+            if self._outside is None:
+                self._find_processes()
+        self._tries += 1
+        if self._outside is not None and self._tries == 1 and self._container.engine.runtime != "runsc":
+            self._outside.kill_code()
+        elif self._outside is not None and self._tries < _ENGINE_TRY:
+            self._outside.kill_all()
+        else:
+            with contextlib.suppress(BelljarError):  # an engine that hangs is asked again
+                self._container.engine.attempt("kill", self._container.name, timeout=_KILL_SECONDS)
+        self._deadline = time.monotonic() + _GATE_SECONDS
+
+    def _wait_for_its_end(self) -> None:
+        """End it from outside, and return when it has ended. Raises SandboxUnavailableError if it does not."""
+        self._tries = max(self._tries, 1)  # the gate is not believed any more
+        while not self._is_gone():
+            self._end_it_from_outside()
+            time.sleep(_TURN_SECONDS)
+
+    def _is_gone(self) -> bool:
+        """Return True if the container has ended for certain."""
+        if self._outside is not None:
+            return self._outside.has_ended()
+        try:
+            return not _is_running(self._container.state())
+        except BelljarError:
+            return False
 
     def _let_go_on(self) -> None:
         """It was killed while it is paused: engines kill nothing that is. What goes on finds the order to end."""
@@ -351,10 +451,13 @@ class ContainerProcess:
     def _what_became_of_it(self, error: BelljarError) -> tuple[dict[str, Any] | None, BelljarError | None]:
         """The container ended without a word: killed for its memory, by us, or lost."""
         try:
+            if self._tries and not isinstance(error, _OutlivedError):
+                self._wait_for_its_end()  # the engine's client may be gone before the container
+                return _ended_without_a_word(self._killed), None
             state = self._container.state()
-        except BelljarError:
-            return None, error
-        if state.get("Running") or state.get("Status") in ("running", "created"):
+        except BelljarError as problem:
+            return None, problem if self._tries else error
+        if _is_running(state):
             return None, error  # the engine's client was lost, not the container
         by = "oom" if state.get("OOMKilled") else self._killed
         if not by and told_late(self._container, state):
@@ -378,7 +481,11 @@ class ContainerProcess:
         for descriptor in self._outputs.values():
             os.close(descriptor)
         self._outputs = {}
-        self._over.set()
+        with self._lock:
+            if self._outside is not None:
+                self._outside.close()
+                self._outside = None
+            self._over.set()
         os.close(self._end_writer)
         for descriptor in (self._wake_reader, self._wake_writer):
             os.close(descriptor)
@@ -409,6 +516,10 @@ def _ended_without_a_word(by: str) -> dict[str, Any]:
         "observations": [],
         "failure": None,
     }
+
+
+def _is_running(state: Mapping[str, Any]) -> bool:
+    return bool(state.get("Running") or state.get("Status") in ("running", "created"))
 
 
 class RefusedProcess:

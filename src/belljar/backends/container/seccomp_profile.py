@@ -1,8 +1,9 @@
 """The engine's seccomp profile: the rules of `belljar.backends.seccomp`, in the form that docker and podman read.
 
 It is the outer of two filters. The gate adds the inner one to the code's process, made by libseccomp from the same
-rules; the engine's is there for the gate itself, and for hosts on which belljar has no libseccomp. The one thing that
-only the outer allows is a listener (`seccomp` with any flag), because the gate has to make one.
+rules; the engine's is there for the gate itself, and for hosts on which belljar has no libseccomp. The outer allows
+more: a listener (`seccomp` with any flag), because the gate has to make one, and what only `prefix` of the inner filter
+refuses. The limit on cores is held by both.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from belljar.backends.seccomp import conditions
 from belljar.backends.seccomp.libseccomp import Condition
+from belljar.backends.seccomp.prefix import RLIMIT_CORE
 from belljar.backends.seccomp.rules import ABSENT, ALLOWED, REPORTED
 
 _ARCHITECTURES = [
@@ -20,11 +22,14 @@ _ARCHITECTURES = [
     {"architecture": "SCMP_ARCH_AARCH64", "subArchitectures": []},
 ]
 
+_INT, _LONG = 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF
+_RESOURCES = 16
+
 
 def profile(*, reported: bool) -> str:
     """The profile as JSON; with `reported`, forbidden calls are left to the gate's answer, and closed without one."""
     rules: list[dict[str, Any]] = [
-        {"names": sorted(ALLOWED | {"seccomp"}), "action": "SCMP_ACT_ALLOW"},
+        {"names": sorted((ALLOWED | {"seccomp"}) - {"setrlimit"}), "action": "SCMP_ACT_ALLOW"},
         {"names": sorted(ABSENT), "action": "SCMP_ACT_ERRNO", "errnoRet": errno.ENOSYS},
     ]
     if reported:
@@ -32,8 +37,9 @@ def profile(*, reported: bool) -> str:
     rules += [
         {"names": [rule.name], "action": "SCMP_ACT_ALLOW", "args": [_argument(one) for one in rule.conditions]}
         for rule in conditions.allowed()
-        if rule.name != "seccomp"
+        if rule.name not in ("seccomp", "prlimit64")
     ]
+    rules += _limits()
     whole = {
         "defaultAction": "SCMP_ACT_ERRNO",
         "defaultErrnoRet": errno.EPERM,
@@ -41,6 +47,23 @@ def profile(*, reported: bool) -> str:
         "syscalls": rules,
     }
     return json.dumps(whole)
+
+
+def _limits() -> list[dict[str, Any]]:
+    """A process may set its own limits and read anyone's; what is asked of the one on cores succeeds without effect."""
+    others = [which for which in range(_RESOURCES) if which != RLIMIT_CORE]
+    allowed = [
+        *(("setrlimit", [Condition(0, _INT, which)]) for which in others),
+        *(("prlimit64", [Condition(0, _INT, 0), Condition(1, _INT, which)]) for which in others),
+        ("prlimit64", [Condition(2, _LONG, 0)]),
+    ]
+    succeeds = {"action": "SCMP_ACT_ERRNO", "errnoRet": 0}
+    core = [_argument(Condition(1, _INT, RLIMIT_CORE)), {"index": 2, "value": 0, "op": "SCMP_CMP_NE"}]
+    return [
+        *({"names": [name], "action": "SCMP_ACT_ALLOW", "args": [*map(_argument, args)]} for name, args in allowed),
+        {"names": ["setrlimit"], **succeeds, "args": [_argument(Condition(0, _INT, RLIMIT_CORE))]},
+        {"names": ["prlimit64"], **succeeds, "args": core},
+    ]
 
 
 def _argument(condition: Condition) -> dict[str, Any]:

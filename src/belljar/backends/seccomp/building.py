@@ -57,9 +57,7 @@ def jar_filter(*, reported: bool, makes_jars: bool = False) -> bytes:
             if number is not None and rule.name not in more:
                 program.add(libseccomp.ALLOW, number, rule.conditions)
         body = program.export()
-    ioctl = _number("ioctl")
-    assert ioctl is not None
-    head = prefix(architecture=architecture, ioctl=ioctl, last_judged=LAST_JUDGED, unknown=_ENOSYS, refused=_EPERM)
+    head = prefix(architecture=architecture, number=_number, last_judged=LAST_JUDGED, unknown=_ENOSYS, refused=_EPERM)
     return head + body
 
 

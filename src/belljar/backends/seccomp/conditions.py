@@ -52,6 +52,17 @@ _TCP, _UDP = socket.IPPROTO_TCP, socket.IPPROTO_UDP
 _STREAM, _DGRAM, _RAW, _SEQPACKET = 1, 2, 3, 5
 
 
+# Where each call has its flags, and the one for huge pages: the kernel takes those out of a pool of its own, which no
+# control group that belljar makes counts as memory.
+_HUGE_PAGE_FLAGS = {"mmap": (3, 0x40000), "memfd_create": (1, 0x4), "shmget": (2, 0o4000)}
+
+# A whiteout is a device of overlayfs: on a live mount, or in an upper layer, it would hide a file of the host's.
+_RENAME_WHITEOUT = 0x4
+
+_PRIO_PROCESS, _IOPRIO_WHO_PROCESS = 0, 1
+_SCHED_OTHER = 0
+
+
 TAKEN_BACK = {"clone": (0, _NEW_NAMESPACES), "seccomp": (1, _SECCOMP_NEW_LISTENER)}
 """What a zygote may do and its jars may not, of calls that both may make: the argument, and its bits. The rules below
 say the same of every other jar."""
@@ -66,7 +77,19 @@ class Rule(NamedTuple):
 
 def allowed() -> tuple[Rule, ...]:
     """Every conditional rule, in no order that matters: rules of one call are alternatives."""
-    return (*_clone(), *_limits(), *_personality(), *_seccomp(), *_sockets(), *_modes(), *_nodes(), *_opens())
+    return (
+        *_clone(),
+        *_limits(),
+        *_priorities(),
+        *_pages(),
+        *_renames(),
+        *_personality(),
+        *_seccomp(),
+        *_sockets(),
+        *_modes(),
+        *_nodes(),
+        *_opens(),
+    )
 
 
 def _clone() -> Iterator[Rule]:
@@ -77,10 +100,35 @@ def _limits() -> Iterator[Rule]:
     """A process may set its own limits and read anyone's.
 
     The kernel lets it set those of every process of the same user: in a container, of the gate, which then could not
-    open a file, or would be killed for the time it has used.
+    open a file, or would be killed for the time it has used. `prefix` has answered for RLIMIT_CORE before.
     """
     yield Rule("prlimit64", (Condition(0, _INT, 0),))
     yield Rule("prlimit64", (Condition(2, _LONG, 0),))
+
+
+def _priorities() -> Iterator[Rule]:
+    """Allow a process to change its own priority, named by the number 0.
+
+    The kernel would let it change those of every process of the same user. A pid 1 with idle priority gets no processor
+    while others spin: it can't keep the clock of the run, and can't die when it is killed. A filter can't tell the
+    caller's own number from another's, so every number but 0 is refused. SCHED_OTHER is allowed for any number:
+    belljar's own processes have that policy, and the C library sets it, by number, for a thread made with attributes.
+    """
+    yield Rule("sched_setscheduler", (Condition(0, _INT, 0),))
+    yield Rule("sched_setscheduler", (Condition(1, _INT, _SCHED_OTHER),))
+    yield Rule("sched_setparam", (Condition(0, _INT, 0),))
+    yield Rule("sched_setattr", (Condition(0, _INT, 0),))
+    yield Rule("setpriority", (Condition(0, _INT, _PRIO_PROCESS), Condition(1, _INT, 0)))
+    yield Rule("ioprio_set", (Condition(0, _INT, _IOPRIO_WHO_PROCESS), Condition(1, _INT, 0)))
+
+
+def _pages() -> Iterator[Rule]:
+    for name, (argument, flag) in _HUGE_PAGE_FLAGS.items():
+        yield Rule(name, (Condition(argument, flag, 0),))
+
+
+def _renames() -> Iterator[Rule]:
+    yield Rule("renameat2", (Condition(4, _RENAME_WHITEOUT, 0),))
 
 
 def _personality() -> Iterator[Rule]:

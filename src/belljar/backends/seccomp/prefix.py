@@ -1,40 +1,83 @@
-"""A few hand-made instructions in front of libseccomp's program: the two things it can't say.
+"""Hand-made instructions in front of libseccomp's program: the things that it can't say.
 
 1. "Every number above N": it has no ranges, and one default action.
 2. "Allowed except these values": an unconditional rule swallows the conditional one, and its NOT EQUAL
    compares 64 bits where the kernel uses 32, which was CVE-2019-10063 (TIOCSTI with a high bit set).
+3. "Succeeds without effect": rules of one call with different actions overlap, and libseccomp picks one of them.
 
 A classic BPF program jumps only forward and by distance, so a program whose every unfinished path runs off its own
 end can be put in front of another one as it is.
+
+The kernel remembers the answer for calls that are allowed whatever their arguments, and skips the program for them. It
+can't for a call that is named here or has conditions, so only calls that are rare or slow are.
 """
 
 from __future__ import annotations
 
+import errno
 import struct
+from collections.abc import Callable
 
 from belljar.policy.records import NamedTuple
 
 # struct seccomp_data: nr, arch, instruction_pointer, args[6]; the low half comes first on little-endian.
 _NUMBER_OFFSET = 0
 _ARCHITECTURE_OFFSET = 4
-_REQUEST_OFFSET = 16 + 8  # the low half of ioctl's second argument, all that the kernel uses of it
+_ARGUMENTS_OFFSET = 16
 
 _LOAD_WORD = 0x20
 _JUMP_EQUAL = 0x15
 _JUMP_GREATER = 0x25
 _JUMP_GREATER_OR_EQUAL = 0x35
 _RETURN = 0x06
+_ERRNO = 0x00050000
 
 _X32_BIT = 0x40000000
 
-# Both push input into the terminal that the jar was started from (CVE-2017-5226).
-TIOCSTI = 0x5412
-TIOCLINUX = 0x541C
+# Terminals. The first two push input into the terminal that the jar was started from (CVE-2017-5226). TIOCSETD has the
+# kernel load the module of whatever line discipline the code names.
+TIOCSTI, TIOCLINUX, TIOCSETD = 0x5412, 0x541C, 0x5423
+# Requests on any socket for which the kernel loads a module before it looks at who asks: bridge, 8021q, and on kernels
+# before 5.17 dlci.
+BRIDGE_REQUESTS = (0x8940, 0x8941, 0x89A0, 0x89A1, 0x89A2, 0x89A3)
+VLAN_REQUESTS = (0x8980, 0x8981, 0x8982, 0x8983)
+REFUSED_REQUESTS = (TIOCSTI, TIOCLINUX, TIOCSETD, *BRIDGE_REQUESTS, *VLAN_REQUESTS)
+
+# A lease or a delegation holds up whoever opens the file next, on the host as well: for 45 s, and then again. F_NOTIFY
+# watches a directory, and nothing bounds how many of them one user has.
+F_SETLEASE, F_NOTIFY, F_SETDELEG = 1024, 1026, 1040
+REFUSED_COMMANDS = (F_SETLEASE, F_NOTIFY, F_SETDELEG)
+
+# TCP_ULP puts kernel TLS or ESP into a connection, UDP_ENCAP puts ESP into a socket: both decrypt in place, which has
+# overwritten the page cache of files that were spliced in (CVE-2026-43284). The keys of TCP-AO and TCP-MD5 name an
+# algorithm, whose module the kernel loads.
+SOL_TCP, SOL_UDP = 6, 17
+TCP_MD5SIG, TCP_ULP, TCP_MD5SIG_EXT, TCP_AO_ADD_KEY, TCP_AO_DEL_KEY, TCP_AO_INFO, TCP_AO_REPAIR = (
+    14,
+    31,
+    32,
+    38,
+    39,
+    40,
+    42,
+)
+UDP_ENCAP = 100
+REFUSED_OPTIONS = {
+    SOL_TCP: (TCP_MD5SIG, TCP_ULP, TCP_MD5SIG_EXT, TCP_AO_ADD_KEY, TCP_AO_DEL_KEY, TCP_AO_INFO, TCP_AO_REPAIR),
+    SOL_UDP: (UDP_ENCAP,),
+}
+
+# At 1 the kernel starts no program for a core (`core_pattern` with a pipe); at 0 it does, as root, on the jar's memory.
+# So it stays at 1. Programs with secrets (gpg, ssh-agent) set it to 0 and exit if they are refused. The call succeeds
+# without effect: no core is written at 1 either, which is what they want.
+RLIMIT_CORE = 4
 
 # Places to jump to; the empty name is the next instruction.
 _NEXT = ""
 _REFUSED = "refused"
 _UNKNOWN = "unknown"
+_NO_OPTION = "no such option"
+_IGNORED = "succeeds without effect"
 _END = "end"
 
 
@@ -43,33 +86,92 @@ class _Instruction(NamedTuple):
     operand: int
     true: str = _NEXT
     false: str = _NEXT
+    label: str = ""
 
 
-def prefix(*, architecture: int, ioctl: int, last_judged: int, unknown: int, refused: int) -> bytes:
+def prefix(
+    *, architecture: int, number: Callable[[str], int | None], last_judged: int, unknown: int, refused: int
+) -> bytes:
     """Assemble instructions that answer what they know and run off their end for all else.
 
     Args:
         architecture: the AUDIT_ARCH token; any other falls through, to libseccomp's own check.
-        ioctl: the number of ioctl.
+        number: finds the number of a call here.
         last_judged: numbers above it get `unknown`; x32 numbers fall through to libseccomp's check.
         unknown: the action for numbers above `last_judged`.
-        refused: the action for a forbidden ioctl request.
+        refused: the action for what is refused here.
 
     """
+    blocks = {name: block for name, block in _blocks().items() if number(name) is not None}
     program = [
         _Instruction(_LOAD_WORD, _ARCHITECTURE_OFFSET),
         _Instruction(_JUMP_EQUAL, architecture, false=_END),
         _Instruction(_LOAD_WORD, _NUMBER_OFFSET),
         _Instruction(_JUMP_GREATER_OR_EQUAL, _X32_BIT, true=_END),
         _Instruction(_JUMP_GREATER, last_judged, true=_UNKNOWN),
-        _Instruction(_JUMP_EQUAL, ioctl, false=_END),
-        _Instruction(_LOAD_WORD, _REQUEST_OFFSET),
-        _Instruction(_JUMP_EQUAL, TIOCSTI, true=_REFUSED),
-        _Instruction(_JUMP_EQUAL, TIOCLINUX, true=_REFUSED, false=_END),
     ]
-    places = {_REFUSED: len(program), _UNKNOWN: len(program) + 1, _END: len(program) + 2}
-    program += [_Instruction(_RETURN, refused), _Instruction(_RETURN, unknown)]
+    for index, name in enumerate(blocks, 1):
+        called = number(name)
+        assert called is not None
+        program.append(_Instruction(_JUMP_EQUAL, called, true=name, false=_END if index == len(blocks) else _NEXT))
+    for name, block in blocks.items():
+        program += [block[0]._replace(label=name), *block[1:]]
+    program += [
+        _Instruction(_RETURN, refused, label=_REFUSED),
+        _Instruction(_RETURN, unknown, label=_UNKNOWN),
+        _Instruction(_RETURN, _ERRNO | errno.ENOPROTOOPT, label=_NO_OPTION),
+        _Instruction(_RETURN, _ERRNO, label=_IGNORED),
+    ]
+    places = {instruction.label: index for index, instruction in enumerate(program) if instruction.label}
+    places[_END] = len(program)
     return b"".join(_encode(instruction, index, places) for index, instruction in enumerate(program))
+
+
+def _blocks() -> dict[str, list[_Instruction]]:
+    """What is looked at for each call. Every block ends in jumps, and none runs into the next."""
+    return {
+        "ioctl": _any_of(1, REFUSED_REQUESTS),
+        "fcntl": _any_of(1, REFUSED_COMMANDS),
+        "setsockopt": _options(),
+        "setrlimit": [_low(0), _Instruction(_JUMP_EQUAL, RLIMIT_CORE, true=_IGNORED, false=_END)],
+        "prlimit64": [
+            _low(1),
+            _Instruction(_JUMP_EQUAL, RLIMIT_CORE, false=_END),
+            _low(2),  # the new limits; without them it only reads
+            _Instruction(_JUMP_EQUAL, 0, false=_IGNORED),
+            _high(2),
+            _Instruction(_JUMP_EQUAL, 0, true=_END, false=_IGNORED),
+        ],
+        # The C library names the calling thread by its number, which a filter can't tell from another's. A thread that
+        # was not bound to a processor works all the same, while many programs end if they are refused.
+        "sched_setaffinity": [_low(0), _Instruction(_JUMP_EQUAL, 0, true=_END, false=_IGNORED)],
+    }
+
+
+def _options() -> list[_Instruction]:
+    levels = list(REFUSED_OPTIONS)
+    program = [_low(1)]
+    for level in levels:
+        last = level == levels[-1]
+        program.append(_Instruction(_JUMP_EQUAL, level, true=f"level {level}", false=_END if last else _NEXT))
+    for level, options in REFUSED_OPTIONS.items():
+        first, *rest = _any_of(2, options, then=_NO_OPTION)
+        program += [first._replace(label=f"level {level}"), *rest]
+    return program
+
+
+def _any_of(argument: int, values: tuple[int, ...], *, then: str = _REFUSED) -> list[_Instruction]:
+    """Jump to `then` if the argument's lower half, all that the kernel uses of it, is one of the values."""
+    jumps = [_Instruction(_JUMP_EQUAL, value, true=then) for value in values]
+    return [_low(argument), *jumps[:-1], jumps[-1]._replace(false=_END)]
+
+
+def _low(argument: int) -> _Instruction:
+    return _Instruction(_LOAD_WORD, _ARGUMENTS_OFFSET + 8 * argument)
+
+
+def _high(argument: int) -> _Instruction:
+    return _Instruction(_LOAD_WORD, _ARGUMENTS_OFFSET + 8 * argument + 4)
 
 
 def _encode(instruction: _Instruction, index: int, places: dict[str, int]) -> bytes:

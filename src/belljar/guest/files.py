@@ -21,6 +21,7 @@ from typing import Any
 from belljar.guest import wire
 from belljar.guest.ballast import Ballast
 from belljar.guest.tree import READ, enter, kind, make_directories, open_beneath, open_name, remove_tree, walk
+from belljar.guest.user_files import write_user_files
 
 _BATCH_BYTES = wire.MAX_FRAME // 2
 _ENTRY_BYTES, _NAME_BYTE = 250, 6
@@ -51,6 +52,7 @@ class Depot:
         self._ballast: Ballast | None = None
         self._verbs: dict[str, Callable[[Request], Reply]] = {
             "make": self._make,
+            "name": self._name,
             "load": self._load,
             "reset": self._reset,
             "wipe": self._wipe,
@@ -93,6 +95,10 @@ class Depot:
             self._make_one(name, mode)
         for name in request["reserves"]:
             self._reserve(name)
+        return {}
+
+    def _name(self, request: Request) -> Reply:
+        write_user_files(self._root, request["user"], instead_of=request["instead_of"], home=request["home"])
         return {}
 
     def _make_one(self, name: str, mode: int) -> None:

@@ -166,6 +166,88 @@ def test_random_numbers_differ_between_runs(open_jar: OpenJar) -> None:
     assert len({line.split()[-1] for line in python_control(copies).splitlines()}) == 1
 
 
+# --- what the kernel counts for each user ----------------------------------------------------------------------------
+
+
+USE_UP = """
+import ctypes, os, signal, socket, sys
+libc = ctypes.CDLL(None)
+pairs, used = [], 0
+try:
+    while used < 2000:
+        pairs.append(socket.socketpair())
+        for _ in range(2):
+            socket.send_fds(pairs[-1][0], [b"x"], [0] * 250)
+            used += 250
+except OSError:
+    pass
+while len(pairs) < 1000 and libc.inotify_init1(0o2000000) >= 0:
+    pairs.append(None)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGRTMIN])
+while libc.sigqueue(os.getpid(), int(signal.SIGRTMIN), None) == 0:
+    pass
+print("ready", flush=True)
+sys.stdin.read()
+"""
+"""Has descriptors in flight, inotify instances and queued signals, as many as there may be, and waits."""
+NEED = python_probe(
+    """
+    import resource
+    def attack():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+        refused = []
+        one, other = socket.socketpair()
+        try:
+            socket.send_fds(one, [b"x"], [0])
+        except OSError:
+            refused.append("descriptors in flight")
+        if libc.inotify_init1(0) < 0:
+            refused.append("inotify instances")
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGRTMIN])
+        if libc.sigqueue(os.getpid(), int(signal.SIGRTMIN), None) < 0:
+            refused.append("queued signals")
+        if not refused:
+            raise OSError(errno.ENOENT, "nothing is lacking")
+        return refused
+    """
+)
+"""Needs one of each. The attack has succeeded where there is none."""
+
+
+def use_up(jar: Sandbox) -> tuple[int, object]:
+    """Start a run that uses up what the kernel counts for its user, and waits."""
+    reader, writer = os.pipe()
+    events = iter(jar.stream(USE_UP, stdin=reader))
+    assert b"ready" in next(events).data  # type: ignore[union-attr]
+    os.close(reader)
+    return writer, events
+
+
+def test_one_sandbox_does_not_use_up_what_another_needs(open_jar: OpenJar) -> None:
+    """Another one opens and runs. Where root started it, its user's counters are its own, too."""
+    running = use_up(open_jar())
+    needs = open_jar().run(NEED)
+    assert held(needs) or os.geteuid() != 0, needs
+    end_run(*running)
+
+
+def test_one_user_can_use_up_what_another_process_needs() -> None:
+    """The control: two processes of one user share the counters."""
+    both = f"""
+import resource, subprocess, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+resource.setrlimit(resource.RLIMIT_SIGPENDING, (1024, 1024))
+first = subprocess.Popen([sys.executable, "-I", "-c", {USE_UP!r}], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+first.stdout.read(1)
+subprocess.run([sys.executable, "-I", "-c", {NEED!r}])
+first.kill()
+"""
+    said = python_control(both)
+    assert escaped(said)
+    for lacking in ("descriptors", "inotify", "signals"):
+        assert lacking in said, said
+
+
 # --- threads ---------------------------------------------------------------------------------------------------------
 
 

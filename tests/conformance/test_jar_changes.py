@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -11,12 +13,28 @@ from jars import OpenJar, sh, stays, told
 from trees import contents, fingerprint, plant
 
 from belljar import RunResult, Sandbox
+from belljar.audit.log import directory
+from belljar.audit.reading import records
+from belljar.backends.hostile_files import MAX_NAMES
 from belljar.errors import UsageError
 from belljar.sandbox.changes import Changes
 
 
 def artifacts(result: RunResult) -> dict[str, int]:
     return {artifact.path: artifact.size for artifact in result.artifacts}
+
+
+LONG_NAMES = """
+import os
+current = os.open(".", os.O_RDONLY)
+for _ in range(190):
+    os.mkdir("d" * 255, dir_fd=current)
+    current, above = os.open("d" * 255, os.O_RDONLY, dir_fd=current), current
+    os.close(above)
+for number in range(1500):
+    os.close(os.open(str(number), os.O_CREAT | os.O_WRONLY, dir_fd=current))
+"""
+"""Fifteen hundred paths of 48 kB each."""
 
 
 class TestArtifacts:
@@ -55,6 +73,28 @@ class TestArtifacts:
         plant(project, {"kept": "x", "changed": "x", "sub/kept": "x"})
         result = sh(open_jar(workspace=project), "cat kept; echo y >> changed; echo z > sub/new")
         assert artifacts(result) == {"changed": 3, "sub/new": 2}
+
+    def test_long_names_do_not_fill_the_hosts_memory(self, open_jar: OpenJar, project: Path) -> None:
+        """The code chooses how much memory a path takes. The host keeps few of them, and says that there are more."""
+        plant(project, {"kept": "x", "sub/kept": "x"})
+        jar = open_jar(workspace=project)
+        tracemalloc.start()
+        try:
+            result = jar.run(LONG_NAMES)
+            assert result.ok, result.stderr
+            listed = list(jar.files.list(recursive=True))
+            _now, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert most < 100 << 20
+        with jar.changes() as changes:
+            found = list(changes)
+        for paths in (artifacts(result), [entry.path for entry in listed], [change.path for change in found]):
+            assert 0 < sum(map(len, paths)) <= MAX_NAMES
+        assert "." in {change.path for change in found if change.refusal}
+        assert not any(change.kind == "deleted" for change in found)
+        told_of = [record for record in records(directory()) if record["event"] == "artifacts"]
+        assert 0 < len(json.dumps(told_of)) < 100_000
 
     def test_saving_copies_them(self, jar: Sandbox, tmp_path: Path) -> None:
         """Into a directory that is made for it; bytes as they are, no link followed."""

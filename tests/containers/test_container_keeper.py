@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -91,17 +92,20 @@ def test_what_is_left_is_removed_containers_first(
     assert not any("removed" in line for line in _noted(notes))
 
 
-def test_what_may_still_come_is_waited_for(keeper: Keeper, scribe: Engine, notes: Path) -> None:
-    """A client that was told to make a container, and has not ended, may yet have it made."""
-    client = ["sh", "-c", "read nothing", "podman", "run", "--name", "c"]
+@pytest.mark.parametrize(("kind", "made_by"), [("container", "run --name c"), ("volume", "volume create c")])
+def test_what_may_still_come_is_waited_for(
+    keeper: Keeper, scribe: Engine, notes: Path, kind: Literal["container", "volume"], made_by: str
+) -> None:
+    """A client that was told to make something, and has not ended, may yet have it made."""
+    client = ["sh", "-c", "read nothing", "podman", *made_by.split()]
     with subprocess.Popen(client, stdin=subprocess.PIPE) as alive:
-        keeper.add(scribe.command(), "container", "c")
+        keeper.add(scribe.command(), kind, "c")
         pid = keeper._pid
         keeper.stop()
         assert not until(lambda: not is_running(pid), grace_seconds() + 2)
         alive.communicate(b"")
     assert until(lambda: not is_running(pid))
-    assert sum("rm -f -v c" in line for line in _noted(notes)) > 4
+    assert sum("rm -f" in line for line in _noted(notes)) > 4
 
 
 def test_nothing_left_is_nothing_done(keeper: Keeper, scribe: Engine, notes: Path) -> None:
@@ -352,6 +356,21 @@ def test_a_sweep_removes_what_the_dead_left(real: Real) -> None:
     assert f"{made['dead']}-v" in swept
     stayed = {made[whose] for whose, abandoned in OWNERS if not abandoned}
     assert real.there() == {name for full in stayed for name in (full, f"{full}-v")}
+
+
+def test_a_sweep_takes_the_volume_that_an_engine_made_by_itself(real: Real) -> None:
+    """A container that comes after its volume was removed gets another one, without a label: it goes with it."""
+    jar = secrets.token_hex(6)
+    marks = ("--label", "belljar=1", "--label", f"belljar.owner={_owner('dead')}", "--label", f"belljar.jar={jar}")
+    real.engine.run("volume", "create", f"belljar-{jar}")
+    try:
+        options = ("--pull", "never", "--network", "none", "--name", f"{real.prefix}-late", *marks)
+        real.engine.run("create", *options, "--mount", f"type=volume,src=belljar-{jar},dst=/depot", BASE_IMAGE)
+        assert f"belljar-{jar}" in sweep(real.engine)
+        assert f"belljar-{jar}" not in real.engine.run("volume", "ls", "--format", "{{.Name}}").split()
+        assert not real.there()
+    finally:
+        real.engine.attempt("volume", "rm", "-f", f"belljar-{jar}")
 
 
 def test_the_keeper_sweeps_meanwhile(real: Real, keeper: Keeper) -> None:

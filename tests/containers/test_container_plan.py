@@ -70,6 +70,7 @@ PLACES = {
     "a user's podman without groups": OLD_USERS_PODMAN,
     "gvisor": GVISOR,
 }
+LIVE = {"fs": {"mounts": [{"path": "/workspace", "source": "/srv", "rw": True, "cow": False}]}}
 each_place = pytest.mark.parametrize("place", PLACES.values(), ids=PLACES.keys())
 
 
@@ -95,7 +96,7 @@ def after(arguments: list[str], option: str) -> list[str]:
 DOCKER_RUN = """\
 run --interactive --name belljar-{jar}-{run} --hostname jar
 --label belljar=1 --label belljar.owner={owner} --label belljar.jar={jar}
---pull never --log-driver none --user 1000:1000 --workdir /
+--pull never --log-driver none --user {user}:{user} --workdir /
 --cap-drop ALL --security-opt no-new-privileges --security-opt seccomp=/state/seccomp.json
 """
 """How every container of docker's begins."""
@@ -124,9 +125,33 @@ class TestPlan:
             assert after(arguments, "--cap-drop") == ["ALL"]
             assert after(arguments, "--network") == ["none"]
             assert {"no-new-privileges", "seccomp=/state/seccomp.json"} <= set(after(arguments, "--security-opt"))
-            assert after(arguments, "--user") == ["1000:1000"]
+            assert after(arguments, "--user") in (["1000:1000"], ["{user}:{user}"])
             assert not {"--privileged", "--pid", "--publish", "--cap-add", "--device"} & set(arguments)
             assert IMAGE in arguments  # by its digest, so that nothing can take its place
+
+    @pytest.mark.parametrize(
+        ("place", "layer", "wanted"),
+        [
+            (DOCKER, {}, "{user}"),
+            (DOCKER, {"proc": {"uid": 1001}}, "1001"),
+            (replace(DOCKER, root=False), {}, "{user}"),
+            (replace(DOCKER, root=True), LIVE, "{user}"),
+            (replace(DOCKER, root=False), LIVE, "1000"),
+            (replace(DOCKER, facts=replace(DOCKER.facts, user_namespace=True)), {}, "1000"),
+            (GVISOR, {}, "1000"),
+            (OLD_USERS_PODMAN, {}, "1000"),
+        ],
+        ids=["docker", "named", "as a user", "live", "live as a user", "userns-remap", "gvisor", "rootless"],
+    )
+    def test_where_a_sandbox_has_a_user_of_its_own(self, place: Place, layer: dict[str, Any], wanted: str) -> None:
+        """Where a number is a kernel user id, unless the policy names another or a live directory needs its owner."""
+        made = plan(layer, place)
+        assert after(made.stage["run"], "--user") == after(made.stage["depot"], "--user") == [f"{wanted}:{wanted}"]
+        mounts = " ".join(after(made.stage["run"], "--mount"))
+        assert ("dst=/etc/passwd,readonly" in mounts) == (wanted == "{user}")
+        assert ("of the Sandbox's own" in made.report.clause("proc.uid").by) == (wanted == "{user}")
+        if not place.facts.rootless:
+            assert f"uid={wanted},gid={wanted}" in made.stage["volume"]["options"]
 
     def test_limits(self) -> None:
         """Memory without swap; one process more than the code may have, for the gate."""
@@ -156,7 +181,7 @@ class TestPlan:
     def test_the_volume_holds_all_that_is_writable(self) -> None:
         """Its size is the policy's, in pages, and belljar's own files come on top."""
         volume = plan({"fs": {"size_mb": 8, "inodes": 200}}).stage["volume"]
-        assert 8 << 20 <= volume["bytes"] <= (8 << 20) + (1 << 17)
+        assert 8 << 20 <= volume["bytes"] <= (8 << 20) + (1 << 17) + 2 * 4096
         assert 200 < volume["files"] < 232
         assert f"nr_inodes={volume['files']}" in volume["options"]
         run = plan().stage["run"]

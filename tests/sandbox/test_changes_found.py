@@ -414,9 +414,22 @@ def test_names_have_an_end(compare: Compare, jar: Path, monkeypatch: pytest.Monk
     (jar / ("d" * 200)).mkdir()
     for number in range(50):
         (jar / ("d" * 200) / f"{number}").write_text("")
-    monkeypatch.setattr("belljar.sandbox.changes._MOST_NAMES", 2000)
+    monkeypatch.setattr("belljar.backends.hostile_files.MAX_NAMES", 2000)
     for layered in (True, False):
         changes = list(compare(layered=layered))
         assert len(changes) < 15
         assert [change.path for change in changes if change.refusal] == ["."]
         assert not any(change.kind == "deleted" for change in changes)
+
+
+def test_tree_that_is_not_whole_tells_of_no_deletion(host: Path, jar: Path) -> None:
+    """A backend that copies says so when it has not looked at everything: what it left out was not deleted."""
+    (jar / "made").write_text("")
+    for whole in (True, False):
+        tree = ChangedTree(os.open(jar, os.O_RDONLY | os.O_DIRECTORY), layered=False, whole=whole)
+        with Changes(tree, str(host), "/workspace", (), since_ns=time.time_ns() + 10**12, applied={}) as changes:
+            assert any(change.kind == "deleted" for change in changes) == whole
+            assert [change.path for change in changes if change.refusal] == ([] if whole else ["."])
+            changes.apply()
+        assert (host / "kept").exists() != whole
+        (host / "kept").write_text("kept")

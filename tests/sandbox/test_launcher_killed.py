@@ -25,9 +25,9 @@ from belljar import Sandbox, SandboxUnavailableError
 from belljar.backends.bubblewrap import layout, lifeline, wire
 from belljar.backends.bubblewrap.client import LAUNCHER
 from belljar.backends.bubblewrap.host import find_bwrap
-from belljar.backends.bubblewrap.kernel_uid import FIRST_UID
 from belljar.backends.bubblewrap.orphans import end_abandoned
 from belljar.backends.bubblewrap.running import COMMAND
+from belljar.backends.kernel_uid import FIRST_UID
 from belljar.limits.detect import Mechanism, detect
 from belljar.limits.naming import is_of
 

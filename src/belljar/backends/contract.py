@@ -192,6 +192,8 @@ class ChangedTree:
     """Whether it is an overlay's upper layer, and not the whole."""
     untouched: Mapping[str, str] = field(default_factory=dict)
     """Where it is neither: kinds by path of what is in the mount as it was copied, and therefore not in the tree."""
+    whole: bool = True
+    """False if the mount holds more than was looked at: what is missing here may still be there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ __all__ = [
     "MAX_ENTRIES",
     "MAX_NAMES",
     "OpenedFiles",
+    "bounds",
     "copy_content",
     "leaves",
     "open_beneath",
@@ -27,7 +28,12 @@ MAX_ENTRIES = 100_000
 MAX_DEPTH = 200
 """How many directories deep the host looks into what a guest made."""
 MAX_NAMES = 16 << 20
-"""Characters of all paths together: in the deepest directory each path may have fifty thousand."""
+"""Characters of all paths together."""
+
+
+def bounds() -> tree.Bounds:
+    """Return what the host looks at in one walk."""
+    return tree.Bounds(depth=MAX_DEPTH, most=MAX_ENTRIES, names=MAX_NAMES)
 
 
 class OpenedFiles:
@@ -88,21 +94,20 @@ class OpenedFiles:
         return ChangedTree(descriptor, layered)
 
 
-def walk(root: int, *, recursive: bool = True, own: bool = False, whole: bool = False) -> Iterator[Entry]:
+def walk(
+    root: int, *, recursive: bool = True, own: bool = False, whole: bool = False, within: tree.Bounds | None = None
+) -> Iterator[Entry]:
     """Every entry beneath the directory `root`, following no link, bounded in number, in depth and in names.
 
     `own` says that the tree is the jar's and not the host's: then directories that the code closed are opened.
     `whole` raises OSError (E2BIG) where names are too long for the rest, which is left out otherwise.
+    `within` are the bounds, for a caller who asks afterwards whether they were reached.
     """
-    room = MAX_NAMES
-    found = tree.walk(root, depth=MAX_DEPTH, most=MAX_ENTRIES, recursive=recursive, own=own)
-    for path, _directory, _name, status in found:
-        room -= len(path)
-        if room < 0:
-            if whole:
-                raise OSError(errno.E2BIG, f"its paths have more than {MAX_NAMES} characters together")
-            return
+    within = within or bounds()
+    for path, _directory, _name, status in tree.walk(root, within, recursive=recursive, own=own):
         yield Entry(path, tree.kind(status), status.st_size, stat.S_IMODE(status.st_mode), status.st_ctime_ns)
+    if whole and within.cut == "names":
+        raise OSError(errno.E2BIG, f"its paths have more than {MAX_NAMES} characters together")
 
 
 def copy_content(source: int, target: int) -> None:

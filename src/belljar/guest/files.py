@@ -20,7 +20,8 @@ from typing import Any
 
 from belljar.guest import wire
 from belljar.guest.ballast import Ballast
-from belljar.guest.tree import READ, enter, kind, make_directories, open_beneath, open_name, remove_tree, walk
+from belljar.guest.tree import READ, Bounds, enter, kind, make_directories, open_beneath, open_name, remove_tree, walk
+from belljar.guest.user_files import write_user_files
 
 _BATCH_BYTES = wire.MAX_FRAME // 2
 _ENTRY_BYTES, _NAME_BYTE = 250, 6
@@ -51,6 +52,7 @@ class Depot:
         self._ballast: Ballast | None = None
         self._verbs: dict[str, Callable[[Request], Reply]] = {
             "make": self._make,
+            "name": self._name,
             "load": self._load,
             "reset": self._reset,
             "wipe": self._wipe,
@@ -93,6 +95,10 @@ class Depot:
             self._make_one(name, mode)
         for name in request["reserves"]:
             self._reserve(name)
+        return {}
+
+    def _name(self, request: Request) -> Reply:
+        write_user_files(self._root, request["user"], instead_of=request["instead_of"], home=request["home"])
         return {}
 
     def _make_one(self, name: str, mode: int) -> None:
@@ -234,7 +240,8 @@ class Depot:
             os.close(target)
 
     def _remember(self, mount: int, copied: dict[str, tuple[int, int]]) -> None:
-        for path, _directory, _name, status in walk(mount, depth=_DEPTH, most=_EVERYTHING, own=True):
+        everything = Bounds(depth=_DEPTH, most=_EVERYTHING, names=_EVERYTHING)
+        for path, _directory, _name, status in walk(mount, everything, own=True):
             if not stat.S_ISDIR(status.st_mode):
                 copied[path] = (status.st_ino, status.st_ctime_ns)
 
@@ -358,8 +365,8 @@ class Depot:
         finally:
             os.close(mount)
         try:
-            bounds = {"recursive": request["recursive"], "depth": request["depth"], "most": request["most"]}
-            entries = walk(top, **bounds, own=self._owns(request))
+            bounds = Bounds(**request["bounds"])
+            entries = walk(top, bounds, recursive=request["recursive"], own=self._owns(request))
             copied = self._copied.get(int(request["mount"]), {}) if request["changed"] else {}
             self._send_entries(
                 _entry(path, status)
@@ -368,7 +375,7 @@ class Depot:
             )
         finally:
             os.close(top)
-        return {}
+        return {"whole": not bounds.cut}
 
     def _send_entries(self, entries: Iterator[dict[str, Any]]) -> None:
         batch: list[dict[str, Any]] = []
@@ -395,8 +402,9 @@ class Depot:
         copied = self._copied.get(int(request["mount"]), {})
         only = None if request.get("only") is None else set(request["only"])
         names: dict[tuple[int, int], str] = {}
+        bounds = Bounds(**request["bounds"])
         try:
-            for path, directory, name, status in walk(mount, depth=request["depth"], most=request["most"], own=True):
+            for path, directory, name, status in walk(mount, bounds, own=True):
                 if only is not None and path not in only:
                     continue
                 entry = _entry(path, status)
@@ -414,7 +422,7 @@ class Depot:
                 self._channel.drain()
         finally:
             os.close(mount)
-        return {}
+        return {"whole": not bounds.cut}
 
     def _send_file(self, directory: int, name: str, size: int) -> None:
         """Data with its holes left out: the offset before each piece. Ends with the length of the whole."""

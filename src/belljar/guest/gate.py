@@ -36,6 +36,7 @@ _PR_SET_DUMPABLE = 4
 _PAGE = 4096
 _TRIES = 50
 _MOST_TOLD = 4096
+_OPEN_FILES = "RLIMIT_NOFILE"
 _libc = ctypes.CDLL(None, use_errno=True)
 _STARTED_WITH: frozenset[str] = frozenset()
 """The modules that a Python which has just started has; filled in by `start`."""
@@ -412,11 +413,15 @@ class Child:
             self._patiently(partial(os.makedirs, home, exist_ok=True))
         os.chmod(directory, 0o555)  # noqa: S103 - to be read
         os.chdir(request["workdir"])
-        for name, value in request["rlimits"].items():
-            which = getattr(resource, name)
-            hard = resource.getrlimit(which)[1]
-            limit = value if hard == resource.RLIM_INFINITY else min(value, hard)
-            resource.setrlimit(which, (limit, limit))
+        for name in request["rlimits"]:
+            if name != _OPEN_FILES:
+                self._limit(name)
+
+    def _limit(self, name: str) -> None:
+        which, value = getattr(resource, name), self._request["rlimits"][name]
+        hard = resource.getrlimit(which)[1]
+        limit = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(which, (limit, limit))
 
     def _write(self, path: str, content: bytes) -> None:
         flags = os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_NOFOLLOW
@@ -454,6 +459,9 @@ class Child:
             listener = observer.install(bytes.fromhex(self._request["notify_filter"]), listener=True)
             socket.send_fds(gate, [b"x"], [listener])
             os.close(listener)
+        if _OPEN_FILES in self._request["rlimits"]:
+            # Only now: the kernel compares this limit with the descriptors that the user's other runs have in flight.
+            self._limit(_OPEN_FILES)
         if self._request["jar_filter"]:
             observer.install(bytes.fromhex(self._request["jar_filter"]), listener=False)
 

@@ -106,12 +106,32 @@ def enter(directory: int, name: str) -> int:
 # --- walking ---------------------------------------------------------------------------------------------------------
 
 
-def walk(root: int, *, depth: int, most: int, recursive: bool = True, own: bool = False) -> Iterator[Found]:
-    """Everything beneath the directory `root`, but no more than `most` entries, and no more than `depth` deep.
+class Bounds:
+    """How much of a tree is walked, and whether that was all of it."""
+
+    def __init__(self, *, depth: int, most: int, names: int) -> None:
+        self.depth = depth
+        """Directories below each other."""
+        self.most = most
+        """Entries."""
+        self.names = names
+        """Characters of all paths together: in the deepest directory each path may have fifty thousand."""
+        self.cut = ""
+        """What there was too much of, `entries` or `names`; empty if nothing was left out for that."""
+
+    def takes(self, path: str) -> bool:
+        """Count an entry. Return False if it is beyond the bounds."""
+        self.most -= 1
+        self.names -= len(path)
+        self.cut = "entries" if self.most < 0 else "names" if self.names < 0 else ""
+        return not self.cut
+
+
+def walk(root: int, bounds: Bounds, *, recursive: bool = True, own: bool = False) -> Iterator[Found]:
+    """Everything beneath the directory `root`, within bounds.
 
     Each directory is opened once, from the one above it, so that a tree made to be slow to walk is not.
     """
-    left = most
     stack: list[tuple[int, str, list[str] | None]] = [(os.open(".", READ, dir_fd=root), "", None)]
     try:
         while stack:
@@ -120,11 +140,10 @@ def walk(root: int, *, depth: int, most: int, recursive: bool = True, own: bool 
                 waiting = []
                 stack[-1] = (directory, prefix, waiting)
                 for found in _entries(directory, prefix):
-                    left -= 1
-                    if left < 0:
+                    if not bounds.takes(found[0]):
                         return
                     yield found
-                    if recursive and stat.S_ISDIR(found[3].st_mode) and len(stack) < depth:
+                    if recursive and stat.S_ISDIR(found[3].st_mode) and len(stack) < bounds.depth:
                         waiting.append(found[2])
             elif waiting:
                 name = waiting.pop()

@@ -83,6 +83,15 @@ def apply(rlimits: list[Rlimit]) -> None:
             raise SandboxUnavailableError(f"can't set {_NAMES.get(which, which)} to {soft}: {error}") from error
 
 
+def raise_open_files() -> None:
+    """Raise this process's limit on open files as far as it may go, so that it can send a descriptor.
+
+    The kernel lets a process send one only while fewer than this limit are in flight, from all processes of its user.
+    """
+    hard = current_hard(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def volunteer_for_oom() -> None:
     """Make this process and its children the kernel's first choice when memory runs out (stage, before it drops).
 

@@ -107,7 +107,8 @@ _TABLE = (
     Key(
         "proc.uid",
         Kind.COUNT,
-        "The user that the code is, as it sees itself. Never 0.",
+        "The user that the code is, as it sees itself. Never 0. With docker and podman that run as root, 1000 stands "
+        "for a number that no other Sandbox has: the kernel counts for each user what one jar could use up for all.",
         1000,
         Bound.SAME,
         1,

@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from typing import Literal, Self
 
 from belljar.backends.contract import ChangedTree
-from belljar.backends.hostile_files import MAX_DEPTH, MAX_ENTRIES, leaves, open_beneath, walk
+from belljar.backends.hostile_files import MAX_DEPTH, MAX_ENTRIES, MAX_NAMES, bounds, leaves, open_beneath, walk
 from belljar.policy.globs import DenyGlobs
 from belljar.policy.records import dataclass
 from belljar.sandbox.git_data import BELIEVED, MOST_BYTES, hooks_path, index_is_plain, packed_refs_are_plain
@@ -25,8 +25,7 @@ _MISLEADS = "the host's git would do more with it than it says"
 NOT_SHOWN = "binary or large file, not shown\n"
 MAX_DIFF = 32 << 20
 """Characters of a whole diff: the code may have written gigabytes, and they are ours while it is shown."""
-_MOST_NAMES = 64 << 20
-"""Characters of all names together, for the same reason."""
+_NOT_WHOLE = f"more than {MAX_ENTRIES} files, or {MAX_NAMES} characters of names: not all were looked at"
 _PIECE = 1 << 20
 _OPAQUE = "user.overlay.opaque"
 _REPOSITORY = ("HEAD", "objects", "refs")
@@ -80,6 +79,7 @@ class Changes:
         """What an earlier `apply` wrote, and when: that is no change of someone else's."""
         self._changed = changed.descriptor
         self._untouched = changed.untouched
+        self._whole = changed.whole
         self._source_path = source
         self._source = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._jar_path = jar_path
@@ -110,19 +110,12 @@ class Changes:
 
     def _find(self) -> Iterator[Change]:
         kept = set(self._untouched)
-        room, whole = _MOST_NAMES, True
         directories = {"", *(path for path, kind in self._untouched.items() if kind == "directory")}
-        for count, entry in enumerate(walk(self._changed, own=True), 1):
+        within = bounds()
+        for entry in walk(self._changed, own=True, within=within):
             kept.add(entry.path)
             if entry.kind == "directory":
                 directories.add(entry.path)
-            room -= len(entry.path)
-            if whole and (count == MAX_ENTRIES or room < 0):
-                whole = False
-                many = f"more than {MAX_ENTRIES} files, or names that are too long: not all were looked at"
-                yield Change(".", "modified", "directory", refusal=many)
-            if room < 0:
-                return
             if entry.kind == "other" and self._is_whiteout(entry.path):
                 if self._host_status(entry.path) is not None:
                     yield self._judge(Change(entry.path, "deleted", self._host_kind(entry.path)))
@@ -130,7 +123,9 @@ class Changes:
                 yield self._judge(change)
             if entry.kind == "directory" and self._layered and self._is_opaque(entry.path):
                 yield from self._emptied(entry.path)
-        if not self._layered and whole:  # one deletion tells of a whole directory
+        if within.cut or not self._whole:  # what was not looked at may be there: nothing is taken for deleted
+            yield Change(".", "modified", "directory", refusal=_NOT_WHOLE)
+        elif not self._layered:  # one deletion tells of a whole directory
             yield from (
                 self._judge(Change(entry.path, "deleted", entry.kind))
                 for entry in walk(self._source)

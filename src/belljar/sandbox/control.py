@@ -8,6 +8,7 @@ runs, so that a file that some other program made is enough.
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import select
 import time
@@ -59,6 +60,42 @@ def started_at(pid: int) -> str:
     except OSError:
         return ""
     return "" if words[0] in (b"Z", b"X") else words[19].decode()
+
+
+def living(directory: str) -> list[str]:
+    """Return the names of the sockets whose processes live, and remove those of the dead.
+
+    A process that starts has its socket under a name that says which process it is, so it is never taken for a dead
+    one. A name alone is no proof of death: a process of another pid namespace may share the directory, and answers.
+    """
+    found = []
+    opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for name in os.listdir(opened):
+            pid = name.partition("-")[0]
+            if pid.isdigit() and name == f"{pid}-{started_at(int(pid))}.sock":
+                found.append(name)
+            elif _refuses(f"/proc/self/fd/{opened}/{name}"):
+                try:
+                    os.unlink(name, dir_fd=opened)
+                except OSError:  # another did it, or it is a directory
+                    pass
+    finally:
+        os.close(opened)
+    return found
+
+
+def _refuses(path: str) -> bool:
+    """Whether nobody listens at a socket."""
+    end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        end.settimeout(0)
+        end.connect(path)
+    except OSError as error:
+        return error.errno == errno.ECONNREFUSED
+    finally:
+        end.close()
+    return False
 
 
 class Control:
@@ -177,6 +214,10 @@ class Control:
         poll = select.poll()
         if listener is not None:
             poll.register(listener.fileno(), select.POLLIN)
+            try:
+                living(directory)  # whoever was killed has left a socket, and nobody may ever list what runs
+            except OSError:
+                pass
         while os.getpid() == pid and self._directory == directory:
             try:
                 if poll.poll(TICK_MS) and listener is not None:

@@ -33,6 +33,8 @@ _LONGEST_NAME = 255
 _INTERPRETERS = ("python", "node", "bash", "sh")
 _MOST_TOLD = 100
 """Denials and artifacts of a run that are in the log; how many there were is, too."""
+_LONGEST_NAME, _LOOKED_AT = 500, 2000
+"""Characters of a name that the code chose, such as a path: in the log, and looked at for secrets before it is cut."""
 _POLICIES: set[tuple[str, str]] = set()
 _LONGEST_REASON = 2000
 PATIENCE_SECONDS = 2.0
@@ -207,7 +209,7 @@ def _on_the_way(result: RunResult, policy: Policy) -> list[dict[str, Any] | str]
             "event": "denied",
             "run": run,
             "kind": denial.kind,
-            "target": clean(denial.target),
+            "target": _short(clean(denial.target[:_LOOKED_AT])),
             "rule": denial.rule,
             "where": denial.where,
             "count": denial.count,
@@ -220,11 +222,17 @@ def _on_the_way(result: RunResult, policy: Policy) -> list[dict[str, Any] | str]
     elif result.outcome is Outcome.KILLED:
         told.append({"event": "killed", "run": run, "reason": clean(result.reason)})
     if result.artifacts:
-        paths = clean([artifact.path for artifact in result.artifacts[:_MOST_TOLD]])
-        told.append({"event": "artifacts", "run": run, "paths": paths, "count": len(result.artifacts)})
+        paths = clean([artifact.path[:_LOOKED_AT] for artifact in result.artifacts[:_MOST_TOLD]])
+        told.append(
+            {"event": "artifacts", "run": run, "paths": list(map(_short, paths)), "count": len(result.artifacts)}
+        )
     if result.duration > 1 and (samples := CONTROL.samples(run)) is not None:
         told.append({"event": "usage", "run": run, "every": samples.every, "samples": list(samples.taken)})
     return told
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"
 
 
 def _of_canaries(run: str, found: tuple[str, ...] | None, policy: Policy) -> list[dict[str, Any] | str]:

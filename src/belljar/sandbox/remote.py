@@ -15,7 +15,7 @@ from typing import Any
 from belljar.audit.log import audit_log
 from belljar.errors import AuditError, SandboxUnavailableError, UsageError
 from belljar.policy.records import dataclass
-from belljar.sandbox.control import control_directory, started_at
+from belljar.sandbox.control import control_directory, living, started_at
 
 ANSWER_SECONDS = 1.0
 """How long a process may take to answer. All are asked at once."""
@@ -158,18 +158,9 @@ def _owners() -> list[tuple[int, str]]:
     A number alone is not enough: the process may be gone, and another, which has nothing to do with us, have it now.
     """
     try:
-        names = os.listdir(control_directory())
+        return [(int(name.partition("-")[0]), name) for name in living(control_directory())]
     except FileNotFoundError:
         return []
-    found = []
-    for name in names:
-        pid = name.partition("-")[0]
-        if name.endswith(".sock") and pid.isdigit() and _is_owner(int(pid), name):
-            found.append((int(pid), name))
-        else:
-            with contextlib.suppress(OSError):
-                os.unlink(os.path.join(control_directory(), name))
-    return found
 
 
 def _is_called(run: dict[str, Any], name: str) -> bool:

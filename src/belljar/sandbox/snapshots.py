@@ -156,6 +156,8 @@ def take(held: Held, *, most_bytes: int, path: str) -> Snapshot:
 def _entries(tree: ChangedTree, modes: Mapping[str, int]) -> list[Entry]:
     """What to keep, directories before what is in them."""
     entries: list[Entry] = []
+    if not tree.whole:
+        raise UsageError("the workspace has too many files, or names that are too long, for a snapshot")
     for count, entry in enumerate(walk(tree.descriptor, own=True, whole=True), start=1):
         if count == MAX_ENTRIES:
             raise UsageError(f"the workspace has more than {MAX_ENTRIES} files: too many for a snapshot")

@@ -14,7 +14,7 @@ import pytest
 from attack_control import ordinary_user
 from attack_probe import escaped, held
 from test_attack_inheritance import DESCRIPTORS, ESCAPES, LATE, PACKAGE, PUSH, at_a_terminal, belljar_run, on_a_terminal
-from test_attack_neighbours import FIND, end_run, leave
+from test_attack_neighbours import FIND, NEED, end_run, leave, use_up
 from test_attack_trust import USE as TRUST
 
 from belljar import Sandbox
@@ -33,6 +33,17 @@ def test_neither_sandboxes_nor_runs_find_each_other(open_jar: OpenJar) -> None:
     end_run(*running)
     first.files.remove(word)
     assert held(first.run(FIND, args=[word]))
+
+
+def test_one_sandbox_does_not_use_up_what_another_needs(open_jar: OpenJar) -> None:
+    """Descriptors in flight, inotify instances, queued signals: another Sandbox has its own. The next run starts."""
+    first = open_jar()
+    running = use_up(first)
+    second = open_jar()
+    needs = second.run(NEED)
+    assert held(needs) or "count as" in second.plan(argv=["true"]).report.clause("proc.uid").by, needs
+    assert first.run("print('started')").stdout == "started\n"
+    end_run(*running)
 
 
 FRESH = """

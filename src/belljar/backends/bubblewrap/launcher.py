@@ -15,11 +15,11 @@ import time
 from belljar.backends import kernel
 from belljar.backends import sockets as socket
 from belljar.backends.bubblewrap import stage, wire
-from belljar.backends.bubblewrap.kernel_uid import FIRST_UID, spare_uid
 from belljar.backends.bubblewrap.loop import Loop
 from belljar.backends.bubblewrap.orphans import end_abandoned, end_orphans
 from belljar.backends.bubblewrap.running import COMMAND
 from belljar.backends.bubblewrap.stageplan import StagePlan
+from belljar.backends.kernel_uid import FIRST_UID, spare_uid
 from belljar.backends.seccomp import filters
 from belljar.errors import BelljarError
 from belljar.limits import signals as signal

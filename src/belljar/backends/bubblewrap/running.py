@@ -234,11 +234,14 @@ class Run:
             errors = _ERRORS_FD
             os.set_inheritable(errors, False)  # noqa: FBT003
             rlimits.volunteer_for_oom()
-            rlimits.apply(rlimits.rlimits_for(self.spec.limits, has_memory_group=self.spec.memory_group))
+            wanted = rlimits.rlimits_for(self.spec.limits, has_memory_group=self.spec.memory_group)
+            rlimits.apply([one for one in wanted if one[0] != resource.RLIMIT_NOFILE])
+            rlimits.raise_open_files()
             listener = filters.install(notify, listener=True)
             socket.socket(fileno=_LISTENER_FD).sendmsg(
                 [b"L"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, packed((listener,)))]
             )
+            rlimits.apply([one for one in wanted if one[0] == resource.RLIMIT_NOFILE])
             os.closerange(_LISTENER_FD, 1 << 20)
             default_signals()
             die_with(stage)

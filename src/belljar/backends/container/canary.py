@@ -11,6 +11,8 @@ _ENGINE_WRITABLE = ("/proc", "/dev", "/dev/pts", "/dev/mqueue", "/sys/fs/cgroup"
 """Mounts that an engine makes writable, where an ordinary user can write nothing."""
 _DEVICES = tuple(f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "tty"))
 """Devices that everybody may write to: an engine without root can't make them, and mounts the host's."""
+_ENGINE_FILES = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/run/.containerenv")
+"""Files of root's that an engine mounts as writable as the root directory is. The code's user is not root."""
 _COVERS = ("/proc/", "/sys/")
 
 
@@ -41,7 +43,9 @@ def _mounts(found: Found, expect: Found) -> Iterator[str]:
     for point, options in seen.items():
         if point in writable or point in (*_ENGINE_WRITABLE, *_DEVICES) or point.startswith(_COVERS):
             continue
-        if "rw" in options and not (point == "/" and not expect["readonly_root"]):
+        if not expect["readonly_root"] and point in ("/", *_ENGINE_FILES):
+            continue
+        if "rw" in options:
             yield f"{point} is writable"
     yield from (f"{path} is not mounted" for path in (*expect["writable"], *expect["readonly"]) if path not in seen)
 

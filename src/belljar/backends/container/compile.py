@@ -2,7 +2,8 @@
 
 `stage` holds the engine's own arguments, ready but for places that are known only when a Sandbox is opened: `{volume}`
 (its name), `{files}` (where the engine keeps it), `{live}` (where live directories are mounted for it), `{jar}`,
-`{owner}`, `{run}` (the number of the run) and `{slot}` (that of its directories, which another run has after it).
+`{user}` (a number that no other Sandbox has), `{owner}`, `{run}` (the number of the run) and `{slot}` (that of its
+directories, which another run has after it).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from belljar.backends.network.addresses import PROXY_ADDRESS
 from belljar.errors import PolicyError, UsageError
 from belljar.guest import ballast
 from belljar.guest.files import LIVE, RESERVES
+from belljar.guest.user_files import USER_FILE_BYTES
 from belljar.guest.wicket import RESOLVER
 from belljar.policy.models import Mount, Policy
 from belljar.policy.records import dataclass, field
@@ -34,6 +36,10 @@ LABEL = "belljar"
 LOW_PORTS = "net.ipv4.ip_unprivileged_port_start=0"
 """The gate, an ordinary user, listens on the policy's ports."""
 PAGE = 4096
+ANY_USER = 1000
+"""The presets' `proc.uid`. It stands for a number of the Sandbox's own where the engine can give it one."""
+USER_FILES = {"passwd": "/etc/passwd", "group": "/etc/group"}
+"""Files of the volume in which the Sandbox's user has a name, and where a run has them."""
 LEAST_MEMORY = {"runsc": 64 << 20}
 _LEAST_MEMORY = 32 << 20
 _GATE_FILES = 1024
@@ -94,6 +100,16 @@ class Place:
         """Whether the engine can hold limits with control groups: not for an ordinary user with cgroup v1."""
         return not (self.facts.rootless and self.facts.cgroup_version == "1")
 
+    def own_user(self, policy: Policy) -> bool:
+        """Return True if each Sandbox gets a user id of its own in place of `proc.uid`.
+
+        gVisor counts for each container by itself, and in a user namespace few numbers exist. A live directory that
+        is bound as it is needs `proc.uid`: only its owner may write there.
+        """
+        if policy.proc.uid != ANY_USER or self.gvisor or self.facts.rootless or self.facts.user_namespace:
+            return False
+        return self.root or not any(map(is_live, policy.fs.mounts))
+
 
 def compile_plan(policy: Policy, request: RunRequest, place: Place) -> LaunchPlan:
     """The plan for one run. All but the command is the same for every run of a Sandbox."""
@@ -130,6 +146,7 @@ def compile_plan(policy: Policy, request: RunRequest, place: Place) -> LaunchPla
             "own": _own(place),
             "keep": not policy.container.auto_remove,
             "idmap": place.root,
+            "own_user": place.own_user(policy),
             "keeps_id": place.facts.rootless,
             "local": place.facts.local,
             "reaches": place.enters,
@@ -182,12 +199,17 @@ def is_live(mount: Mount) -> bool:
 
 
 def _volume(policy: Policy, place: Place) -> dict[str, Any]:
-    uid = policy.proc.uid if not place.facts.rootless else 0
-    blocks = max(1, (policy.fs.size_bytes + _OWN_BYTES) // PAGE)
-    files = policy.fs.inodes + _own_files(place) + len(policy.fs.mounts)
+    uid = _user(policy, place) if not place.facts.rootless else "0"
+    named = len(USER_FILES) if place.own_user(policy) else 0
+    blocks = max(1, (policy.fs.size_bytes + _OWN_BYTES + named * USER_FILE_BYTES) // PAGE)
+    files = policy.fs.inodes + _own_files(place) + len(policy.fs.mounts) + named
     # nr_blocks, because podman takes `size` for a quota of its own.
     options = f"nr_blocks={blocks},nr_inodes={files},mode=0700,uid={uid},gid={uid},nosuid,nodev"
     return {"options": options, "bytes": blocks * PAGE, "files": files}
+
+
+def _user(policy: Policy, place: Place) -> str:
+    return "{user}" if place.own_user(policy) else str(policy.proc.uid)
 
 
 def _own_files(place: Place) -> int:
@@ -214,7 +236,7 @@ def _own(place: Place) -> dict[str, int]:
 
 def _common(policy: Policy, place: Place, *, name: str, kept: bool = False) -> list[str]:
     """What every container of belljar's has: no privilege, no network, nothing to write on but what is mounted."""
-    uid = policy.proc.uid
+    uid = _user(policy, place)
     arguments = ["run", "--interactive", *place.run_options, "--name", name, "--hostname", "jar"]
     mark = f"{LABEL}.kept=1" if kept else f"{LABEL}=1"  # by `belljar=1`, what was left is found and removed
     arguments += ["--label", mark, "--label", f"{LABEL}.owner={{owner}}", "--label", f"{LABEL}.jar={{jar}}"]
@@ -278,6 +300,9 @@ def _run_arguments(policy: Policy, request: RunRequest, place: Place) -> list[st
         arguments += ["--mount", bind(source, mount.path, writable=mount.rw)]
     for name, path in _own_places(place).items():
         arguments += ["--mount", bind(f"{{files}}/{name}-{{slot}}", path, writable=True)]
+    if place.own_user(policy):
+        for name, path in USER_FILES.items():
+            arguments += ["--mount", bind(f"{{files}}/{name}", path, writable=False)]
     if place.gvisor:
         arguments += ["--tmpfs", f"{SHARED}:rw,exec,nosuid,nodev,mode=1777,size={policy.fs.size_bytes}"]
     return [*arguments, place.image, *_PYTHON]
@@ -353,7 +378,7 @@ def _expect(policy: Policy, place: Place) -> dict[str, Any]:
     readonly = [mount.path for mount in policy.fs.mounts if not mount.rw]
     volume = _volume(policy, place)
     return {
-        "uid": policy.proc.uid,
+        "uid": None if place.own_user(policy) else policy.proc.uid,
         "gvisor": place.gvisor,
         "privileged": asked.privileged,
         "network": asked.network,

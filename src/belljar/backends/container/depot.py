@@ -20,11 +20,12 @@ from typing import Any
 from belljar.backends.container.attached import Attached
 from belljar.backends.container.keeper import owner
 from belljar.backends.contract import ChangedTree, Entry
-from belljar.backends.hostile_files import MAX_DEPTH, MAX_ENTRIES, open_beneath, parts
+from belljar.backends.hostile_files import MAX_DEPTH, MAX_ENTRIES, MAX_NAMES, bounds, open_beneath, parts
 from belljar.errors import BelljarError, SandboxUnavailableError, UsageError
 from belljar.guest import wire
 
 Message = dict[str, Any]
+_BOUNDS = {"depth": MAX_DEPTH, "most": MAX_ENTRIES, "names": MAX_NAMES}
 
 
 class Depot:
@@ -115,11 +116,11 @@ class Depot:
 
     def list(self, mount: int, path: str, *, recursive: bool, changed: bool = False) -> Iterator[Entry]:
         """The entries beneath a directory; with `changed`, without those that are as they were copied in."""
-        request = {"mount": mount, "path": path, "recursive": recursive, "depth": MAX_DEPTH, "most": MAX_ENTRIES}
-        request["changed"] = changed
-        entries = []
+        request = {"mount": mount, "path": path, "recursive": recursive, "bounds": _BOUNDS, "changed": changed}
+        entries, within = [], bounds()
         for message, _data in self._talk("list", request):
-            entries += [_entry(entry) for entry in (message or {}).get("entries", ())]
+            told = (message or {}).get("entries", ())
+            entries += [_entry(entry) for entry in told if within.takes(entry["path"])]
         yield from entries
 
     # --- trees ---
@@ -134,7 +135,8 @@ class Depot:
         mirror = tempfile.mkdtemp(prefix=f"{owner()}-", dir=self._directory)
         root = os.open(mirror, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         untouched: dict[str, str] = {}
-        request = {"mount": mount, "only": only, "depth": MAX_DEPTH, "most": MAX_ENTRIES}
+        whole, within = True, bounds()
+        request = {"mount": mount, "only": only, "bounds": _BOUNDS}
         try:
             with contextlib.closing(_Writer(root, self._most_bytes)) as writer:
                 for message, data in self._talk("changes", request):
@@ -142,10 +144,14 @@ class Depot:
                         writer.data(data)
                     elif "entry" in message:
                         entry = message["entry"]
+                        if not within.takes(entry["path"]):
+                            raise SandboxUnavailableError("the depot told of more than it was asked for")
                         if entry.get("untouched"):
                             untouched[entry["path"]] = entry["kind"]
                         else:
                             writer.begin(entry)
+                    elif "id" in message:
+                        whole = message["whole"]
                     else:
                         writer.told(message)
         except BaseException:
@@ -153,7 +159,7 @@ class Depot:
             raise
         finally:
             self._mirrors.append(mirror)  # removed when the Sandbox is closed
-        return ChangedTree(root, layered=False, untouched=untouched)
+        return ChangedTree(root, layered=False, untouched=untouched, whole=whole)
 
     def close(self) -> None:
         """Answer nobody any more, and remove what was written on the host."""

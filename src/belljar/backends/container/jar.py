@@ -16,7 +16,7 @@ from typing import Any
 from belljar.backends.container.attached import Attached
 from belljar.backends.container.broom import BROOM
 from belljar.backends.container.canary import failures
-from belljar.backends.container.compile import CODE, DEPOT, bind
+from belljar.backends.container.compile import ANY_USER, CODE, DEPOT, HOME, bind
 from belljar.backends.container.depot import Depot, source_frames
 from belljar.backends.container.engine import Engine
 from belljar.backends.container.faults import UnattachedError
@@ -28,6 +28,7 @@ from belljar.backends.container.slots import Slots
 from belljar.backends.container.waiting import Waiting
 from belljar.backends.contract import ChangedTree, Clause, Entry, LaunchPlan, RunRequest, Status
 from belljar.backends.denied_walk import find_denied
+from belljar.backends.kernel_uid import random_uid
 from belljar.errors import BelljarError, PrerequisiteError, SandboxUnavailableError, UsageError
 from belljar.guest import wire
 from belljar.guest.files import LIVE, RESERVES
@@ -64,6 +65,7 @@ class ContainerJar:
         self._closed = False
         self._prepare_later: threading.Timer | None = None
         self._files = ""
+        self._user = random_uid() if self._stage["own_user"] else self._stage["expect"]["uid"]
         self._live = Live(os.path.join(state, "live"), self._id)
         self._unheard: list[int] = []
         self._covers: list[tuple[str, str, str]] = []
@@ -97,7 +99,7 @@ class ContainerJar:
         for index, view in enumerate(self._stage["views"]):
             if not view["live"]:
                 continue
-            uid, source, path = self._stage["expect"]["uid"], view["source"], view["path"]
+            uid, source, path = self._user, view["source"], view["path"]
             if not self._stage["local"]:
                 raise SandboxUnavailableError(
                     f"{source} can't be shown to the code for writing: the engine is on another machine",
@@ -122,7 +124,8 @@ class ContainerJar:
         return arguments
 
     def _make_volume(self) -> None:
-        options = ("type=tmpfs", "device=tmpfs", f"o={self._stage['volume']['options']}")
+        own = self._stage["volume"]["options"].replace("{user}", str(self._user))
+        options = ("type=tmpfs", "device=tmpfs", f"o={own}")
         labels = ("belljar=1", f"belljar.owner={owner()}", f"belljar.jar={self._id}")
         arguments = [part for option in options for part in ("--opt", option)]
         arguments += [part for label in labels for part in ("--label", label)]
@@ -164,6 +167,7 @@ class ContainerJar:
     def _start(self, run: str, arguments: list[str], *, slot: str = "") -> Attached:
         values = {"{jar}": self._id, "{run}": run, "{slot}": slot, "{owner}": owner()}
         values |= {"{volume}": self._volume, "{files}": self._files, "{live}": self._live.directory}
+        values["{user}"] = str(self._user)
         filled = [_fill_in(argument, values) for argument in arguments]
         image = filled.index(self._stage["image_id"])
         filled[image:image] = self._cover(depot=run.startswith("depot"))
@@ -179,6 +183,8 @@ class ContainerJar:
         views = self._stage["views"]
         self._depot.ask("make", directories={f"m{index}": 0o755 for index in range(len(views))}, reserves=[])
         self._slots.make_first()
+        if self._stage["own_user"]:
+            self._depot.ask("name", user=self._user, instead_of=ANY_USER, home=HOME)
         for index, outer in enumerate(views):
             for path in _inside(outer, views):
                 if outer["live"]:
@@ -240,7 +246,7 @@ class ContainerJar:
         self, spare: Waiting | None, plan: LaunchPlan, request: RunRequest, stdin: int | None, *, prepare: bool
     ) -> ContainerProcess | RefusedProcess:
         waiting, found = self._at_its_gate(spare)
-        problems = failures(found, self._stage["expect"]) + newly_unheard(found, self._unheard)
+        problems = failures(found, {**self._stage["expect"], "uid": self._user}) + newly_unheard(found, self._unheard)
         if problems:
             waiting.close()
             self._remove(waiting.container)

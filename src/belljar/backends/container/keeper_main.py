@@ -23,7 +23,8 @@ from typing import Any
 from belljar.backends.container.leftovers import Caller, remove, sweep, unmount
 
 GRACE_SECONDS = 2.0
-_SECONDS = 25.0
+_SECONDS = 600.0
+"""How long it tries. Where many belljars are killed at once, podman takes their containers down one after the other."""
 _MOST_BYTES = 65536
 
 

@@ -17,11 +17,12 @@ from belljar.limits.naming import is_dead, process_name
 
 LABEL = "belljar=1"
 OWNER = "belljar.owner"
+_JAR = re.compile(r"(?:^|[\s,\[])belljar\.jar[=:]([0-9a-f]+)(?=[\s,\]]|$)")
 _OWNER = re.compile(rf"(?:^|[\s,\[]){re.escape(OWNER)}[=:](\d+)-(\d+-\d+-\d+)(?=[\s,\]]|$)")
-_SECONDS = 15.0
-"""For one command of the engine."""
+_SECONDS, _REMOVING_SECONDS = 15.0, 60.0
+"""For one command of the engine, and for one that removes: podman that is killed in the middle leaves half of it."""
 _AT_ONCE = 4
-_FIRST_PAUSE, _LAST_PAUSE = 0.05, 0.5
+_FIRST_PAUSE, _LAST_PAUSE = 0.05, 2.0
 
 
 class Caller(NamedTuple):
@@ -30,10 +31,10 @@ class Caller(NamedTuple):
     command: tuple[str, ...]
     environment: Mapping[str, str]
 
-    def ask(self, *args: str) -> str | None:
+    def ask(self, *args: str, seconds: float = _SECONDS) -> str | None:
         """What a command prints; None if it fails or hangs."""
         process = self.start(*args)
-        return None if process is None else _finish(process)
+        return None if process is None else _finish(process, seconds)
 
     def start(self, *args: str) -> subprocess.Popen[str] | None:
         """A command, started."""
@@ -71,9 +72,9 @@ def remove(
         _remove_containers(caller, names, at_once)
         at_once = max(1, len(names))  # podman 4.3 told of several, of which one is gone, removes none: now one by one
         if stores:
-            caller.ask("volume", "rm", "-f", *stores)
+            caller.ask("volume", "rm", "-f", *stores, seconds=_REMOVING_SECONDS)
         age = time.monotonic() - started
-        if age >= grace_seconds and not (_are_coming(names) or _are_there(caller, names, stores)):
+        if age >= grace_seconds and not (_are_coming({*names, *stores}) or _are_there(caller, names, stores)):
             return True
         if age >= seconds:
             return False
@@ -92,17 +93,30 @@ def unmount(target: str) -> None:
 
 
 def sweep(caller: Caller) -> list[str]:
-    """Remove the containers and volumes of this user's dead belljars; the ids and names of what was removed."""
-    containers, volumes = _of_the_dead(caller, "ps", "-a", "--no-trunc"), _of_the_dead(caller, "volume", "ls")
+    """Remove the containers and volumes of this user's dead belljars; the ids and names of what was removed.
+
+    A container's volume goes by its name: an engine that was told to start a container after the volume was removed
+    has made another, which has no label.
+    """
+    listed = _of_the_dead(caller, "ps", "-a", "--no-trunc")
+    containers = [line.split(" ", 1)[0] for line in listed]
+    volumes = [line.split(" ", 1)[0] for line in _of_the_dead(caller, "volume", "ls")]
+    theirs = {f"belljar-{found.group(1)}" for line in listed if (found := _JAR.search(line))}
+    volumes += sorted(theirs.difference(volumes).intersection(_names_of_volumes(caller) if theirs else ()))
     if containers or volumes:
         remove(caller, containers, volumes, grace_seconds=0, seconds=_SECONDS)
     return [*containers, *volumes]
 
 
 def _of_the_dead(caller: Caller, *listing: str) -> list[str]:
+    """The lines of a listing that tell of what dead belljars made; the id or name comes first."""
     shown = "{{.Name}}" if listing[0] == "volume" else "{{.ID}}"
     told = caller.ask(*listing, "--filter", f"label={LABEL}", "--format", shown + " {{.Labels}}") or ""
-    return [line.split(" ", 1)[0] for line in told.splitlines() if _is_abandoned(line)]
+    return [line for line in told.splitlines() if _is_abandoned(line)]
+
+
+def _names_of_volumes(caller: Caller) -> list[str]:
+    return (caller.ask("volume", "ls", "--format", "{{.Name}}") or "").split()
 
 
 def _is_abandoned(line: str) -> bool:
@@ -117,15 +131,15 @@ def _remove_containers(caller: Caller, names: list[str], parts: int) -> None:
     for first in range(0, len(slices), _AT_ONCE):
         for process in [caller.start("rm", "-f", "-v", *some) for some in slices[first : first + _AT_ONCE]]:
             if process is not None:
-                _finish(process)
+                _finish(process, _REMOVING_SECONDS)
 
 
-def _are_coming(names: list[str]) -> bool:
-    """Whether a client lives that was told to make one of them."""
+def _are_coming(names: set[str]) -> bool:
+    """Whether a client lives that was told to make one of them: `run --name NAME`, or `volume create NAME`."""
     for pid in filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc") else ()):
         with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
             words = os.fsdecode(file.read()).split("\0")
-            if "--name" in words[:-1] and words[words.index("--name") + 1] in names:
+            if not names.isdisjoint(words) and ("--name" in words or "create" in words):
                 return True
     return False
 
@@ -145,9 +159,9 @@ def _are_there(caller: Caller, names: list[str], stores: list[str]) -> bool:
     return not there.isdisjoint((*names, *stores))
 
 
-def _finish(process: subprocess.Popen[str]) -> str | None:
+def _finish(process: subprocess.Popen[str], seconds: float) -> str | None:
     try:
-        stdout, _ = process.communicate(timeout=_SECONDS)
+        stdout, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()

@@ -25,7 +25,7 @@ def report(policy: Policy, place: Place) -> EnforcementReport:
             *_size(policy, place),
             _enforced("fs.snapshot", "every directory of the host is copied when the jar is opened"),
             *_net(policy, place),
-            _enforced("proc.uid", "the container's user" + (", in a user namespace" if place.facts.rootless else "")),
+            _uid(policy, place),
             *_groups(place),
             _enforced("proc.timeout_ms", "the gate's clock, SIGKILL to everything in the container"),
             _enforced("proc.open_files", "RLIMIT_NOFILE"),
@@ -65,6 +65,19 @@ def _enforced(key: str, by: str) -> Clause:
 
 def _live(policy: Policy) -> list[str]:
     return [mount.path for mount in policy.fs.mounts if mount.source and mount.rw and not mount.cow]
+
+
+def _uid(policy: Policy, place: Place) -> Clause:
+    """Who else is counted as the container's user, where the kernel counts by user."""
+    counted = "descriptors in flight, inotify instances and queued signals count"
+    if place.gvisor:
+        return _enforced("proc.uid", "the container's user, in gVisor's kernel, which counts for this container alone")
+    if place.facts.rootless:
+        mine = "as those of whoever started the engine"
+        return _enforced("proc.uid", f"the container's user, in a user namespace; its {counted} {mine}")
+    if place.own_user(policy):
+        return _enforced("proc.uid", f"a user id of the Sandbox's own in place of {policy.proc.uid}")
+    return _enforced("proc.uid", f"the container's user; its {counted} together with others of this user")
 
 
 def _deny_globs(policy: Policy) -> Clause:

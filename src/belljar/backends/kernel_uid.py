@@ -1,6 +1,11 @@
-"""Kernel user ids for jars that root starts: one for each Sandbox, shared with nobody on the host.
+"""Kernel user ids for jars: one for each Sandbox, shared with nobody on the host.
 
-They lie beyond what any system hands out to people, services or containers: 0x70000000 + launcher's pid * 512 + slot.
+The kernel counts descriptors in flight, inotify instances, queued signals and more for each user id. Jars that share an
+id share these counters, and one of them can use them up for all.
+
+The ids lie beyond what any system hands out to people, services or containers. Bubblewrap that root starts takes
+0x70000000 + launcher's pid * 512 + slot. Container engines get a random number of the same range: belljars in several
+containers may talk to one engine, and have the same pids.
 """
 
 from __future__ import annotations
@@ -11,6 +16,13 @@ from belljar.errors import PrerequisiteError, SandboxUnavailableError
 
 FIRST_UID = 0x70000000
 _SLOTS = 512
+_END_UID = 0x7FFE0000
+"""Engines take no user above 2**31 - 1, and systemd hands out the ids from here on."""
+
+
+def random_uid() -> int:
+    """Return a user id for the containers of one Sandbox. Two of them are the same once in 268 million times."""
+    return FIRST_UID + int.from_bytes(os.urandom(8), "big") % (_END_UID - FIRST_UID)
 
 
 def spare_uid(taken: set[int]) -> int:

@@ -17,6 +17,8 @@ __all__ = [
     "MAX_NAMES",
     "OpenedFiles",
     "copy_content",
+    "data_ranges",
+    "either_data",
     "leaves",
     "open_beneath",
     "parts",
@@ -105,19 +107,39 @@ def walk(root: int, *, recursive: bool = True, own: bool = False, whole: bool = 
         yield Entry(path, tree.kind(status), status.st_size, stat.S_IMODE(status.st_mode), status.st_ctime_ns)
 
 
-def copy_content(source: int, target: int) -> None:
-    """Copy a file's data and keep its holes: what was small in the jar is small on the host."""
-    size = os.fstat(source).st_size
+def data_ranges(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
+    """Where a file has data, from start to end: all between is holes, and takes no time to skip."""
     position = 0
     while position < size:
         try:
-            position = os.lseek(source, position, os.SEEK_DATA)
+            start = os.lseek(descriptor, position, os.SEEK_DATA)
+            position = min(size, os.lseek(descriptor, start, os.SEEK_HOLE))
         except OSError as error:
             if error.errno != errno.ENXIO:
                 raise
-            break  # nothing but a hole up to the end
-        hole = os.lseek(source, position, os.SEEK_HOLE)
-        while position < hole and (chunk := os.pread(source, min(1 << 20, hole - position), position)):
+            return  # nothing but a hole up to the end
+        if start >= size:
+            return
+        yield start, position
+
+
+def either_data(first: int, second: int, size: int) -> Iterator[tuple[int, int]]:
+    """Where at least one of two files has data."""
+    import heapq
+
+    done = 0
+    for start, end in heapq.merge(data_ranges(first, size), data_ranges(second, size)):
+        if end > done:
+            yield max(start, done), end
+            done = end
+
+
+def copy_content(source: int, target: int) -> None:
+    """Copy a file's data and keep its holes: what was small in the jar is small on the host."""
+    size = os.fstat(source).st_size
+    for start, end in data_ranges(source, size):
+        position = start
+        while position < end and (chunk := os.pread(source, min(1 << 20, end - position), position)):
             position += os.pwrite(target, chunk, position)
     os.ftruncate(target, size)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from belljar.backends.contract import ChangedTree, Entry
 from belljar.guest import tree
@@ -16,6 +16,7 @@ __all__ = [
     "MAX_ENTRIES",
     "MAX_NAMES",
     "OpenedFiles",
+    "Range",
     "copy_content",
     "data_ranges",
     "either_data",
@@ -23,6 +24,7 @@ __all__ = [
     "open_beneath",
     "parts",
     "walk",
+    "write_at",
 ]
 
 MAX_ENTRIES = 100_000
@@ -107,7 +109,11 @@ def walk(root: int, *, recursive: bool = True, own: bool = False, whole: bool = 
         yield Entry(path, tree.kind(status), status.st_size, stat.S_IMODE(status.st_mode), status.st_ctime_ns)
 
 
-def data_ranges(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
+Range = tuple[int, int]
+"""From a byte of a file up to another, which is no part of it."""
+
+
+def data_ranges(descriptor: int, size: int) -> Iterator[Range]:
     """Where a file has data, from start to end: all between is holes, and takes no time to skip."""
     position = 0
     while position < size:
@@ -115,23 +121,33 @@ def data_ranges(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
             start = os.lseek(descriptor, position, os.SEEK_DATA)
             position = min(size, os.lseek(descriptor, start, os.SEEK_HOLE))
         except OSError as error:
-            if error.errno != errno.ENXIO:
+            if error.errno == errno.ENXIO:
+                return  # nothing but a hole up to the end
+            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
                 raise
-            return  # nothing but a hole up to the end
+            start, position = position, size  # a file system that does not tell
         if start >= size:
             return
         yield start, position
 
 
-def either_data(first: int, second: int, size: int) -> Iterator[tuple[int, int]]:
+def either_data(first: Iterable[Range], second: Iterable[Range]) -> Iterator[Range]:
     """Where at least one of two files has data."""
     import heapq
 
     done = 0
-    for start, end in heapq.merge(data_ranges(first, size), data_ranges(second, size)):
+    for start, end in heapq.merge(first, second):
         if end > done:
             yield max(start, done), end
             done = end
+
+
+def write_at(descriptor: int, data: bytes, position: int) -> None:
+    """Write all of it there."""
+    rest = memoryview(data)
+    while rest:
+        written = os.pwrite(descriptor, rest, position)
+        rest, position = rest[written:], position + written
 
 
 def copy_content(source: int, target: int) -> None:
@@ -140,7 +156,8 @@ def copy_content(source: int, target: int) -> None:
     for start, end in data_ranges(source, size):
         position = start
         while position < end and (chunk := os.pread(source, min(1 << 20, end - position), position)):
-            position += os.pwrite(target, chunk, position)
+            write_at(target, chunk, position)
+            position += len(chunk)
     os.ftruncate(target, size)
 
 

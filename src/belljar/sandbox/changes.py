@@ -16,7 +16,7 @@ from functools import cached_property, partial
 from typing import Literal, Self
 
 from belljar.backends.contract import ChangedTree
-from belljar.backends.hostile_files import MAX_DEPTH, MAX_ENTRIES, either_data, leaves, open_beneath, walk
+from belljar.backends.hostile_files import MAX_DEPTH, MAX_ENTRIES, data_ranges, either_data, leaves, open_beneath, walk
 from belljar.policy.globs import DenyGlobs
 from belljar.policy.records import dataclass
 from belljar.sandbox.git_data import BELIEVED, MOST_BYTES, hooks_path, index_is_plain, packed_refs_are_plain
@@ -431,7 +431,8 @@ class Changes:
             size = os.fstat(changed).st_size
             if size != os.fstat(source).st_size:
                 return False
-            return all(self._same_range(changed, source, *extent) for extent in either_data(changed, source, size))
+            data = either_data(data_ranges(changed, size), data_ranges(source, size))
+            return all(self._same_range(changed, source, start, end) for start, end in data)
         except OSError:
             return False
         finally:

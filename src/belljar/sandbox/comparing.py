@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import Literal
 
+from belljar.backends.hostile_files import either_data
 from belljar.errors import UsageError
 from belljar.policy.records import dataclass
 from belljar.sandbox.snapshot_files import Kept, SnapshotFiles
@@ -14,6 +15,7 @@ from belljar.sandbox.text_diff import MAX_DIFF_BYTES, as_text, unified
 MAX_SHOWN_BYTES = 8 << 20
 """Of text, in all: what differs beyond that is named, not shown."""
 
+_PIECE = 1 << 20
 _MOST_READ, _MOST_SECONDS = 512 << 20, 60.0
 """Bytes read and seconds taken to make texts: what differs beyond that is named, too."""
 
@@ -91,7 +93,12 @@ def _kind(path: str, first: SnapshotFiles, second: SnapshotFiles) -> tuple[Kind 
 def _same(first: SnapshotFiles, before: Kept, second: SnapshotFiles, after: Kept) -> bool:
     if (before.kind, before.size, before.mode, before.target) != (after.kind, after.size, after.mode, after.target):
         return False
-    return all(one == other for one, other in zip(first.pieces(before), second.pieces(after), strict=True))
+    pieces = (
+        (at, min(_PIECE, end - at))
+        for start, end in either_data(before.data, after.data)
+        for at in range(start, end, _PIECE)
+    )
+    return all(first.read(before, size, at) == second.read(after, size, at) for at, size in pieces)
 
 
 def _text(

@@ -6,10 +6,12 @@ import csv
 import http.server
 import io
 import json
+import re
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -94,8 +96,23 @@ class TestFormats:
         text = "".join(FORMATS["csv"](records(directory())))
         rows = list(csv.DictReader(io.StringIO(text)))
         assert [row["event"] for row in rows] == ["created", "egress", "denied", "finished"]
-        assert rows[2]["target"] == "'=HYPERLINK(1)\n+x"
+        assert rows[2]["target"] == "'=HYPERLINK(1)\n'+x"
         assert json.loads(rows[1]["details"])["host"] == "a.test"
+
+    @pytest.mark.parametrize("sign", list("=+-@\uff1d\uff0b\uff0d\uff20"))
+    @pytest.mark.parametrize("before", ["", "a;", "a; ", 'a;"', "a\t", "a\n", "a\r\n ", "\u3000", "a;'"])
+    def test_no_program_finds_a_formula(self, before: str, sign: str) -> None:
+        """Wherever it takes a cell to begin, and whichever width of a sign it knows."""
+        text = "".join(FORMATS["csv"]([{"seq": 1, "event": "denied", "target": f"{before}{sign}cmd|x"}]))
+        cells = re.split(r"[;\t\r\n,]", text)
+        assert [cell for cell in cells if cell.strip(' \u3000"').startswith(sign)] == []
+        assert f"{sign}cmd|x" in text
+
+    def test_a_cell_of_newlines(self) -> None:
+        """Is read once."""
+        before = time.monotonic()
+        list(FORMATS["csv"]([{"seq": 1, "event": "denied", "target": "\n" * 500_000 + "; " * 200_000}]))
+        assert time.monotonic() - before < 20
 
     def test_jsonl(self) -> None:
         """As they are."""

@@ -222,8 +222,17 @@ def presets_page() -> str:
             continue
         lines += [f"| `{key}` | " + " | ".join(_cell(key, flat[name][key]) for name in PRESETS) + " |"]
     globs = {policy.fs.deny_globs for policy in policies.values()}
-    shared = [f"- `{pattern}`" for pattern in min(globs, key=len)]
+    reasons = _reasons(ROOT / "src/belljar/policy/presets/aicode.yaml")
+    shared = ["| pattern | why |", "|---|---|"]
+    shared += [f"| `{pattern}` | {reasons[pattern]} |" for pattern in min(globs, key=len)]
     return PRESETS_HEAD + "\n".join(lines) + "\n" + PRESETS_FOOT + "\n".join(shared) + "\n"
+
+
+def _reasons(path: Path) -> dict[str, str]:
+    """Why a preset denies each pattern: the comment on its line. Every pattern has one."""
+    lines = [line.strip() for line in path.read_text().splitlines()]
+    items = [line.removeprefix("- '").partition("'  # ") for line in lines if line.startswith("- '")]
+    return {pattern: why for pattern, _, why in items if why}
 
 
 def _flat(mapping: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import functools
 import json
 import os
 import pty
@@ -26,7 +29,7 @@ from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from scripted_model import PNG, Model, Records, say, use
 
-from belljar.agents.mcp_http import listen
+from belljar.agents.mcp_http import Door, listen
 from belljar.agents.tools import TOOLS
 
 pytestmark = pytest.mark.backend("bubblewrap")
@@ -185,10 +188,11 @@ class TestStdio:
 
 
 @contextmanager
-def http(*words: str, **variables: str) -> Iterator[dict[str, str]]:
-    """The server over HTTP: its address and token."""
+def http(*words: str, files: int = 0, **variables: str) -> Iterator[dict[str, str]]:
+    """The server over HTTP: its address and token. With `files`, it may open so many."""
+    limit = ["prlimit", f"--nofile={files}:{files}"] if files else []
     with subprocess.Popen(
-        [*BELLJAR, "mcp", "--http", "0", "--json", *words],
+        [*limit, *BELLJAR, "mcp", "--http", "0", "--json", *words],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, **variables},
@@ -221,6 +225,14 @@ def _wait_for(records: Records, event: str) -> None:
     while not records(event):
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def _closed(client: socket.socket) -> bool:
+    """Whether the other side has closed it; waits for that."""
+    try:
+        return client.recv(1) == b""
+    except ConnectionError:
+        return True
 
 
 class Raw:
@@ -393,6 +405,44 @@ class TestHttp:
         assert len(records("finished")) == len(records("created")) == 2
 
     STOPS = [(signal.SIGTERM, 0), (signal.SIGHUP, 0), (signal.SIGINT, 130)]
+
+    def test_slow_clients_lock_nobody_out(self) -> None:
+        """More of them than the server may open files: those that came first are closed, and a client gets in."""
+        with http(files=200) as served, contextlib.ExitStack() as stack:
+            url = httpx.URL(served["url"])
+            address = (url.host, url.port or 0)
+            slow = [stack.enter_context(socket.create_connection(address, timeout=30)) for _ in range(300)]
+            for number, client in enumerate(slow):
+                with contextlib.suppress(ConnectionError):
+                    client.sendall([b"", b"POST /mcp HTTP/1.1\r\nHost: x\r\nX: "][number % 2])
+            with Raw(served) as asking:
+                assert asking.call("run", code="print(1)")
+                assert _closed(slow[0])
+                with contextlib.suppress(ConnectionError):
+                    slow[-1].sendall(b"POST /mcp HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n")
+                assert asking.call("run", code="print(1)")
+
+    def test_who_has_to_go(self) -> None:
+        """Of those that have not shown the token, the first; of those that have, none."""
+        closed: list[str] = []
+        door = Door(TOKEN, most=4, strangers=2)
+        clients = {name: asyncio.Protocol() for name in "abcdef"}
+        for name in "ab":
+            door.opened(clients[name], functools.partial(closed.append, name))
+        door.shown(clients["a"])
+        for name in "cd":
+            door.opened(clients[name], functools.partial(closed.append, name))
+        assert closed == ["b"]
+        door.shown(clients["c"])
+        door.shown(clients["d"])
+        door.opened(clients["e"], functools.partial(closed.append, "e"))
+        assert (closed, door.knows(clients["a"])) == (["b"], True)
+        door.shown(clients["e"])
+        door.opened(clients["f"], functools.partial(closed.append, "f"))
+        assert closed == ["b", "f"]
+        for client in clients.values():
+            door.closed(client)
+        assert not door.knows(clients["a"])
 
     @pytest.mark.parametrize(("number", "code"), STOPS, ids=str)
     @pytest.mark.parametrize("way", ["http", "stdio"])

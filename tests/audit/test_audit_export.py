@@ -6,10 +6,13 @@ import csv
 import http.server
 import io
 import json
+import re
+import shutil
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,8 +22,10 @@ import pytest
 from belljar.audit.export import FORMATS
 from belljar.audit.log import audit_log, directory, record
 from belljar.audit.reading import records
+from belljar.audit.retention import prune
 from belljar.audit.shipping import shortened, to_otlp, to_syslog
 from belljar.audit.signing import check, make_key, sign
+from belljar.audit.state import state_directory
 from belljar.errors import SandboxUnavailableError, UsageError
 
 EVENTS: tuple[dict[str, Any], ...] = (
@@ -64,6 +69,68 @@ class TestSignatures:
         verdict = check(directory(), key)
         assert (verdict.ok, verdict.where) == (False, "signatures")
 
+    def test_how_far_signatures_reach(self, tmp_path: Path) -> None:
+        """Records after the last one may be invented by whoever can write the log: they are counted."""
+        key = make_key(str(tmp_path / "key"))
+        signed = sign(directory(), str(tmp_path / "key"))
+        verdict = check(directory(), key)
+        assert (verdict.ok, verdict.signed_seq, verdict.unsigned) == (True, signed["signed_seq"], 1)
+        record("invented")
+        record("invented")
+        assert check(directory(), key).unsigned == 3
+        assert check(directory(), key, expect=signed["signed_seq"]).ok
+        assert "expected to be signed" in check(directory(), key, expect=signed["signed_seq"] + 1).problem
+        sign(directory(), str(tmp_path / "key"))
+        assert check(directory(), key).unsigned == 1
+        words = [sys.executable, "-m", "belljar", "audit", "verify", "--public-key", key]
+        told = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+        assert "1 of the records that are left are covered by no signature" in told
+        found = json.loads(subprocess.run([*words, "--json"], capture_output=True, check=True).stdout)
+        assert (found["signed_seq"], found["unsigned"]) == (7, 1)
+        assert subprocess.run([*words, "--expect-signed", "9"], capture_output=True, check=False).returncode == 1
+
+    def test_a_log_that_was_taken_back(self, tmp_path: Path) -> None:
+        """To an earlier signature: what was signed here since is remembered beside the log, and known elsewhere."""
+        key = make_key(str(tmp_path / "key"))
+        sign(directory(), str(tmp_path / "key"))
+        shutil.copytree(directory(), tmp_path / "earlier")
+        record("later")
+        last = sign(directory(), str(tmp_path / "key"))["signed_seq"]
+        shutil.copytree(directory(), tmp_path / "later")
+        shutil.rmtree(directory())
+        shutil.copytree(tmp_path / "earlier", directory())
+        verdict = check(directory(), key)
+        assert (verdict.ok, verdict.where) == (False, "signatures")
+        assert f"record {last} was signed here" in verdict.problem
+        assert check(str(tmp_path / "earlier"), key).ok  # a copy from before, of which nobody can tell that here
+        assert not check(str(tmp_path / "earlier"), key, expect=last).ok
+        shutil.rmtree(directory())
+        shutil.copytree(tmp_path / "later", directory())
+        assert check(directory(), key).ok
+        marks = Path(state_directory(), "signed.json")
+        marks.write_text(marks.read_text().replace(f'"signed_seq": {last}', '"signed_seq": 999'))
+        assert check(directory(), key).ok  # a mark that the key did not sign says nothing
+
+    @pytest.mark.parametrize("again", [False, True])
+    def test_an_honest_prune(self, tmp_path: Path, again: bool) -> None:
+        """What was signed may be gone: the rest is in order, and how much of it is covered is said."""
+        key = make_key(str(tmp_path / "key"))
+        now = time.time()
+        with pytest.MonkeyPatch.context() as patch:
+            for days in (30, 20, 10):
+                patch.setattr("belljar.audit.log.time.time", lambda days=days: now + 86_400 * (60 - days))
+                record("day", number=days)
+                if days == 30 or again:
+                    sign(directory(), str(tmp_path / "key"))
+            patch.setattr("belljar.audit.retention.time.time", lambda: now + 86_400 * 60)
+            assert prune(older_days=15).files
+        verdict = check(directory(), key)
+        assert (verdict.ok, verdict.problem) == (True, "")
+        assert verdict.signed_seq is not None
+        assert verdict.unsigned == (2 if again else verdict.records)
+        sign(directory(), str(tmp_path / "key"))
+        assert check(directory(), key).unsigned == 1
+
     def test_by_nobody(self, tmp_path: Path) -> None:
         """A log without a signature by the key is not one that was signed by it."""
         key = make_key(str(tmp_path / "key"))
@@ -94,8 +161,23 @@ class TestFormats:
         text = "".join(FORMATS["csv"](records(directory())))
         rows = list(csv.DictReader(io.StringIO(text)))
         assert [row["event"] for row in rows] == ["created", "egress", "denied", "finished"]
-        assert rows[2]["target"] == "'=HYPERLINK(1)\n+x"
+        assert rows[2]["target"] == "'=HYPERLINK(1)\n'+x"
         assert json.loads(rows[1]["details"])["host"] == "a.test"
+
+    @pytest.mark.parametrize("sign", list("=+-@\uff1d\uff0b\uff0d\uff20"))
+    @pytest.mark.parametrize("before", ["", "a;", "a; ", 'a;"', "a\t", "a\n", "a\r\n ", "\u3000", "a;'"])
+    def test_no_program_finds_a_formula(self, before: str, sign: str) -> None:
+        """Wherever it takes a cell to begin, and whichever width of a sign it knows."""
+        text = "".join(FORMATS["csv"]([{"seq": 1, "event": "denied", "target": f"{before}{sign}cmd|x"}]))
+        cells = re.split(r"[;\t\r\n,]", text)
+        assert [cell for cell in cells if cell.strip(' \u3000"').startswith(sign)] == []
+        assert f"{sign}cmd|x" in text
+
+    def test_a_cell_of_newlines(self) -> None:
+        """Is read once."""
+        before = time.monotonic()
+        list(FORMATS["csv"]([{"seq": 1, "event": "denied", "target": "\n" * 500_000 + "; " * 200_000}]))
+        assert time.monotonic() - before < 20
 
     def test_jsonl(self) -> None:
         """As they are."""

@@ -178,6 +178,33 @@ class TestCommand:
                     assert b"THEIRS" in bundle.read(name, 1 << 20)
             assert b"@example.org" not in Path(path).read_bytes()
 
+    def test_holes_and_hard_links_cost_no_evidence(self) -> None:
+        """Files that look larger than a jar may hold, by holes or by many names: the rest is kept, and that is said."""
+        code = """
+import os, time
+for number in range(3):
+    os.truncate(os.open(f"hole{number}", os.O_CREAT | os.O_RDWR), 200 << 20)
+open("small", "w").write("here")
+os.makedirs("many")
+open("many/0", "wb").write(b"x" * (3 << 20))
+for number in range(1, 9):
+    os.link("many/0", f"many/{number}")
+print(1, flush=True)
+time.sleep(1000)
+"""
+        with Sandbox({"fs": {"size_mb": 20}}) as jar, jar.stream(code) as stream:
+            next(stream)
+            (one,) = running()
+            done = order("quarantine", str(one["run"]), reason="a test", then="kill")
+            list(stream)
+        assert "of the jar's, such as 'many/6'" in done["missing"]["files"]
+        with Bundle(done["path"]) as bundle:
+            assert bundle.problems() == []
+            part = bundle.parts["files.snapshot"]
+            with SnapshotFiles(done["path"], start=part.offset, size=part.size) as files:
+                assert {"hole0", "hole1", "hole2", "small", "many/0", "many/5"} < set(files.files)
+                assert files.files["hole1"].size == 200 << 20
+
     def test_a_run_that_has_ended(self) -> None:
         """There is what was stored of it, and what is missing is told."""
         with Sandbox() as jar:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from belljar.audit.printable import printable
 from belljar.cli.terminal import TerminalFilter, speaks_only_ascii, visible, visible_lines
 
 TABLE = [
@@ -123,3 +124,44 @@ def test_a_diff_hides_nothing_in_characters_that_nobody_sees() -> None:
 def test_locale(variables: dict[str, str], expected: bool) -> None:
     """Only a locale that names another character set means ASCII."""
     assert speaks_only_ascii(variables) is expected
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        *(0xAD, 0x34F, 0x61C, 0x115F, 0x17B4, 0x180E, 0x200B, 0x200D, 0x2060, 0x2064, 0x206F, 0x2800, 0x3164, 0xFE00),
+        *(0xFEFF, 0xFFA0, 0xFFF9, 0x110BD, 0x13430, 0x1BCA0, 0x1BCA3, 0x1D159, 0x1D173, 0x1D17A, 0xE0001, 0xE0041),
+        *(0xE01EF, 0xE01F0, 0xE0500, 0xE0FFF, 0xE000, 0x378, 0x10FFFF),
+    ],
+    ids=hex,
+)
+def test_what_nobody_sees_is_shown_to_whoever_judges(code: int) -> None:
+    """In a name and in a diff: format characters, fillers, what is private or unknown."""
+    wanted = f"a{chr(code)}b".encode("ascii", "backslashreplace").decode()
+    assert visible(f"a{chr(code)}b") == wanted
+    assert visible_lines(f"a{chr(code)}b\n") == f"{wanted}\n"
+    assert printable(f"a{chr(code)}b") == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("\u2764\ufe0f", "\u2764\ufe0f"),
+        ("1\ufe0f\u20e3", "1\ufe0f\u20e3"),
+        ("\U0001f3f3\ufe0f", "\U0001f3f3\ufe0f"),
+        (".env\ufe0f", ".env\\ufe0f"),
+        ("\u2764\ufe0f\ufe0f", "\u2764\ufe0f\\ufe0f"),
+        ("\ufe0fa", "\\ufe0fa"),
+        ("a1\ufe0f", "a1\\ufe0f"),
+    ],
+)
+def test_the_style_of_emoji_is_no_hiding_place(text: str, told: str) -> None:
+    """After a symbol it is one; anywhere else it is shown."""
+    assert visible(text) == told
+
+
+def test_letters_of_every_script_stay() -> None:
+    """What is seen is not shown as a number."""
+    text = "grüß 日本語 العربية हिन्दी ไทย עברית 한국어 ελληνικά é e\u0301 “x” € \U0001f600"
+    assert visible(text) == text
+    assert printable(text) == text

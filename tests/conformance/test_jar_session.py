@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -478,12 +479,20 @@ sorted((os.path.join(top, name), oct(os.lstat(os.path.join(top, name)).st_mode))
         assert open_session({"proc": {"timeout_ms": "1ms"}}, files=snapshot).files.read("a") == b"1"
         snapshot.remove()
 
-    def test_a_huge_hole_is_refused(self, open_session: OpenSession) -> None:
-        """A file that is small in the jar would not be so in the snapshot."""
-        session = open_session({"fs": {"size_mb": 20}, "proc": {"file_size_mb": "4g"}})
-        session.run("import os; os.truncate(os.open('hole', os.O_CREAT | os.O_RDWR), 3 << 30)")
-        with pytest.raises(UsageError, match="holes"):
-            session.snapshot()
+    def test_a_huge_hole_costs_no_file(self, open_session: OpenSession) -> None:
+        """A file that is small in the jar is so in the snapshot, and in the next jar; the others are kept with it."""
+        policy = {"fs": {"size_mb": 20}, "proc": {"file_size_mb": "4g"}}
+        session = open_session(policy)
+        session.files.write("other", "1")
+        session.run("import os; hole = os.open('hole', os.O_CREAT | os.O_RDWR); os.truncate(hole, 3 << 30)")
+        session.run("os.pwrite(hole, b'data', 2 << 30)")
+        snapshot = session.snapshot()
+        assert os.stat(snapshot.path).st_size < 1 << 20
+        again = open_session(policy, files=snapshot)
+        assert again.files.read("other") == b"1"
+        told = again.run("import os; f = open('hole', 'rb'); f.seek(2 << 30); f.read(5), os.stat('hole').st_size")
+        assert told.value == f"({b'data' + bytes(1)!r}, {3 << 30})"
+        snapshot.remove()
 
 
 def wait_until_evicted(session: Session) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from belljar.backends.contract import ChangedTree
-from belljar.sandbox.changes import NOT_SHOWN, Changes, leaves
+from belljar.sandbox.changes import CUT, Changes, leaves
 from belljar.sandbox.trusted_names import acted_upon, link_acted_upon
 
 Compare = Callable[..., Changes]
@@ -406,7 +406,7 @@ def test_a_diff_has_an_end(compare: Compare, jar: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("belljar.sandbox.changes.MAX_DIFF", 900)
     text = compare(layered=True).diff()
     assert text.count("+line\n") == 200
-    assert text.endswith(f"diff --belljar a/c b/c\nadded file\n{NOT_SHOWN}")
+    assert text.endswith(f"diff --belljar a/c b/c\nadded file\n{CUT} (0 MiB of text)\n")
 
 
 def test_names_have_an_end(compare: Compare, jar: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -433,3 +433,98 @@ def test_tree_that_is_not_whole_tells_of_no_deletion(host: Path, jar: Path) -> N
             changes.apply()
         assert (host / "kept").exists() != whole
         (host / "kept").write_text("kept")
+
+
+def test_directories_that_look_like_parts_of_repositories_are_looked_at_once(compare: Compare, jar: Path) -> None:
+    """600 files, each in 120 directories called `info`: each was asked about from the root, which took minutes."""
+    deepest = jar.joinpath(*["info"] * 120)
+    deepest.mkdir(parents=True)
+    for number in range(300):
+        (deepest / str(number)).mkdir()
+        (deepest / str(number) / "info").write_text("x")
+        (deepest / str(number) / "other").write_text("x")
+    before = time.monotonic()
+    found = compare(layered=True)
+    assert len(found) == 120 + 3 * 300
+    assert not any(change.refusal for change in found)
+    assert time.monotonic() - before < 15  # a second; it was a minute and a half
+
+
+def test_a_repository_above_is_seen_from_every_depth(compare: Compare, jar: Path) -> None:
+    """What is remembered of directories says the same as looking at each."""
+    (jar / "bare/info/deep/er").mkdir(parents=True)
+    for name in ("HEAD", "bare/HEAD", "bare/info/deep/er/file", "bare/plain"):
+        (jar / name).write_text("x")
+    for name in ("objects", "refs"):
+        (jar / "bare" / name).mkdir()
+    told = {change.path: bool(change.refusal) for change in compare(layered=True)}
+    assert told["bare/HEAD"]
+    assert told["bare/info/deep/er/file"]
+    assert told["bare/info/deep"]
+    assert told["bare/objects"]
+    assert not told["bare/plain"]
+    assert not told["HEAD"]
+
+
+def test_looking_for_changes_has_an_end(compare: Compare, jar: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the code made: the rest is left out, and that is said."""
+    (jar / "a").write_text("x")
+    monkeypatch.setattr("belljar.sandbox.changes._MOST_SECONDS", -1.0)
+    (change,) = compare(layered=True)
+    assert change.path == "."
+    assert "not all were looked at" in change.refusal
+    assert "not all were looked at" in compare(layered=True).diff()
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "said"), [("_MOST_READ", 1, "MiB read"), ("_MOST_DIFF_SECONDS", -1.0, "-1 s")]
+)
+def test_a_diff_reads_only_so_much(
+    compare: Compare, host: Path, jar: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: float, said: str
+) -> None:
+    """Files of zeros make no text, and were read all the same: 100,000 hard links to one of them took minutes."""
+    for name in ("a", "b", "c"):
+        (jar / name).write_bytes(bytes(1000))
+    monkeypatch.setattr(f"belljar.sandbox.changes.{limit}", value)
+    text = compare(layered=True).diff()
+    assert f"diff --belljar a/c b/c\nadded file\n{CUT} (" in text
+    assert said in text
+
+
+def test_texts_that_are_slow_to_compare(
+    compare: Compare, host: Path, jar: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When searching took too long, what differs is shown whole, and that is said."""
+    (host / "edited").write_text("a\nb\nc\n")
+    (jar / "edited").write_text("x\nb\ny\n")
+    assert " b\n" in compare(layered=True).diff()
+    monkeypatch.setattr("belljar.sandbox.changes._MOST_SEARCH_SECONDS", 0.0)
+    text = compare(layered=True).diff()
+    assert "not searched" in text
+    assert "-a\n-b\n-c\n+x\n+b\n+y\n" in text
+
+
+def test_a_file_with_holes_is_compared_by_its_data(compare: Compare, host: Path, jar: Path) -> None:
+    """A terabyte of nothing on both sides is a moment's work."""
+    for root in (host, jar):
+        with open(root / "image", "wb") as file:
+            os.truncate(file.fileno(), 1 << 40)
+            os.pwrite(file.fileno(), b"data", 1 << 39)
+    assert "image" not in kinds(compare(layered=True))
+    with open(jar / "image", "r+b") as file:
+        os.pwrite(file.fileno(), b"x", 1 << 38)
+    assert kinds(compare(layered=True))["image"] == "modified"
+
+
+def test_git_files_by_many_names_are_read_a_few_times(
+    compare: Compare, jar: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each name of an index was read, and one costs seconds: those beyond the bound need a yes."""
+    (jar / "packed-refs").write_text("x")
+    monkeypatch.setattr("belljar.sandbox.changes._MOST_GIT_FILES", 2)
+    for name in ("a", "b", "c"):
+        (jar / name / ".git").mkdir(parents=True)
+        os.link(jar / "packed-refs", jar / name / ".git/packed-refs")
+    told = [bool(change.refusal) for change in compare(layered=True) if change.path.endswith(".git/packed-refs")]
+    assert told.count(False) == 2
+    assert told.count(True) == 1

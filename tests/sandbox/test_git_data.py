@@ -6,6 +6,7 @@ import hashlib
 import os
 import struct
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,25 @@ def test_an_index_that_is_cut_or_continued_elsewhere() -> None:
     assert not any(index_is_plain(whole[:length]) for length in range(len(whole)))
     assert not index_is_plain(forged(b"src/a", extension=b"link" + struct.pack(">I", 20) + bytes(20)))
     assert not index_is_plain(forged(b"src/a", extension=b"EOIE" + struct.pack(">2I", 24, 12) + bytes(20)))
+
+
+def bomb(name: bytes, entries: int) -> bytes:
+    """An index of version 4 in which every name but the first is all of the one before, and one letter."""
+    fields = struct.pack(">10I", 0, 0, 0, 0, 0, 0, 0o100644, 0, 0, 0) + bytes(20)
+    first = fields + struct.pack(">H", min(len(name), 0xFFF)) + b"\0" + name + b"\0"
+    following = fields + struct.pack(">H", min(len(name), 0xFFF)) + b"\1x\0"
+    body = b"DIRC" + struct.pack(">2I", 4, entries) + first + following * (entries - 1)
+    return body + hashlib.sha1(body, usedforsecurity=False).digest()
+
+
+def test_an_index_that_is_small_and_holds_terabytes_of_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An index of 14 MB said 200 GB of names, and to read it took most of an hour."""
+    assert index_is_plain(bomb(b"a" * 4096, 100))
+    before = time.monotonic()
+    assert not index_is_plain(bomb(b"a" * (1 << 20), 200_000))  # no file has such a name
+    monkeypatch.setattr("belljar.sandbox.git_data._MOST_NAMES", 1 << 20)
+    assert not index_is_plain(bomb(b"a/" * 2047 + b"a", 200_000))
+    assert time.monotonic() - before < 15
 
 
 def test_refs_that_replace_objects() -> None:

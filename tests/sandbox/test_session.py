@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from pathlib import Path
 
 import anyio
@@ -193,6 +194,49 @@ class TestHostileFrames:
         with pytest.raises(wire.BrokenError):
             wire.done(payload, 1)
 
+    @pytest.mark.parametrize(
+        "data",
+        [
+            b'{"step": 1, "x": [' + b"[]," * 300_000 + b"[]]}",
+            b'{"step": 1, "x": ' + b'{"a":' * 200_000 + b"1" + b"}" * 200_000 + b"}",
+            b'{"step": 1, ' + b", ".join(b'"%d": {}' % number for number in range(80_000)) + b"}",
+            b'{"step": 1, "value": "' + b"x" * 1_000_000 + "\N{GRINNING FACE}".encode() + b'"}',
+            b'{"step": ' + b"1" * 1_000_000 + b"}",
+            b'{"step": 1}' + b" " * 1_000_000,
+        ],
+        ids=["lists", "deep", "members", "not ASCII", "a number", "spaces"],
+    )
+    def test_what_would_be_larger_in_memory_is_not_read(self, data: bytes) -> None:
+        """It became thirty times as large."""
+        tracemalloc.start()
+        try:
+            with pytest.raises(wire.BrokenError):
+                wire.done(data, 1)
+            assert tracemalloc.get_traced_memory()[1] < 2.5 * len(data)
+        finally:
+            tracemalloc.stop()
+
+    @pytest.mark.parametrize("text", ["x" * 1000, "a\n\"'\\", "\N{GRINNING FACE} \ud800 é", ""])
+    def test_what_an_interpreter_says_is_read(self, text: str) -> None:
+        """As `json` would read it."""
+        error = {"type": text, "message": text, "traceback": text}
+        told = {
+            "step": 3,
+            "value": text,
+            "bundle": {"text/html": text},
+            "error": error,
+            "exit": -1,
+            "interrupted": True,
+        }
+        done = wire.done(json.dumps(told).encode(), 1)
+        clean = text.encode("utf-8", "backslashreplace").decode()
+        assert (done.step, done.value, done.exit_code, done.interrupted) == (3, clean, 255, True)
+        assert done.forms[0].text == clean
+        assert done.error is not None
+        assert done.error.message == clean
+        empty = wire.done(b'{"step": 1, "value": null, "bundle": {}, "error": null, "exit": null}', 1)
+        assert (empty.value, empty.forms, empty.error, empty.exit_code) == (None, (), None, None)
+
     def test_names_are_ours(self) -> None:
         """A kind that the code made up names no file."""
         payload = json.dumps({"text": "", "bundle": {"../../x\n/y": "aGk=", "image/../png": "aGk="}}).encode()
@@ -222,6 +266,31 @@ class TestInbox:
             assert inbox.take() == (wire.STDOUT, b"x" * 1000)
             assert inbox.take() is None
         assert inbox.over
+
+    def test_streams_that_take_turns(self) -> None:
+        """Each is in order, and they take the room of their number: it was a hundred and fifty times that."""
+        inbox = Inbox(threading.Condition(), 1 << 20)
+        tracemalloc.start()
+        with inbox._changed:
+            for number in range(50_000):
+                inbox.put((wire.STDOUT, wire.STDERR)[number % 2], b"%d" % (number // 2 % 10))
+            taken = tracemalloc.get_traced_memory()[1]
+            frames = list(iter(inbox.take, None))
+        tracemalloc.stop()
+        assert taken < 1 << 20
+        assert frames[:4] == [(wire.STDOUT, b"0"), (wire.STDERR, b"0"), (wire.STDOUT, b"1"), (wire.STDERR, b"1")]
+        for kind in (wire.STDOUT, wire.STDERR):
+            assert b"".join(data for which, data in frames if which == kind) == b"0123456789" * 2500
+
+    def test_a_stream_goes_on_after_something_else(self) -> None:
+        """What was printed before a thing is shown comes before it, and the rest after it."""
+        inbox = Inbox(threading.Condition(), 1000)
+        with inbox._changed:
+            for kind, data in ((wire.STDOUT, b"a"), (wire.SHOWN, b"{}"), (wire.STDOUT, b"b"), (wire.STDOUT, b"c")):
+                inbox.put(kind, data)
+            assert inbox.take() == (wire.STDOUT, b"a")
+            inbox.put(wire.STDOUT, b"d")
+            assert list(iter(inbox.take, None)) == [(wire.SHOWN, b"{}"), (wire.STDOUT, b"bcd")]
 
     def test_ends_of_steps_without_end(self) -> None:
         """Are nobody's word: neither many of them, nor a few that are long."""

@@ -16,12 +16,13 @@ from typing import Any
 
 import pytest
 
+from belljar.backends.contract import ChangedTree
 from belljar.errors import UsageError
 from belljar.sandbox import text_diff
 from belljar.sandbox.comparing import compare
 from belljar.sandbox.restoring import restore
 from belljar.sandbox.snapshot_files import SnapshotFiles
-from belljar.sandbox.snapshots import opened
+from belljar.sandbox.snapshots import RESTORE, Held, opened, take
 from belljar.sandbox.text_diff import unified
 
 HOSTILE = "\x1b[31mred\n\u202e=cmd"
@@ -43,6 +44,11 @@ def link(name: str, target: str) -> tuple[tarfile.TarInfo, bytes]:
 
 def folder(name: str, mode: int = 0o755) -> tuple[tarfile.TarInfo, bytes]:
     return member(name, type=tarfile.DIRTYPE, mode=mode)
+
+
+def holes(size: int | str, *ranges: str, content: bytes = b"x") -> tuple[tarfile.TarInfo, bytes]:
+    """A file with holes, as the header of a snapshot tells of it."""
+    return member("holes", content, pax_headers={"BELLJAR.data": " ".join([str(size), *ranges])})
 
 
 @pytest.fixture
@@ -201,7 +207,16 @@ FORGED: dict[str, Callable[[], tuple[tarfile.TarInfo, bytes]]] = {
     "a link to a name that is none": lambda: member("l", type=tarfile.SYMTYPE, pax_headers={"linkpath": "a\0b"}),
     "no time": lambda: member("t", pax_headers={"mtime": "nan"}),
     "a time that never comes": lambda: member("t", pax_headers={"mtime": "1e300"}),
-    "a file with holes in the archive": lambda: member(
+    "data beyond the end": lambda: holes(10, "10-11"),
+    "data that go backwards": lambda: holes(10, "5-6", "2-3", content=b"xy"),
+    "data twice": lambda: holes(10, "5-7", "6-8", content=b"1234"),
+    "less data than it says": lambda: holes(10, "5-7"),
+    "more data than it says": lambda: holes(10, "5-6", content=b"xy"),
+    "no data at all": lambda: holes(10, "5-5", content=b""),
+    "a size that is no number": lambda: holes("-1", content=b""),
+    "a number that is huge": lambda: holes("9" * 5000, content=b""),
+    "a range that is none": lambda: holes(10, "5-6-7"),
+    "an archive's own holes": lambda: member(
         "holes",
         b"1\n0\n512\n".ljust(512, b"\0") + b"x" * 512,
         pax_headers={
@@ -338,3 +353,89 @@ class TestRestore:
                 with pytest.raises(UsageError):
                     restore(files, str(tmp_path / name))
             assert restore(files, str(tmp_path / "empty")).written == 1
+
+
+TERABYTE = 1 << 40
+
+
+def with_holes(path: Path, *places: int) -> None:
+    """A terabyte, with four bytes at each of these places."""
+    with path.open("wb") as file:
+        os.truncate(file.fileno(), TERABYTE)
+        for place in places:
+            os.pwrite(file.fileno(), b"data", place)
+
+
+class TestHoles:
+    """A terabyte of nothing takes neither the room nor the time of one."""
+
+    @pytest.fixture
+    def jar(self, tmp_path: Path) -> Path:
+        """What the code left."""
+        path = tmp_path / "jar"
+        path.mkdir()
+        (path / "plain").write_text("plain")
+        with_holes(path / "image", 0, 5 << 30, TERABYTE - 4)
+        with_holes(path / "nothing")
+        return path
+
+    def taken(self, jar: Path, name: str, **more: Any) -> str:
+        """A snapshot of it."""
+        held = Held(ChangedTree(os.open(jar, os.O_RDONLY | os.O_DIRECTORY), layered=False), None, (), {})
+        try:
+            return take(held, most_bytes=1 << 20, path=str(jar.parent / name), **more).path
+        finally:
+            os.close(held.tree.descriptor)
+
+    def test_kept_and_read(self, jar: Path) -> None:
+        """The snapshot holds the data, and says where they belong."""
+        path = self.taken(jar, "one.tar")
+        assert os.stat(path).st_size < 1 << 17
+        with SnapshotFiles(path) as files:
+            image = files.files["image"]
+            assert (image.size, files.files["nothing"].size) == (TERABYTE, TERABYTE)
+            assert files.read(image, 6) == b"data\0\0"
+            assert files.read(image, 100, TERABYTE - 6) == b"\0\0data"
+            assert files.read(image, 8, (5 << 30) - 2) == b"\0\0data\0\0"
+            assert files.read(image, 3, 2 << 30) == bytes(3)
+
+    def test_restored_on_the_host(self, jar: Path, tmp_path: Path) -> None:
+        """With their holes."""
+        with SnapshotFiles(self.taken(jar, "one.tar")) as files:
+            assert restore(files, str(tmp_path / "out")).refused == ()
+        with (tmp_path / "out/image").open("rb") as file:
+            assert os.fstat(file.fileno()).st_size == TERABYTE
+            assert os.fstat(file.fileno()).st_blocks < 1000
+            assert [os.pread(file.fileno(), 4, at) for at in (0, 5 << 30, TERABYTE - 4)] == [b"data"] * 3
+        assert (tmp_path / "out/plain").read_text() == "plain"
+
+    def test_restored_in_a_jar(self, jar: Path, tmp_path: Path) -> None:
+        """By the program that a jar runs."""
+        (tmp_path / "again").mkdir()
+        with open(self.taken(jar, "one.tar"), "rb") as file:
+            subprocess.run([sys.executable, "-c", RESTORE, str(tmp_path / "again")], stdin=file, check=True)
+        with (tmp_path / "again/image").open("rb") as file:
+            assert os.fstat(file.fileno()).st_blocks < 1000
+            assert [os.pread(file.fileno(), 4, at) for at in (0, 5 << 30, TERABYTE - 4)] == [b"data"] * 3
+        assert (tmp_path / "again/nothing").stat().st_size == TERABYTE
+
+    def test_compared(self, jar: Path) -> None:
+        """By their data, wherever the holes are."""
+        before = self.taken(jar, "one.tar")
+        with (jar / "image").open("r+b") as file:
+            os.pwrite(file.fileno(), bytes(4096), 9 << 30)  # zeros, and no hole any more
+        assert "image" not in differences(before, self.taken(jar, "two.tar"))
+        with (jar / "image").open("r+b") as file:
+            os.pwrite(file.fileno(), b"x", 9 << 30)
+        assert differences(before, self.taken(jar, "three.tar")) == {"image": ("changed", "binary or large, not shown")}
+
+    def test_what_does_not_fit_costs_no_other_file(self, jar: Path) -> None:
+        """Evidence is what could be kept, and says what could not: a hard link counts each time."""
+        (jar / "large").write_bytes(b"x" * 700_000)
+        (jar / "larger").hardlink_to(jar / "large")
+        with pytest.raises(UsageError, match="'larger' does not fit"):
+            self.taken(jar, "one.tar")
+        left_out: dict[str, str] = {}
+        with SnapshotFiles(self.taken(jar, "two.tar", left_out=left_out)) as files:
+            assert set(files.files) == {"image", "large", "nothing", "plain"}
+        assert list(left_out) == ["larger"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
+import resource
 import signal
 import socket
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
@@ -13,6 +15,7 @@ import uvicorn
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp_types import UNSUPPORTED_PROTOCOL_VERSION
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from belljar.agents.mcp_server import server
 from belljar.agents.toolbox import Toolbox
@@ -22,6 +25,10 @@ PATH = "/mcp"
 _SHORTEST_TOKEN = 16
 _MOST_BODY = 32 << 20
 _MOST_SESSIONS = 100
+_MOST_CONNECTIONS, _MOST_STRANGERS = 512, 128
+"""Connections in all, and those that have not shown the token yet."""
+_STRANGER_SECONDS = 10.0
+"""Seconds for a client to send a request with the token, from the moment it connects."""
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -29,18 +36,89 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
+class Door:
+    """Keeps clients that do not show the token from using up the server's file descriptors.
+
+    To connect and say nothing, or to say it byte by byte, costs a client nothing. So strangers have little time and few
+    places: when all are taken, the one that came first has to go. A client that sends its request at once gets in.
+    """
+
+    def __init__(self, token: str, *, most: int = _MOST_CONNECTIONS, strangers: int = _MOST_STRANGERS) -> None:
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if files != resource.RLIM_INFINITY:  # the jars of sessions need some, too
+            most, strangers = min(most, files // 2), min(strangers, files // 4)
+        self._wanted = b"Bearer " + token.encode()
+        self._most, self._most_strangers = most, strangers
+        self._strangers: dict[asyncio.Protocol, Callable[[], None]] = {}
+        self._friends: set[asyncio.Protocol] = set()
+
+    def has_token(self, headers: Sequence[tuple[bytes, bytes]]) -> bool:
+        """Return True if a request has the token, once."""
+        given = [value for name, value in headers if name == b"authorization"]
+        return len(given) == 1 and hmac.compare_digest(given[0], self._wanted)
+
+    def opened(self, client: asyncio.Protocol, close: Callable[[], None]) -> None:
+        """Take a new connection in, which is a stranger's."""
+        self._strangers[client] = close
+        if len(self._strangers) > self._most_strangers or len(self._strangers) + len(self._friends) > self._most:
+            first = next(iter(self._strangers))
+            self._strangers.pop(first)()
+
+    def knows(self, client: asyncio.Protocol) -> bool:
+        """Return True if the connection has shown the token."""
+        return client in self._friends
+
+    def shown(self, client: asyncio.Protocol) -> None:
+        """The connection has shown the token: it may stay."""
+        self._strangers.pop(client, None)
+        self._friends.add(client)
+
+    def closed(self, client: asyncio.Protocol) -> None:
+        """Forget a connection."""
+        self._strangers.pop(client, None)
+        self._friends.discard(client)
+
+    def protocol(self) -> type[H11Protocol]:
+        """What uvicorn makes of each connection."""
+        door = self
+
+        class Guarded(H11Protocol):
+            _patience: asyncio.TimerHandle | None = None
+
+            def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+                super().connection_made(transport)
+                self._patience = self.loop.call_later(_STRANGER_SECONDS, transport.abort)
+                door.opened(self, transport.abort)
+
+            def connection_lost(self, exc: Exception | None) -> None:
+                self._no_hurry()
+                door.closed(self)
+                super().connection_lost(exc)
+
+            def data_received(self, data: bytes) -> None:
+                super().data_received(data)
+                if not door.knows(self) and self.headers and door.has_token(self.headers):
+                    self._no_hurry()
+                    door.shown(self)
+
+            def _no_hurry(self) -> None:
+                if self._patience is not None:
+                    self._patience.cancel()
+
+        return Guarded
+
+
 class BearerOnly:
     """Answers 401 to whoever does not have the token, before anything else looks at the request."""
 
-    def __init__(self, app: App, token: str) -> None:
-        self._app, self._wanted = app, b"Bearer " + token.encode()
+    def __init__(self, app: App, door: Door) -> None:
+        self._app, self._door = app, door
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request; what is none of HTTP's (the start and the end of the server) passes."""
         if scope["type"] == "http":
-            given = [value for name, value in scope["headers"] if name == b"authorization"]
-            if len(given) != 1 or not hmac.compare_digest(given[0], self._wanted):
-                headers = [(b"www-authenticate", b"Bearer"), (b"content-length", b"0")]
+            if not self._door.has_token(scope["headers"]):
+                headers = [(b"www-authenticate", b"Bearer"), (b"content-length", b"0"), (b"connection", b"close")]
                 await send({"type": "http.response.start", "status": 401, "headers": headers})
                 await send({"type": "http.response.body", "body": b""})
                 return
@@ -132,8 +210,10 @@ def serve(toolbox: Toolbox, listener: socket.socket, token: str, *, names: Seque
         max_request_body_size=_MOST_BODY,
         max_sessions=_MOST_SESSIONS,
     )
+    door = Door(token)
     config = uvicorn.Config(
-        BearerOnly(ConnectionsOnly(app), token),
+        BearerOnly(ConnectionsOnly(app), door),
+        http=door.protocol(),
         log_level="warning",
         access_log=False,
         ws="none",

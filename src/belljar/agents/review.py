@@ -12,7 +12,7 @@ from belljar.agents.inside import Agent
 from belljar.agents.repository import INSIDE
 from belljar.audit.state import private_directory, state_directory
 from belljar.policy.paths import WORKSPACE
-from belljar.sandbox.changes import NOT_SHOWN, Applied, Change, Changes
+from belljar.sandbox.changes import CUT, NOT_SHOWN, Applied, Change, Changes
 from belljar.sandbox.sandbox import Sandbox
 
 MAX_KEPT = 100
@@ -44,7 +44,8 @@ class Review:
         shown = [change for change in found if change.what != "directory" or change.kind == "deleted"]
         self.files = [change for change in shown if not change.refusal and not _in_git(change.path)]
         self.protected = [change for change in shown if change.protected and not _worktree_inside(change.path)]
-        refused = [change for change in shown if change.refusal and change not in self.protected]
+        asked = {change.path for change in self.protected}
+        refused = [change for change in shown if change.refusal and change.path not in asked]
         # A directory comes with what is in it: by itself only if it is empty.
         self._plain = {change.path for change in found if not change.refusal and change.path not in parents}
         self._git = {path for path in self._plain if _in_git(path)}
@@ -109,7 +110,12 @@ class Review:
         ]
         names = (f"{run_id}.diff", f"{run_id}.protected.diff")
         files = [_written(name, text) for name, text in zip(names, diffs, strict=True) if text]
-        return Kept(tuple(files), sum(text.count(f"\n{NOT_SHOWN}") for text in diffs))
+        return Kept(tuple(files), sum(_not_shown(text) for text in diffs))
+
+
+def _not_shown(diff: str) -> int:
+    """How many files a diff only names."""
+    return diff.count(f"\n{NOT_SHOWN}") + diff.count(f"\n{CUT}")
 
 
 def _written(name: str, text: str) -> str:

@@ -9,11 +9,17 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from belljar.audit.ocsf import to_ocsf
 from belljar.audit.printable import printable_lines
+
+_SIGNS = "=+@-\uff1d\uff0b\uff20\uff0d\ufe66\ufe62\ufe6b\ufe63\u2212"
+"""With which a formula begins, in every width: some programs take a wide sign for the plain one."""
+_FORMULA = re.compile(rf"((?:^|[;\t\r\n])(?:[^\S\t\r\n]|[\"'])*+)(?=[{re.escape(_SIGNS)}])")
+"""Where a formula may begin: in a cell, and after what programs take for the end of one, whatever this file uses."""
 
 COLUMNS = ("seq", "time", "event", "run", "outcome", "reason", "target", "rule", "backend", "policy", "details")
 
@@ -40,12 +46,12 @@ def _row(cells: Iterable[str]) -> str:
 
 
 def _cell(value: Any) -> str:
-    """A spreadsheet takes text that begins like this for a formula, and would do what it says."""
+    """A spreadsheet takes text that begins like this for a formula, unless an apostrophe stands before it."""
     text = "" if value is None else value if isinstance(value, str) else json.dumps(value)
     if isinstance(value, int | float):
         return text
-    text = printable_lines(text)
-    return f"'{text}" if text.lstrip().startswith(("=", "+", "-", "@", "\t", "\r")) else text
+    text = _FORMULA.sub(r"\1'", printable_lines(text))
+    return f"'{text}" if text.startswith(("\t", "\r")) else text
 
 
 def ocsf(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:

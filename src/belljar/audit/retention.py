@@ -21,7 +21,7 @@ from belljar.audit.log import day_files, directory, read_head, record
 from belljar.audit.state import state_directory
 from belljar.audit.store import RunStore
 from belljar.audit.stored import inputs, plans, policies
-from belljar.audit.verify import ANCHOR, anchor, verify
+from belljar.audit.verify import ANCHOR, anchor, pruned_signatures, verify
 from belljar.errors import UsageError
 from belljar.policy import json_text
 from belljar.policy.records import dataclass
@@ -79,7 +79,7 @@ def _tell(path: str, going: list[str], printed: list[str]) -> None:
     with RunStore() as store:
         totals = to_record(store.past_without(last.seq))
     record("pruned", **told, upto=last.seq, totals=totals)
-    _write_anchor(path, last, going[-1])
+    _write_anchor(path, last, going[-1], _signatures(path, going))
 
 
 def _remove(files: Iterator[str]) -> tuple[list[str], int]:
@@ -220,8 +220,20 @@ def _last_link(path: str, going: list[str]) -> Link:
     return anchor(path)
 
 
-def _write_anchor(path: str, last: Link, name: str) -> None:
-    text = json_text.dumps({"seq": last.seq, "digest": last.digest, "through": name})
+def _signatures(path: str, going: list[str]) -> list[dict[str, Any]]:
+    """The last signature by each key among what goes: who verifies what is left is told of it."""
+    found = {str(one.get("public_key")): one for one in pruned_signatures(path)}
+    for name in going:
+        with open(os.path.join(path, name), "rb") as file:
+            for line in file:
+                if b'"event":"signed"' in line and (one := decode(line))["event"] == "signed":
+                    found[str(one.get("public_key"))] = one
+    return list(found.values())
+
+
+def _write_anchor(path: str, last: Link, name: str, signed: list[dict[str, Any]]) -> None:
+    told = {"seq": last.seq, "digest": last.digest, "through": name, "signed": signed}
+    text = json_text.dumps(told)
     unfinished = os.path.join(path, f"{ANCHOR}.{os.getpid()}")
     with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
         file.write(text + "\n")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from belljar.audit.chain import Link
-from belljar.audit.log import audit_log
+from belljar.audit.log import audit_log, directory
 from belljar.audit.reading import records
-from belljar.audit.verify import Verdict, verify
+from belljar.audit.state import state_directory
+from belljar.audit.verify import Verdict, anchor, pruned_signatures, verify
 from belljar.errors import PrerequisiteError, UsageError
 
 if TYPE_CHECKING:
@@ -52,43 +55,98 @@ def sign(path: str, key_file: str) -> dict[str, Any]:
         "signature": base64.b64encode(key.sign(_message(verdict.link))).decode(),
     }
     audit_log().append(signed)
+    _remember(signed)
     return signed
 
 
-def check(path: str, public_key: str, seen: Callable[[int], None] | None = None) -> Verdict:
-    """As `verify`, and every signature by this key is right, and there is one."""
+def check(
+    path: str, public_key: str, seen: Callable[[int], None] | None = None, *, expect: int | None = None
+) -> Verdict:
+    """As `verify`, and every signature by this key is right, there is one, and they reach as far as is known.
+
+    That is at least up to the record `expect`; and for this user's own log, up to the last one that was signed here: a
+    log that was taken back to an earlier signature lacks that one.
+    """
     verdict = verify(path, seen)
+    if not verdict.ok:
+        return verdict
     key = _public(public_key)
-    known = public_text(key)
-    digests: dict[int, str] = {}
-    signatures = 0
-    for record in records(path):
-        digests[record["seq"]] = record["digest"]
-        if record.get("event") == "signed" and record.get("public_key") == known:
-            signatures += 1
-            if not _is_right(key, record, digests):
-                problem = f"the signature in record {record['seq']} is not that of record {record.get('signed_seq')}"
-                return Verdict(
-                    ok=False, records=verdict.records, link=verdict.link, where="signatures", problem=problem
-                )
-    if verdict.ok and not signatures:
-        return Verdict(
-            ok=False, records=verdict.records, link=verdict.link, where="signatures", problem="none is by this key"
-        )
-    return verdict
+    start = anchor(path)
+    digests = {start.seq: start.digest}
+    reach = -1
+    for record in [*pruned_signatures(path), *records(path)]:
+        seq = record.get("seq")
+        if isinstance(seq, int) and seq > start.seq:
+            digests[seq] = str(record.get("digest"))
+        if record.get("event") == "signed" and record.get("public_key") == public_text(key):
+            signed = record.get("signed_seq")
+            if not _is_by(key, record) or not _fits(record, digests, start):
+                return _wrong(verdict, f"the signature in record {seq} is not that of record {signed}")
+            reach = max(reach, int(record["signed_seq"]))
+    if reach < 0:
+        return _wrong(verdict, "none is by this key")
+    covered = max(0, reach - start.seq)
+    found = replace(verdict, signed_seq=reach, unsigned=max(0, verdict.records - covered))
+    if expect is not None and reach < expect:
+        return _wrong(found, f"they reach up to record {reach}, and record {expect} was expected to be signed")
+    last = _last_signed_here(key) if os.path.realpath(path) == os.path.realpath(directory()) else 0
+    if last > reach:
+        return _wrong(found, f"record {last} was signed here, and that signature is gone: the log was taken back")
+    return found
 
 
-def _is_right(key: Ed25519PublicKey, record: dict[str, Any], digests: dict[int, str]) -> bool:
+def _wrong(verdict: Verdict, problem: str) -> Verdict:
+    return replace(verdict, ok=False, where="signatures", problem=problem)
+
+
+def _fits(record: dict[str, Any], digests: dict[int, str], start: Link) -> bool:
+    """Return True if what was signed is what the log has. Of what was removed, only the last digest is known."""
+    seq = record["signed_seq"]
+    return bool(seq < start.seq or digests.get(seq) == record.get("signed_digest"))
+
+
+def _is_by(key: Ed25519PublicKey, record: dict[str, Any]) -> bool:
     from cryptography.exceptions import InvalidSignature
 
-    seq, digest = record.get("signed_seq"), str(record.get("signed_digest"))
-    if not isinstance(seq, int) or digests.get(seq) != digest:
+    seq = record.get("signed_seq")
+    if isinstance(seq, bool) or not isinstance(seq, int) or seq < 0:
         return False
     try:
-        key.verify(base64.b64decode(str(record.get("signature"))), _message(Link(seq, digest)))
+        signature = base64.b64decode(str(record.get("signature")))
+        key.verify(signature, _message(Link(seq, str(record.get("signed_digest")))))
     except (InvalidSignature, ValueError):
         return False
     return True
+
+
+# --- what was signed here, kept beside the log ---
+
+
+def _marks_file() -> str:
+    return os.path.join(state_directory(), "signed.json")
+
+
+def _marks() -> dict[str, Any]:
+    try:
+        with open(_marks_file(), encoding="ascii") as file:
+            marks = json.load(file)
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return marks if isinstance(marks, dict) else {}
+
+
+def _last_signed_here(key: Ed25519PublicKey) -> int:
+    """The last record that was signed here by a key. A mark that the key did not sign is none."""
+    mark = _marks().get(public_text(key))
+    return int(mark["signed_seq"]) if isinstance(mark, dict) and _is_by(key, mark) else 0
+
+
+def _remember(signed: dict[str, Any]) -> None:
+    marks = {**_marks(), signed["public_key"]: signed}
+    unfinished = f"{_marks_file()}.{os.getpid()}"
+    with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
+        json.dump(marks, file)
+    os.rename(unfinished, _marks_file())
 
 
 def _message(link: Link) -> bytes:

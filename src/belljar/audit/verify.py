@@ -44,6 +44,10 @@ class Verdict:
     problem: str = ""
     unacknowledged: int = 0
     """Records at the end, which a process wrote that was killed before it heard so. Whoever writes next keeps them."""
+    signed_seq: int | None = None
+    """The last record that a signature covers, if signatures were asked for. Records after it may be anybody's."""
+    unsigned: int = 0
+    """Records that no signature covers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +213,16 @@ def _head_problem(text: bytes | None, head: Head | None, *, begun: bool) -> str:
 def anchor(path: str) -> Link:
     """Where the chain begins: before the first record of all, or after the last one that was removed."""
     return _beginning(path)[0]
+
+
+def pruned_signatures(path: str) -> list[dict[str, Any]]:
+    """The last signature by each key among the records that were removed."""
+    try:
+        with open(os.path.join(path, ANCHOR), encoding="ascii") as file:
+            told = json.load(file).get("signed", [])
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return []
+    return [one for one in told if isinstance(one, dict)] if isinstance(told, list) else []
 
 
 def _beginning(path: str) -> tuple[Link, str, bool]:

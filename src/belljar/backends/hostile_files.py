@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from belljar.backends.contract import ChangedTree, Entry
 from belljar.guest import tree
@@ -16,12 +16,16 @@ __all__ = [
     "MAX_ENTRIES",
     "MAX_NAMES",
     "OpenedFiles",
+    "Range",
     "bounds",
     "copy_content",
+    "data_ranges",
+    "either_data",
     "leaves",
     "open_beneath",
     "parts",
     "walk",
+    "write_at",
 ]
 
 MAX_ENTRIES = 100_000
@@ -110,20 +114,55 @@ def walk(
         raise OSError(errno.E2BIG, f"its paths have more than {MAX_NAMES} characters together")
 
 
-def copy_content(source: int, target: int) -> None:
-    """Copy a file's data and keep its holes: what was small in the jar is small on the host."""
-    size = os.fstat(source).st_size
+Range = tuple[int, int]
+"""From a byte of a file up to another, which is no part of it."""
+
+
+def data_ranges(descriptor: int, size: int) -> Iterator[Range]:
+    """Where a file has data, from start to end: all between is holes, and takes no time to skip."""
     position = 0
     while position < size:
         try:
-            position = os.lseek(source, position, os.SEEK_DATA)
+            start = os.lseek(descriptor, position, os.SEEK_DATA)
+            position = min(size, os.lseek(descriptor, start, os.SEEK_HOLE))
         except OSError as error:
-            if error.errno != errno.ENXIO:
+            if error.errno == errno.ENXIO:
+                return  # nothing but a hole up to the end
+            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
                 raise
-            break  # nothing but a hole up to the end
-        hole = os.lseek(source, position, os.SEEK_HOLE)
-        while position < hole and (chunk := os.pread(source, min(1 << 20, hole - position), position)):
-            position += os.pwrite(target, chunk, position)
+            start, position = position, size  # a file system that does not tell
+        if start >= size:
+            return
+        yield start, position
+
+
+def either_data(first: Iterable[Range], second: Iterable[Range]) -> Iterator[Range]:
+    """Where at least one of two files has data."""
+    import heapq
+
+    done = 0
+    for start, end in heapq.merge(first, second):
+        if end > done:
+            yield max(start, done), end
+            done = end
+
+
+def write_at(descriptor: int, data: bytes, position: int) -> None:
+    """Write all of it there."""
+    rest = memoryview(data)
+    while rest:
+        written = os.pwrite(descriptor, rest, position)
+        rest, position = rest[written:], position + written
+
+
+def copy_content(source: int, target: int) -> None:
+    """Copy a file's data and keep its holes: what was small in the jar is small on the host."""
+    size = os.fstat(source).st_size
+    for start, end in data_ranges(source, size):
+        position = start
+        while position < end and (chunk := os.pread(source, min(1 << 20, end - position), position)):
+            write_at(target, chunk, position)
+            position += len(chunk)
     os.ftruncate(target, size)
 
 

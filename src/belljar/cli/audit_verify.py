@@ -27,7 +27,9 @@ def run(parsed: Parsed) -> int:
         if key := parsed.text("--public-key"):
             from belljar.audit.signing import check
 
-            verdict = check(path, key, seen)
+            verdict = check(path, key, seen, expect=_expected(parsed))
+        elif parsed.text("--expect-signed"):
+            raise UsageError("--expect-signed needs --public-key: whose signatures are meant?")
         else:
             from belljar.audit.verify import verify
 
@@ -35,7 +37,7 @@ def run(parsed: Parsed) -> int:
     if parsed.flag("--json"):
         from belljar.cli.document import print_json
 
-        names = ("ok", "records", "where", "problem", "unacknowledged")
+        names = ("ok", "records", "where", "problem", "unacknowledged", "signed_seq", "unsigned")
         print_json({name: getattr(verdict, name) for name in names})
     elif verdict.ok:
         sys.stdout.write(f"{verdict.records} records, all as they were written; the last is {verdict.link.digest}\n")
@@ -43,12 +45,25 @@ def run(parsed: Parsed) -> int:
             sys.stdout.write(
                 f"{verdict.unacknowledged} of them, at its end, by a process that was killed before it heard so\n"
             )
+        if verdict.signed_seq is not None:
+            sys.stdout.write(
+                f"signed up to record {verdict.signed_seq}; "
+                f"{verdict.unsigned} of the records that are left are covered by no signature\n"
+            )
     else:
         sys.stderr.write(
             f"belljar: the audit log is not as it was written: {verdict.where}: {verdict.problem}\n"
             f"the {verdict.records} records before it are in order\n"
         )
     return 0 if verdict.ok else 1
+
+
+def _expected(parsed: Parsed) -> int | None:
+    if (text := parsed.text("--expect-signed")) is None:
+        return None
+    if not text.isascii() or not text.isdigit() or len(text) > 18:
+        raise UsageError(f"--expect-signed {text!r}: wanted the number of a record", hint="`audit sign` prints it")
+    return int(text)
 
 
 def _expect_log(path: str) -> None:
@@ -67,13 +82,21 @@ COMMAND = Command(
     "Say whether the audit log is as it was written.",
     usage="audit verify [OPTIONS] [DIRECTORY]",
     run=run,
-    options=(Option("--public-key", "KEY", "also check the signatures by this key"), JSON),
+    options=(
+        Option("--public-key", "KEY", "also check the signatures by this key"),
+        Option("--expect-signed", "RECORD", "with --public-key: they have to reach at least up to this record"),
+        JSON,
+    ),
     details="""
 Names the first record that was changed, is missing, stands in the wrong place, or was cut off. Exits with 1 if there is
 one. DIRECTORY is a copy of a log; without it, it is this user's own.
+
+With --public-key it says up to which record signatures reach. Whoever can write the log can invent what comes after
+that, or take the log back to an earlier signature: keep the number that `audit sign` prints elsewhere, and give it.
 """,
     examples=(
         ("audit verify", "this user's log"),
         ("audit verify --public-key KEY backup/audit", "a copy, and who signed it"),
+        ("audit verify --public-key KEY --expect-signed 1200", "nothing that was signed since is gone"),
     ),
 )

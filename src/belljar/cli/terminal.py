@@ -21,29 +21,24 @@ _KEPT = "\n\t\r"
 _TURNING = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _BREAKING = (0x2028, 0x2029)
 """Line ends to some terminals and to many programs, though not to all."""
-_UNSEEN = (
-    *(0x00AD, 0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, *range(0x180B, 0x1810), *range(0x200B, 0x200E)),
-    *(*range(0x2060, 0x2066), *range(0x206A, 0x2070), 0x3164, *range(0xFE00, 0xFE0F), 0xFEFF, 0xFFA0),
-    *(*range(0xFFF0, 0xFFFC), *range(0xE0000, 0xE01F0)),
-)
+_EMOJI_STYLE = "\ufe0f"
 
 
 def _shown(code: int) -> str:
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
-def _table(kept: str, *unseen: int) -> Mapping[int, str]:
-    controls = (*range(0x20), *range(0x7F, 0xA0), *_TURNING, *_BREAKING, *unseen)
-    return {code: _shown(code) for code in controls if chr(code) not in kept}
-
-
-_OUTPUT = _table(_KEPT)
+_OUTPUT = {
+    code: _shown(code) for code in (*range(0x20), *range(0x7F, 0xA0), *_TURNING, *_BREAKING) if chr(code) not in _KEPT
+}
 
 
 @cache
 def _judged(kept: str) -> Mapping[int, str]:
     """For text that someone judges, made when there is some."""
-    return _table(kept, *_UNSEEN)
+    from belljar.audit.printable import Shown
+
+    return Shown(kept)
 
 
 class TerminalFilter:
@@ -67,12 +62,23 @@ class TerminalFilter:
 
 def visible(text: str) -> str:
     """A name or a message on one line, with nothing hidden in it."""
-    return _encodable(text.translate(_judged("")))
+    return _encodable(_plain_styles(text).translate(_judged("")))
 
 
 def visible_lines(text: str) -> str:
     """Text of several lines, such as a diff, with nothing hidden in any of them."""
-    return _encodable(text.translate(_judged("\n\t")))
+    return _encodable(_plain_styles(text).translate(_judged("\n\t")))
+
+
+def _plain_styles(text: str) -> str:
+    """Shows each U+FE0F that makes no emoji: one after a symbol does, and after the sign of a key such as 1."""
+    first, *rest = text.split(_EMOJI_STYLE)
+    parts, before = [first], first
+    for part in rest:
+        makes_one = before[-1:] > "\u2000" or (before[-1:] in "#*0123456789" and part.startswith("\u20e3"))
+        parts += [_EMOJI_STYLE if before and makes_one else "\\ufe0f", part]
+        before = part
+    return "".join(parts)
 
 
 def _encodable(text: str) -> str:

@@ -20,7 +20,7 @@ about one path, and to import `re` and compile every pattern takes longer than a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 
 TYPE_CHECKING = False  # see policy/records.py
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 LONGEST_PATTERN = 512
 MOST_ALTERNATIVES = 64
 _SPECIAL = frozenset("*?[]{}\\")
+_NESTING = frozenset("{}[\\")
+_NO_NAMES = frozenset(("", ".", ".."))
 
 
 class GlobError(ValueError):
@@ -54,6 +56,9 @@ class DenyGlobs:
         hit = self._regex.match(path) if self._could_match(path) else None
         found = [hit.lastindex - 1] if hit and hit.lastindex else []
         found += [self._names[name] for name in path.split("/") if name in self._names]
+        whole = f"{path}/"
+        found += [index for text, index in self._deep.items() if text in whole]
+        found += [index for text, index in self._rooted.items() if whole.startswith(text)]
         return min(found, default=None)
 
     def denies(self, host_path: str | None, jar_path: str) -> int | None:
@@ -68,14 +73,12 @@ class DenyGlobs:
         `/home/**` does not erase a project that someone mounted from their home.
         """
         roots = [_normal(root) for root in (source, path) if root is not None]
-        covering = {index for index in self._absolute if any(self._only(index).match(root) for root in roots)}
+        covering = {index for index in self._absolute if any(self._covers(index, root) for root in roots)}
         return self._keeping(lambda index: index not in covering)
 
     def may_end_at(self, name: str) -> bool:
         """Whether a pattern can match a path whose last name is this one: a quick no for most files of a walk."""
-        if name in self._names:
-            return True
-        return self._ends.match(name) is not None
+        return name in self._names or name in self._last_names or self._ends.match(name) is not None
 
     def literal_names(self) -> list[str]:
         """The names that are denied at every depth (`**/NAME`, `**/NAME/**`), which a walk can look up."""
@@ -110,8 +113,11 @@ class DenyGlobs:
         path += "/"
         return any(all(text in path for text in texts) for texts in self._texts)
 
-    def _only(self, index: int) -> re.Pattern[str]:
-        return _compiled(_alternation([self._parsed[index]]))
+    def _covers(self, index: int, root: str) -> bool:
+        """Whether an absolute pattern denies all of a directory."""
+        if all(_is_literal(name) for parts in self._parsed[index] for name in parts):
+            return any(f"{root}/".startswith(_text(parts)) for parts in self._parsed[index])
+        return _compiled(_alternation([self._parsed[index]])).match(root) is not None
 
     @cached_property
     def _absolute(self) -> tuple[int, ...]:
@@ -119,7 +125,7 @@ class DenyGlobs:
 
     @cached_property
     def _ends(self) -> re.Pattern[str]:
-        last = {parts[-1] for alternatives in self._parsed for parts in alternatives if _literal_name(parts) is None}
+        last = {parts[-1] for alternatives in self._rest for parts in alternatives}
         return _compiled("|".join(_path_regex((name,)).removeprefix("/") for name in sorted(last)) or "(?!)")
 
     @cached_property
@@ -132,23 +138,46 @@ class DenyGlobs:
         return names
 
     @cached_property
+    def _deep(self) -> dict[str, int]:
+        """Alternatives like `**/.config/gh`, as the text that a path has which they match, if it ends in a slash."""
+        return self._literal(lambda parts: parts[0] == "**" and len(parts) > 2, lambda parts: _text(parts[1:]))
+
+    @cached_property
+    def _rooted(self) -> dict[str, int]:
+        """Alternatives like `/home/**`, as the text with which a path begins that they match."""
+        return self._literal(lambda parts: parts[0] != "**", _text)
+
+    def _literal(self, wanted: Callable[[Parts], bool], text: Callable[[Parts], str]) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for index, alternatives in enumerate(self._parsed):
+            for parts in alternatives:
+                if wanted(parts) and not _needs_expression(parts):
+                    found.setdefault(text(parts), index)
+        return found
+
+    @cached_property
+    def _last_names(self) -> frozenset[str]:
+        return frozenset(text.split("/")[-2] for text in (*self._deep, *self._rooted))
+
+    @cached_property
     def _texts(self) -> list[list[str]]:
-        """For each alternative that is no plain name, text that every path has which it matches."""
+        """For each alternative that needs an expression, text that every path has which it matches."""
         return [list(_texts(parts)) for alternatives in self._rest for parts in alternatives]
 
     @cached_property
     def _regex(self) -> re.Pattern[str]:
         return _compiled(_alternation(self._rest))
 
-    @property
+    @cached_property
     def _rest(self) -> list[list[Parts]]:
-        """The alternatives that are no plain names, for each pattern."""
-        return [[parts for parts in alternatives if _literal_name(parts) is None] for alternatives in self._parsed]
+        """The alternatives that need an expression, for each pattern."""
+        return [[parts for parts in alternatives if _needs_expression(parts)] for alternatives in self._parsed]
 
 
 Parts = tuple[str, ...]
 
 
+@lru_cache(maxsize=1024)
 def parse(pattern: str) -> tuple[Parts, ...]:
     """The alternatives of a pattern, each the names of a path from the root; the trailing `**` is dropped."""
     if not pattern:
@@ -161,6 +190,10 @@ def parse(pattern: str) -> tuple[Parts, ...]:
 
 
 def _parts(pattern: str) -> Parts:
+    if pattern.startswith("**/") and _is_literal(rest := pattern[3:]):  # most are like this
+        names = rest.split("/")
+        if _NO_NAMES.isdisjoint(names):
+            return ("**", *names)
     if "//" in pattern:
         raise GlobError("wanted a name between slashes, found '//'")
     names = pattern.strip("/").split("/")
@@ -184,6 +217,13 @@ def _parts(pattern: str) -> Parts:
 
 def _expand(pattern: str) -> list[str]:
     """Every combination of the braces' alternatives; they nest."""
+    if _NESTING.isdisjoint(pattern):
+        return [pattern]
+    if pattern.count("{") == pattern.count("}") == 1 and "[" not in pattern and "\\" not in pattern:
+        before, _, rest = pattern.partition("{")
+        inside, closed, after = rest.partition("}")
+        if closed and inside.count(",") < MOST_ALTERNATIVES:
+            return [f"{before}{choice}{after}" for choice in inside.split(",")]
     done, waiting = [], [pattern]
     while waiting:
         current = waiting.pop(0)
@@ -328,6 +368,14 @@ def _texts(parts: Parts) -> Iterator[str]:
 
 def _is_literal(name: str) -> bool:
     return not _SPECIAL.intersection(name)
+
+
+def _needs_expression(parts: Parts) -> bool:
+    return not all(_is_literal(name) for name in (parts[1:] if parts[0] == "**" else parts))
+
+
+def _text(parts: Parts) -> str:
+    return f"/{'/'.join(parts)}/"
 
 
 def _literal_name(parts: Parts) -> str | None:

@@ -8,13 +8,25 @@ from __future__ import annotations
 
 import os
 import stat
+import time
+from collections import OrderedDict
 from collections.abc import Callable, Container, Iterator
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Literal, Self
 
 from belljar.backends.contract import ChangedTree
-from belljar.backends.hostile_files import MAX_DEPTH, MAX_ENTRIES, MAX_NAMES, bounds, leaves, open_beneath, walk
+from belljar.backends.hostile_files import (
+    MAX_DEPTH,
+    MAX_ENTRIES,
+    MAX_NAMES,
+    bounds,
+    data_ranges,
+    either_data,
+    leaves,
+    open_beneath,
+    walk,
+)
 from belljar.policy.globs import DenyGlobs
 from belljar.policy.records import dataclass
 from belljar.sandbox.git_data import BELIEVED, MOST_BYTES, hooks_path, index_is_plain, packed_refs_are_plain
@@ -23,9 +35,21 @@ from belljar.sandbox.trusted_names import acted_upon, link_acted_upon
 
 _MISLEADS = "the host's git would do more with it than it says"
 NOT_SHOWN = "binary or large file, not shown\n"
+CUT = "not shown: the diff is at its limit"
+_NOT_SEARCHED = "not searched, since others took too long: all old lines, then all new ones\n"
 MAX_DIFF = 32 << 20
 """Characters of a whole diff: the code may have written gigabytes, and they are ours while it is shown."""
 _NOT_WHOLE = f"more than {MAX_ENTRIES} files, or {MAX_NAMES} characters of names: not all were looked at"
+_MOST_SECONDS = 120.0
+"""Seconds to look for changes. The code may have made a tree in which that takes hours: then the rest is left out."""
+_MOST_READ = 512 << 20
+"""Bytes read for one diff, of files whose difference is small or can't be shown."""
+_MOST_DIFF_SECONDS, _MOST_SEARCH_SECONDS = 60.0, 20.0
+"""Seconds to make one diff, and of those to search for the smallest one."""
+_MOST_GIT_BYTES, _MOST_GIT_FILES = MOST_BYTES, 1000
+"""Bytes and number of files of git's that are read before they come back, in all: hard links make one file many."""
+_NEAR = 8
+"""Directories kept open of each tree while changes are looked for."""
 _PIECE = 1 << 20
 _OPAQUE = "user.overlay.opaque"
 _REPOSITORY = ("HEAD", "objects", "refs")
@@ -54,6 +78,24 @@ class Applied:
 
     applied: tuple[str, ...]
     refused: tuple[tuple[str, str], ...]
+
+
+class _DiffLimits:
+    """How much more of a diff is made."""
+
+    def __init__(self) -> None:
+        self.room = MAX_DIFF
+        self.read = _MOST_READ
+        self.search_seconds = _MOST_SEARCH_SECONDS
+        self._until = time.monotonic() + _MOST_DIFF_SECONDS
+
+    def reached(self) -> str:
+        """Which limit is reached, in words; empty if none is."""
+        if self.room <= 0:
+            return f"{MAX_DIFF >> 20} MiB of text"
+        if self.read <= 0:
+            return f"{_MOST_READ >> 20} MiB read"
+        return f"{_MOST_DIFF_SECONDS:g} s" if time.monotonic() > self._until else ""
 
 
 class Changes:
@@ -86,8 +128,17 @@ class Changes:
         self._globs = DenyGlobs(globs).within(source, jar_path)
         self._layered = changed.layered
         self._since_ns = since_ns
+        self._until = time.monotonic() + _MOST_SECONDS
+        self._git_bytes, self._git_files = _MOST_GIT_BYTES, _MOST_GIT_FILES
+        self._near: dict[int, OrderedDict[str, int]] | None = None
+        self._repositories: dict[str, bool] = {"": False}
+        """Directories, and whether each lies in one that git would take for a repository."""
         self._hooks = hooks_path(self._bytes(self._source, ".git/config") or b"", source)
-        self._entries = tuple(sorted(self._find(), key=lambda change: change.path))
+        self._near = {self._changed: OrderedDict(), self._source: OrderedDict()}
+        try:
+            self._entries = tuple(sorted(self._find(), key=lambda change: change.path))
+        finally:
+            self._forget_directories()
 
     def __iter__(self) -> Iterator[Change]:
         return iter(self._entries)
@@ -110,12 +161,17 @@ class Changes:
 
     def _find(self) -> Iterator[Change]:
         kept = set(self._untouched)
+        slow = f"looking for changes took longer than {_MOST_SECONDS:g} s: not all were looked at"
+        slow_change = Change(".", "modified", "directory", refusal=slow)
         directories = {"", *(path for path, kind in self._untouched.items() if kind == "directory")}
         within = bounds()
         for entry in walk(self._changed, own=True, within=within):
             kept.add(entry.path)
             if entry.kind == "directory":
                 directories.add(entry.path)
+            if time.monotonic() > self._until:
+                yield slow_change
+                return
             if entry.kind == "other" and self._is_whiteout(entry.path):
                 if self._host_status(entry.path) is not None:
                     yield self._judge(Change(entry.path, "deleted", self._host_kind(entry.path)))
@@ -125,14 +181,18 @@ class Changes:
                 yield from self._emptied(entry.path)
         if within.cut or not self._whole:  # what was not looked at may be there: nothing is taken for deleted
             yield Change(".", "modified", "directory", refusal=_NOT_WHOLE)
-        elif not self._layered:  # one deletion tells of a whole directory
-            yield from (
-                self._judge(Change(entry.path, "deleted", entry.kind))
-                for entry in walk(self._source)
-                if entry.path not in kept
-                and self._host_status(entry.path) is not None
-                and os.path.dirname(entry.path) in directories
-            )
+            return
+        if not self._layered:  # one deletion tells of a whole directory
+            for entry in walk(self._source):
+                if time.monotonic() > self._until:
+                    yield slow_change
+                    return
+                if (
+                    entry.path not in kept
+                    and os.path.dirname(entry.path) in directories
+                    and self._host_status(entry.path) is not None
+                ):
+                    yield self._judge(Change(entry.path, "deleted", entry.kind))
 
     def _emptied(self, directory: str) -> Iterator[Change]:
         """The code removed a directory and made it anew: what the host still has there is deleted."""
@@ -219,7 +279,11 @@ class Changes:
         *_, directory, name = ("", *known.split("/"))
         if directory != ".git" or name not in BELIEVED:
             return False
+        if self._git_files <= 0 or self._git_bytes < 0:
+            return True
         content = data()
+        self._git_files -= 1
+        self._git_bytes -= len(content or b"")
         if content is None or len(content) > MOST_BYTES:
             return True
         if name == "packed-refs":
@@ -244,24 +308,65 @@ class Changes:
         """
         if ".git" in known.split("/"):
             return False
-        parts = change.path.split("/")
-        if parts[-1] == "commondir":
-            return True
-        for position in (at for at, part in enumerate(parts) if part in _OF_REPOSITORY):
-            prefix = "".join(f"{part}/" for part in parts[:position])
-            if all(self._status(self._changed, prefix + one) or self._host_status(prefix + one) for one in _REPOSITORY):
-                return True
-        return False
+        directory, _, name = change.path.rpartition("/")
+        return name == "commondir" or self._in_repository(directory) or self._of_repository(directory, name)
+
+    def _in_repository(self, directory: str) -> bool:
+        """Whether a directory is a part of a repository. The code may have made thousands, one in another: so each is
+        looked at once.
+        """
+        if (known := self._repositories.get(directory)) is None:
+            above, _, name = directory.rpartition("/")
+            known = self._in_repository(above) or self._of_repository(above, name)
+            self._repositories[directory] = known
+        return known
+
+    def _of_repository(self, directory: str, name: str) -> bool:
+        """Whether a name is one of a repository's, in a directory that has all that makes one."""
+        prefix = f"{directory}/" if directory else ""
+        return name in _OF_REPOSITORY and all(
+            self._status(self._changed, prefix + one) or self._host_status(prefix + one) for one in _REPOSITORY
+        )
 
     def _denied(self, path: str) -> int | None:
         return self._globs.denies(f"{self._source_path}/{path}", f"{self._jar_path}/{path}")
 
     # --- looking ---
 
+    def _parent(self, root: int, directory: str) -> int:
+        """A descriptor of a directory, for the caller to close.
+
+        While changes are looked for, the last few are kept open, and a directory in one of them is opened from there:
+        where the code made them 200 deep, to open each from the root takes a minute.
+        """
+        own = root == self._changed
+        if self._near is None:
+            return open_beneath(root, directory, own=own)
+        near = self._near[root]
+        if directory in near:
+            near.move_to_end(directory)
+            return os.dup(near[directory])
+        above, _, name = directory.rpartition("/")
+        if above in near:
+            found = open_beneath(near[above], name, own=own)
+            near.move_to_end(above)
+        else:
+            found = open_beneath(root, directory, own=own)
+        near[directory] = os.dup(found)
+        if len(near) > _NEAR:
+            os.close(near.popitem(last=False)[1])
+        return found
+
+    def _forget_directories(self) -> None:
+        for near in (self._near or {}).values():
+            for descriptor in near.values():
+                os.close(descriptor)
+        self._near = None
+
     def _status(self, root: int, path: str) -> os.stat_result | None:
         directory, _, name = path.rpartition("/")
         try:
-            parent = open_beneath(root, directory, own=root == self._changed)
+            parent = self._parent(root, directory)
         except OSError:
             return None
         try:
@@ -300,7 +405,7 @@ class Changes:
 
     def _is_opaque(self, path: str) -> bool:
         try:
-            descriptor = open_beneath(self._changed, path, own=True)
+            descriptor = self._parent(self._changed, path)
         except OSError:
             return False
         try:
@@ -313,7 +418,7 @@ class Changes:
     def _link(self, root: int, path: str) -> str | None:
         directory, _, name = path.rpartition("/")
         try:
-            parent = open_beneath(root, directory, own=root == self._changed)
+            parent = self._parent(root, directory)
         except OSError:
             return None
         try:
@@ -327,23 +432,40 @@ class Changes:
         """Compared piece by piece: a file may be far larger than it looks, or than memory."""
         descriptors: list[int] = []
         try:
-            descriptors.append(changed := open_beneath(self._changed, path, os.O_RDONLY, own=True))
-            descriptors.append(source := open_beneath(self._source, path, os.O_RDONLY))
+            descriptors.append(changed := self._file(self._changed, path))
+            descriptors.append(source := self._file(self._source, path))
             size = os.fstat(changed).st_size
             if size != os.fstat(source).st_size:
                 return False
-            pieces = range(0, size, _PIECE)
-            return all(os.pread(changed, _PIECE, at) == os.pread(source, _PIECE, at) for at in pieces)
+            data = either_data(data_ranges(changed, size), data_ranges(source, size))
+            return all(self._same_range(changed, source, start, end) for start, end in data)
         except OSError:
             return False
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
 
+    def _same_range(self, changed: int, source: int, start: int, end: int) -> bool:
+        """Whether both have the same there. What takes too long to compare counts as changed."""
+        return all(
+            time.monotonic() < self._until
+            and os.pread(changed, min(_PIECE, end - at), at) == os.pread(source, min(_PIECE, end - at), at)
+            for at in range(start, end, _PIECE)
+        )
+
+    def _file(self, root: int, path: str) -> int:
+        """A descriptor of a file, through no link."""
+        directory, _, name = path.rpartition("/")
+        parent = self._parent(root, directory)
+        try:
+            return open_beneath(parent, name, os.O_RDONLY, own=root == self._changed)
+        finally:
+            os.close(parent)
+
     def _bytes(self, root: int, path: str, most: int = MAX_DIFF_BYTES) -> bytes | None:
         """The beginning of a file's content; None if it is no file."""
         try:
-            descriptor = open_beneath(root, path, os.O_RDONLY, own=root == self._changed)
+            descriptor = self._file(root, path)
         except OSError:
             return None
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -357,17 +479,18 @@ class Changes:
     def diff(self, paths: Container[str] | None = None) -> str:
         """A unified diff, as `git diff` would print it, of all or of these paths.
 
-        It is text from the code: escape it before a terminal sees it. Of more than fits, files are only named.
+        It is text from the code: escape it before a terminal sees it. Of more than fits, or than can be compared in
+        time, files are only named, and the text says so at each of them.
         """
         texts: list[str] = []
-        room = MAX_DIFF
+        limits = _DiffLimits()
         for change in self._entries:
             if paths is None or change.path in paths:
-                texts.append(self._diff_one(change, shown=room > 0))
-                room -= len(texts[-1])
+                texts.append(self._diff_one(change, limits))
+                limits.room -= len(texts[-1])
         return "".join(texts)
 
-    def _diff_one(self, change: Change, *, shown: bool) -> str:
+    def _diff_one(self, change: Change, limits: _DiffLimits) -> str:
         name = change.path if change.path.isprintable() else repr(change.path)
         head = f"diff --belljar a/{name} b/{name}\n{change.kind} {change.what}"
         head += f" ({change.refusal}: not applied)\n" if change.refusal else "\n"
@@ -375,23 +498,29 @@ class Changes:
             return head + f"new mode {change.mode:04o}\n"
         if change.what in ("directory", "other"):
             return head
-        if not shown:
-            return head + NOT_SHOWN
-        before = self._text(self._source, change.path) if change.kind != "added" else ""
-        after = self._text(self._changed, change.path) if change.kind != "deleted" else ""
+        if why := limits.reached():
+            return f"{head}{CUT} ({why})\n"
+        before = self._text(self._source, change.path, limits) if change.kind != "added" else ""
+        after = self._text(self._changed, change.path, limits) if change.kind != "deleted" else ""
         if before is None or after is None:
             return head + NOT_SHOWN
         old = "/dev/null" if change.kind == "added" else f"a/{name}"
         new = "/dev/null" if change.kind == "deleted" else f"b/{name}"
-        return head + unified(before, after, old, new)
+        if change.kind == "modified" and limits.search_seconds <= 0:
+            return head + _NOT_SEARCHED + unified(before, after, old, new, search=False)
+        started = time.monotonic()
+        text = unified(before, after, old, new)
+        limits.search_seconds -= time.monotonic() - started
+        return head + text
 
-    def _text(self, root: int, path: str) -> str | None:
+    def _text(self, root: int, path: str, limits: _DiffLimits) -> str | None:
         if (target := self._link(root, path)) is not None:
             return f"link to {target}\n"
         status = self._status(root, path)
         if status is None or status.st_size > MAX_DIFF_BYTES:
             return None
         content = self._bytes(root, path)
+        limits.read -= len(content or b"")
         return None if content is None else as_text(content)
 
     def apply(self, paths: Container[str] | None = None, *, protected: bool = False) -> Applied:
@@ -406,6 +535,7 @@ class Changes:
         from belljar.sandbox.apply import apply_change
 
         applied, refused = [], []
+        self._git_bytes, self._git_files = _MOST_GIT_BYTES, _MOST_GIT_FILES  # what is written is read again
         wanted = [change for change in self._entries if paths is None or change.path in paths]
         deletions = [change for change in reversed(wanted) if change.kind == "deleted"]
         others = [change for change in wanted if change.kind != "deleted"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Literal
 
+from belljar.backends.hostile_files import either_data
 from belljar.errors import UsageError
 from belljar.policy.records import dataclass
 from belljar.sandbox.snapshot_files import Kept, SnapshotFiles
@@ -12,6 +14,10 @@ from belljar.sandbox.text_diff import MAX_DIFF_BYTES, as_text, unified
 
 MAX_SHOWN_BYTES = 8 << 20
 """Of text, in all: what differs beyond that is named, not shown."""
+
+_PIECE = 1 << 20
+_MOST_READ, _MOST_SECONDS = 512 << 20, 60.0
+"""Bytes read and seconds taken to make texts: what differs beyond that is named, too."""
 
 Kind = Literal["added", "changed", "removed"]
 
@@ -41,10 +47,13 @@ def compare(first: SnapshotFiles, second: SnapshotFiles) -> Iterator[Difference]
             f"{first.path} holds {_words(first.base)}, and {second.path} holds {_words(second.base)}",
             hint="compare snapshots of the same workspace",
         )
-    left = MAX_SHOWN_BYTES
+    left, read = MAX_SHOWN_BYTES, _MOST_READ
+    until = time.monotonic() + _MOST_SECONDS
     for path in sorted({*first.files, *second.files, *(first.deleted ^ second.deleted)}):
-        if (found := _difference(path, first, second, left)) is not None:
+        shown = read > 0 and time.monotonic() < until
+        if (found := _difference(path, first, second, left if shown else 0)) is not None:
             left -= len(found.text)
+            read -= sum(min(kept.size, MAX_DIFF_BYTES) for kept in (found.before, found.after) if kept)
             yield found
 
 
@@ -84,13 +93,20 @@ def _kind(path: str, first: SnapshotFiles, second: SnapshotFiles) -> tuple[Kind 
 def _same(first: SnapshotFiles, before: Kept, second: SnapshotFiles, after: Kept) -> bool:
     if (before.kind, before.size, before.mode, before.target) != (after.kind, after.size, after.mode, after.target):
         return False
-    return all(one == other for one, other in zip(first.pieces(before), second.pieces(after), strict=True))
+    pieces = (
+        (at, min(_PIECE, end - at))
+        for start, end in either_data(before.data, after.data)
+        for at in range(start, end, _PIECE)
+    )
+    return all(first.read(before, size, at) == second.read(after, size, at) for at, size in pieces)
 
 
 def _text(
     path: str, first: tuple[SnapshotFiles, Kept | None], second: tuple[SnapshotFiles, Kept | None], left: int
 ) -> tuple[str, str]:
     """The diff, or why there is none."""
+    if left <= 0:
+        return "", "too much differs to show it all: not shown"
     texts = [_lines_of(*one) for one in (first, second)]
     if texts[0] is None or texts[1] is None:
         return "", "binary or large, not shown"

@@ -23,6 +23,8 @@ from belljar.sandbox.snapshots import Held, take
 from belljar.sandbox.stored_output import STREAMS, of_records
 
 _MOST_STEPS = 10_000 - 100
+_MOST_TOLD = 3
+"""Files that are named, of those that could not be kept."""
 
 
 class Evidence:
@@ -121,11 +123,15 @@ class Evidence:
         self._bundle.add(
             "tree.json", json.dumps({"base": held.base, "deleted": held.deleted, "entries": tree}).encode()
         )
+        left_out: dict[str, str] = {}
         try:
-            taken = take(held, most_bytes=policy.fs.size_bytes, path=scratch)
+            taken = take(held, most_bytes=policy.fs.size_bytes, path=scratch, left_out=left_out)
         except BelljarError as error:
             self.missing["files.snapshot"] = str(error)
             return
+        if left_out:
+            first = "; ".join(f"{path!r}: {why}" for path, why in list(left_out.items())[:_MOST_TOLD])
+            self.missing["files"] = f"{len(left_out)} of the jar's, such as {first}"
         try:
             with open(taken.path, "rb") as file:
                 self._bundle.add_file("files.snapshot", file, os.fstat(file.fileno()).st_size)

@@ -16,9 +16,16 @@ BELIEVED = ("index", "packed-refs")
 """Files of `.git` whose content git takes at its word."""
 MOST_BYTES = 64 << 20
 """Larger files are not looked at, and do not come back by themselves."""
+_LONGEST_NAME = 4096
+"""No file on Linux has a longer path, and no index needs one."""
+_MOST_NAMES = 2 * MOST_BYTES
+"""Bytes of all names in an index together. Version 4 stores only how a name differs from the one before, so a file
+may hold far more than its own size: an index of 64 MiB could say terabytes of names."""
 _BEFORE_HASH = 40
 _LONG_NAME = 0xFFF
 _EXTENDED = 0x4000
+_SUSPECT = re.compile(rb"(?:^|/)(?:/|$|\.|[Gg])|[^\x20-\x7e]")
+"""Names without this hold no part that could be `.git`, `git~1`, `.`, `..` or empty, and need no closer look."""
 _HOOKS = re.compile(r'^[ \t]*hookspath[ \t]*=[ \t]*"?([^"\n#;]+)', re.MULTILINE | re.IGNORECASE)
 
 
@@ -49,10 +56,13 @@ def _check_index(data: bytes, hash_size: int) -> None:
     if data[:4] != b"DIRC" or version not in (2, 3, 4):
         raise ValueError("no index")
     places: dict[int, int] = {}
-    at, name = 12, b""
+    at, name, room = 12, b"", _MOST_NAMES
     for position in range(count):
         places[at] = position
         at, name = _entry(data, at, name, version, hash_size)
+        room -= len(name)
+        if room < 0:
+            raise ValueError("more names than the host reads")
         if at > end or not _is_plain(name):
             raise ValueError("a name that is none of a file in the work tree")
     places[at] = count
@@ -76,8 +86,10 @@ def _entry(data: bytes, at: int, before: bytes, version: int, hash_size: int) ->
         if cut > len(before):
             raise ValueError("more is cut off than there is")
         kept = before[: len(before) - cut]
-    stop = data.index(b"\0", start)
+    stop = data.index(b"\0", start, start + _LONGEST_NAME + 1)
     name = kept + data[start:stop]
+    if len(name) > _LONGEST_NAME:
+        raise ValueError("a name that is too long for a file")
     if min(len(name), _LONG_NAME) != flags & _LONG_NAME:
         raise ValueError("two lengths for one name")
     following = stop + 1 if version == 4 else at + ((stop - at + 8) & ~7)
@@ -126,6 +138,8 @@ def _number(data: bytes, at: int) -> int:
 
 
 def _is_plain(name: bytes) -> bool:
+    if name and not _SUSPECT.search(name):
+        return True
     parts = name.decode("utf-8", "surrogateescape").split("/")
     if parts[-1] == "" and len(parts) > 1:  # a directory, in a sparse index
         parts.pop()

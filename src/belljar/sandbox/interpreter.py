@@ -28,6 +28,9 @@ _PIECE = 1 << 16
 _TICK_SECONDS = 0.001
 _MOST_TOLD = 10_000
 """Things shown, and other words, of one step."""
+_MOST_QUEUED = 1000
+"""Pieces of output that wait in the order in which they came. Beyond that each stream is in order, but not both
+together: streams that take turns byte by byte would need a hundred times their size."""
 _LAST_SECONDS = 1.0
 """How long a keeper may take to go."""
 _FAULT_BYTES = 1 << 14
@@ -45,7 +48,9 @@ class Inbox:
     def __init__(self, changed: threading.Condition, limit: int) -> None:
         self._changed = changed
         self._limit = limit
-        self._frames: deque[tuple[bytes, bytearray]] = deque()
+        self._frames: deque[tuple[bytes, bytes | bytearray]] = deque()
+        self._last: dict[bytes, bytearray] = {}
+        """The last piece of each stream that waits, since the last thing that was no output."""
         self._taken = 0
         self._told = self._told_bytes = 0
         self.over = False
@@ -71,10 +76,16 @@ class Inbox:
                     self._changed.notify_all()
                     return
             self._taken += len(payload)
-        if kind in (wire.STDOUT, wire.STDERR) and self._frames and self._frames[-1][0] == kind:
-            self._frames[-1][1].extend(payload)  # bytes that come one by one take the room of their number
+        if kind not in (wire.STDOUT, wire.STDERR):
+            self._last.clear()
+            self._frames.append((kind, payload))
+        elif (last := self._last.get(kind)) is not None and (
+            self._frames[-1][0] == kind or len(self._frames) > _MOST_QUEUED
+        ):
+            last.extend(payload)  # bytes that come one by one take the room of their number
         else:
-            self._frames.append((kind, bytearray(payload)))
+            self._last[kind] = bytearray(payload)
+            self._frames.append((kind, self._last[kind]))
         self._changed.notify_all()
 
     def take(self) -> Frame | None:
@@ -82,6 +93,8 @@ class Inbox:
         if not self._frames:
             return None
         kind, payload = self._frames.popleft()
+        if self._last.get(kind) is payload:
+            del self._last[kind]
         return kind, bytes(payload)
 
     def renew(self) -> None:

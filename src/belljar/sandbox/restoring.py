@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from belljar.backends.hostile_files import leaves
+from belljar.backends.hostile_files import leaves, write_at
 from belljar.errors import UsageError
 from belljar.policy.records import dataclass
 from belljar.sandbox.apply import give_to_owner, make_directories, name_it, parent_of
@@ -82,12 +82,9 @@ def _write(root: int, kept: Kept, files: SnapshotFiles) -> None:
 def _write_file(parent: int, name: str, kept: Kept, files: SnapshotFiles) -> None:
     fresh = os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=parent)
     try:
-        position = 0
-        for piece in files.pieces(kept):
+        for at, piece in files.stored(kept):
             if piece.count(0) != len(piece):  # what was a hole in the jar is one here
-                position += os.pwrite(fresh, piece, position)
-            else:
-                position += len(piece)
+                write_at(fresh, piece, at)
         os.ftruncate(fresh, kept.size)
         os.fchmod(fresh, kept.mode)
         os.utime(fresh, (kept.changed, kept.changed))

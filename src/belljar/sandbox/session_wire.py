@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from collections.abc import Iterator
+from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any
 
 from belljar.guest.session import END, FRAME, GONE, INTERRUPT, STDERR, STDOUT
@@ -29,7 +31,9 @@ __all__ = [
 ]
 
 _MOST_FORMS = 20
+_MOST_MEMBERS = 64
 _LONGEST_KIND = 100
+_WORD = re.compile(r"(?:-?[0-9]{1,20}|true|false|null)(?![0-9.eE])").match
 _SUFFIXES = {
     "image/png": "png",
     "image/jpeg": "jpg",
@@ -74,7 +78,8 @@ class Frames:
                 raise BrokenError
             if len(self._held) < FRAME.size + length:
                 return
-            payload = bytes(self._held[FRAME.size : FRAME.size + length])
+            with memoryview(self._held) as held:
+                payload = bytes(held[FRAME.size : FRAME.size + length])
             del self._held[: FRAME.size + length]
             yield kind, number, payload
 
@@ -111,13 +116,57 @@ def gone(payload: bytes) -> int | None:
 
 
 def _mapping(payload: bytes) -> dict[str, Any]:
+    """A JSON object of few texts, as an interpreter sends them: escaped to ASCII, without lists, at most two deep.
+
+    Nothing else is parsed: `[[],[],…` becomes thirty times as large, and text that is not ASCII four times.
+    """
     try:
-        told = json.loads(payload)
-    except (ValueError, RecursionError) as error:
+        text = payload.decode("ascii")
+        told, end = _value(text, 0, [_MOST_MEMBERS])
+    except (ValueError, IndexError) as error:
         raise BrokenError from error
-    if not isinstance(told, dict):
+    if end != len(text) or not isinstance(told, dict):
         raise BrokenError
     return told
+
+
+def _value(text: str, at: int, left: list[int], depth: int = 0) -> tuple[Any, int]:
+    """The value there, and where it ends. Raises ValueError, IndexError."""
+    if text[at] == '"':
+        found: tuple[str, int] = scanstring(text, at + 1)
+        return found
+    if text[at] == "{":
+        return _object(text, at + 1, left, depth)
+    if (word := _WORD(text, at)) is None:
+        raise BrokenError
+    return json.loads(word[0]), word.end()
+
+
+def _object(text: str, at: int, left: list[int], depth: int) -> tuple[dict[str, Any], int]:
+    found: dict[str, Any] = {}
+    at = _after_space(text, at)
+    if text[at] == "}":
+        return found, at + 1
+    while True:
+        left[0] -= 1
+        if left[0] < 0 or depth > 1 or text[at] != '"':
+            raise BrokenError
+        name, at = scanstring(text, at + 1)
+        at = _after_space(text, at)
+        if text[at] != ":":
+            raise BrokenError
+        found[name], at = _value(text, _after_space(text, at + 1), left, depth + 1)
+        at = _after_space(text, at)
+        if text[at] == "}":
+            return found, at + 1
+        if text[at] != ",":
+            raise BrokenError
+        at = _after_space(text, at + 1)
+
+
+def _after_space(text: str, at: int) -> int:
+    """Where the next character is that is no space. More than one space is nothing that an interpreter sends."""
+    return at + 1 if text[at] == " " else at
 
 
 def _whole(value: object) -> int:
@@ -132,7 +181,7 @@ def _text(value: object) -> str | None:
         return None
     if not isinstance(value, str):
         raise BrokenError
-    return value.encode("utf-8", "backslashreplace").decode()
+    return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
 
 
 def _error(told: object) -> StepError:

@@ -7,19 +7,23 @@ nothing is believed to be larger than the file itself.
 from __future__ import annotations
 
 import os
+import re
 import tarfile
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
+from itertools import accumulate, pairwise
 from typing import IO, Self
 
-from belljar.backends.hostile_files import MAX_ENTRIES, parts
+from belljar.backends.hostile_files import MAX_ENTRIES, Range, parts
 from belljar.errors import UsageError
 from belljar.policy.records import dataclass
-from belljar.sandbox.snapshots import LATEST, Snapshot, opened, path_of, read_head, source
+from belljar.sandbox.snapshots import HOLES, LATEST, MOST_PIECES, Snapshot, opened, path_of, read_head, source
 
 _PIECE = 1 << 20
 _BLOCK = 512
 _KINDS = {tarfile.REGTYPE: "file", tarfile.AREGTYPE: "file", tarfile.DIRTYPE: "directory", tarfile.SYMTYPE: "link"}
 _LONGEST_NAME = 65536
+_NUMBER, _RANGE = (re.compile(form).fullmatch for form in ("[0-9]{1,18}", "[0-9]{1,18}-[0-9]{1,18}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +38,10 @@ class Kept:
     changed: float
     target: str = ""
     """Where a link leads."""
-    offset: int = 0
+    data: tuple[Range, ...] = ()
+    """Where the file has data: all between is holes."""
+    offsets: tuple[int, ...] = ()
+    """Where each of that is stored."""
 
 
 class SnapshotFiles:
@@ -74,6 +81,7 @@ class SnapshotFiles:
 
     def _members(self, end: int) -> Iterator[tuple[str, Kept]]:
         seen: set[str] = set()
+        room = MOST_PIECES + MAX_ENTRIES  # one for each file that has no hole
         with tarfile.open(fileobj=self._file, mode="r:", encoding="utf-8") as archive:
             for member in archive:
                 kind = _KINDS.get(member.type)
@@ -88,27 +96,72 @@ class SnapshotFiles:
                 if len(seen) == MAX_ENTRIES:
                     raise UsageError(f"{self.path} holds more than {MAX_ENTRIES} files")
                 seen.add(path)
-                size = member.size if kind == "file" else 0
+                size, data = self._data(member) if kind == "file" else (0, ())
+                room -= len(data)
+                if room < 0:
+                    raise UsageError(f"{self.path} holds files with too many holes")
                 mode, changed = member.mode & 0o777, float(member.mtime)
-                yield path, Kept(path, kind, size, mode, changed, member.linkname, member.offset_data)
+                sizes = (end - start for start, end in data)
+                offsets = tuple(accumulate(sizes, initial=member.offset_data))[:-1]
+                yield path, Kept(path, kind, size, mode, changed, member.linkname, data, offsets)
                 archive.members = []  # type: ignore[attr-defined]  # else it keeps them all
             # To tarfile, a header that is cut off or makes no sense is an end like any other.
             if os.pread(self._file.fileno(), _BLOCK, archive.offset) != bytes(_BLOCK):
                 raise UsageError(f"{self.path} is cut off")
 
-    def read(self, kept: Kept, most: int) -> bytes:
-        """At most `most` bytes of a file."""
-        return os.pread(self._file.fileno(), min(kept.size, most), kept.offset)
+    def _data(self, member: tarfile.TarInfo) -> tuple[int, tuple[Range, ...]]:
+        """The size of a file, and where it has data. Raises UsageError."""
+        if (told := member.pax_headers.get(HOLES)) is None:
+            return member.size, ((0, member.size),) if member.size else ()
+        words = told.split(" ", MOST_PIECES + 1)
+        if len(words) > MOST_PIECES + 1 or not all(map(_RANGE, words[1:])) or not _NUMBER(words[0]):
+            raise UsageError(f"{self.path} holds a file whose holes make no sense: {member.name!r}")
+        size = int(words[0])
+        data = tuple((int(start), int(end)) for start, _, end in (word.partition("-") for word in words[1:]))
+        places = [0, *(place for piece in data for place in piece), size]
+        rises = all(before <= after for before, after in pairwise(places)) and all(start < end for start, end in data)
+        if not rises or sum(end - start for start, end in data) != member.size:
+            raise UsageError(f"{self.path} holds a file whose holes make no sense: {member.name!r}")
+        return size, data
+
+    def read(self, kept: Kept, most: int, at: int = 0) -> bytes:
+        """At most `most` bytes of a file, from `at` on."""
+        end = min(kept.size, at + most)
+        found = bytearray(max(0, end - at))
+        for index in range(max(0, bisect_right(kept.data, (at, kept.size + 1)) - 1), len(kept.data)):
+            start, stop = kept.data[index]
+            if start >= end:
+                break
+            low, high = max(start, at), min(stop, end)
+            if low < high:
+                found[low - at : high - at] = self._stored(kept.offsets[index] + low - start, high - low)
+        return bytes(found)
+
+    def _stored(self, offset: int, size: int) -> bytes:
+        piece = os.pread(self._file.fileno(), size, offset)
+        if len(piece) != size:
+            raise UsageError(f"{self.path} is cut off")
+        return piece
+
+    def stored(self, kept: Kept) -> Iterator[tuple[int, bytes]]:
+        """The data of a file, each piece with its place. What is between is holes."""
+        for (start, end), offset in zip(kept.data, kept.offsets, strict=True):
+            for at in range(start, end, _PIECE):
+                yield at, self._stored(offset + at - start, min(_PIECE, end - at))
 
     def pieces(self, kept: Kept) -> Iterator[bytes]:
-        """The whole of a file."""
-        position, end = kept.offset, kept.offset + kept.size
-        while position < end:
-            piece = os.pread(self._file.fileno(), min(_PIECE, end - position), position)
-            if not piece:
-                raise UsageError(f"{self.path} is cut off")
-            position += len(piece)
+        """The whole of a file, with zeros for its holes."""
+        position = 0
+        for at, piece in self.stored(kept):
+            yield from _zeros(at - position)
             yield piece
+            position = at + len(piece)
+        yield from _zeros(kept.size - position)
+
+
+def _zeros(size: int) -> Iterator[bytes]:
+    for at in range(0, size, _PIECE):
+        yield bytes(min(_PIECE, size - at))
 
 
 def every_snapshot() -> list[Snapshot]:

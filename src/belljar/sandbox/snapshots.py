@@ -1,5 +1,8 @@
 """Snapshots: the files of a workspace, as one file of the host's. A line of JSON, and then a tar archive.
 
+A file with holes is stored as its data alone; the member's header `BELLJAR.data` says where each piece belongs, and how
+large the file is. So a terabyte of nothing takes neither the room nor the time of one.
+
 Reading them out of a jar, everything is the guest's: through no link, bounded, and no device or setuid bit comes along.
 Putting them into another jar is done inside of that one, by a run of its own, so that no path in them leads the host
 anywhere.
@@ -14,18 +17,20 @@ import stat
 import tarfile
 import time
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import IO, Any
 
 from belljar.audit.state import state_directory
 from belljar.backends.contract import ChangedTree, Entry
-from belljar.backends.hostile_files import MAX_ENTRIES, open_beneath, parts, walk
+from belljar.backends.hostile_files import MAX_ENTRIES, Range, data_ranges, open_beneath, parts, walk
 from belljar.errors import AuditError, SandboxUnavailableError, UsageError
 from belljar.policy.records import dataclass
 from belljar.sandbox import recording
 from belljar.sandbox.unfinished import beside, sweep
 
 _LONGEST_HEAD = 64 << 20
-FORMAT = 1
+FORMAT, _FORMATS = 2, (1, 2)
+"""Format 1 has no files with holes."""
 LATEST = 1 << 40
 """No time that is told is later, in seconds: the year 36812."""
 
@@ -56,7 +61,19 @@ with tarfile.open(fileobj=source, mode="r|") as archive:
                 os.symlink(member.linkname, path)
                 continue
             with open(path, "xb") as file:
-                shutil.copyfileobj(archive.extractfile(member), file, 1 << 20)
+                content = archive.extractfile(member)
+                if "BELLJAR.data" not in member.pax_headers:
+                    shutil.copyfileobj(content, file, 1 << 20)
+                else:
+                    size, *pieces = member.pax_headers["BELLJAR.data"].split()
+                    for piece in pieces:
+                        start, end = map(int, piece.split("-"))
+                        file.seek(start)
+                        while start < end:
+                            data = content.read(min(1 << 20, end - start))
+                            file.write(data)
+                            start += len(data) or end
+                    file.truncate(int(size))
         modes.append((path, member.mode, member.mtime))
 for path, mode, mtime in reversed(modes):
     os.chmod(path, mode)
@@ -100,6 +117,12 @@ class Held:
     """By path, where the tree's own may be others."""
 
 
+HOLES = "BELLJAR.data"
+"""The header of a file with holes: its size, and `START-END` for each piece of data that is stored."""
+MOST_PIECES = 500_000
+"""Of data between holes, in one snapshot."""
+
+
 def keep(held: Held, *, most_bytes: int, path: str, run: str = "", session: str = "") -> Snapshot:
     """As `take`, recorded before and after. Raises AuditError, too, and then there is no snapshot."""
     recording.files("snapshot", run=run, session=session, path=path)
@@ -112,24 +135,22 @@ def keep(held: Held, *, most_bytes: int, path: str, run: str = "", session: str 
     return taken
 
 
-def take(held: Held, *, most_bytes: int, path: str) -> Snapshot:
+def take(held: Held, *, most_bytes: int, path: str, left_out: dict[str, str] | None = None) -> Snapshot:
     """Write what a jar holds of its workspace to a file.
 
+    With `left_out`, a file that can't be kept is left out of the snapshot and told there: its path, and why.
+
     Raises:
-        UsageError: it is larger than `most_bytes`, or has more files than the host looks at.
+        UsageError: its data are more than `most_bytes`, or it has more files than the host looks at.
         SandboxUnavailableError: it could not be written.
     """
     try:
-        entries = _entries(held.tree, held.modes)
+        entries = _entries(held.tree, held.modes, left_out)
     except OSError as error:
         raise UsageError(f"the workspace can't be kept: {error.strerror}") from error
     files = sum(entry.kind == "file" for entry in entries)
     size = sum(entry.size for entry in entries if entry.kind == "file")
-    if size > most_bytes:
-        raise UsageError(
-            f"the files are {size} bytes, more than the {most_bytes} that fs.size_mb allows",
-            hint="files with holes count as if they had none",
-        )
+    room = _Room(most_bytes)
     head = {"format": FORMAT, "created": time.time(), "files": files, "size": size, "base": held.base}
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     unfinished = beside(path)
@@ -139,7 +160,12 @@ def take(held: Held, *, most_bytes: int, path: str) -> Snapshot:
             file.write(json.dumps({**head, "deleted": held.deleted}).encode() + b"\n")
             with tarfile.open(fileobj=file, mode="w|", format=tarfile.PAX_FORMAT, encoding="utf-8") as archive:
                 for entry in entries:
-                    _add(archive, held.tree.descriptor, entry)
+                    try:
+                        _add(archive, held.tree.descriptor, entry, room)
+                    except (UsageError, OSError) as error:
+                        if left_out is None or room.writing:
+                            raise
+                        left_out[entry.path] = str(error)
         os.link(unfinished, path)
     except FileExistsError as error:
         raise UsageError(
@@ -153,14 +179,61 @@ def take(held: Held, *, most_bytes: int, path: str) -> Snapshot:
     return opened(path)
 
 
-def _entries(tree: ChangedTree, modes: Mapping[str, int]) -> list[Entry]:
+class _Room:
+    """What may be written still."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most = most_bytes
+        self._bytes = most_bytes
+        self._pieces = MOST_PIECES
+        self.writing = False
+        """Whether a file is being written: an error then is the snapshot's, not the file's."""
+
+    def take(self, path: str, data: list[Range]) -> int:
+        """Count a file's data. How many bytes that is. Raises UsageError if there is no room for them."""
+        size = sum(end - start for start, end in data)
+        if size > self._bytes:
+            raise UsageError(f"{path!r} does not fit: the files hold more than the {self._most} bytes of fs.size_mb")
+        if len(data) > self._pieces:
+            raise UsageError(f"{path!r} has too many holes: a snapshot keeps {MOST_PIECES} pieces of data")
+        self._bytes -= size
+        self._pieces -= len(data)
+        return size
+
+
+class _Data:
+    """Reads a file's data one after the other, without its holes. What was cut off meanwhile reads as zeros."""
+
+    def __init__(self, descriptor: int, ranges: list[Range]) -> None:
+        self._descriptor = descriptor
+        self._ranges = ranges[::-1]
+
+    def read(self, size: int) -> bytes:
+        found = bytearray()
+        while self._ranges and len(found) < size:
+            start, end = self._ranges.pop()
+            wanted = min(end - start, size - len(found))
+            found += os.pread(self._descriptor, wanted, start).ljust(wanted, b"\0")
+            if start + wanted < end:
+                self._ranges.append((start + wanted, end))
+        return bytes(found)
+
+
+def _entries(tree: ChangedTree, modes: Mapping[str, int], left_out: dict[str, str] | None) -> list[Entry]:
     """What to keep, directories before what is in them."""
     entries: list[Entry] = []
     if not tree.whole:
-        raise UsageError("the workspace has too many files, or names that are too long, for a snapshot")
-    for count, entry in enumerate(walk(tree.descriptor, own=True, whole=True), start=1):
+        many = "the workspace has too many files, or names that are too long, for a snapshot"
+        if left_out is None:
+            raise UsageError(many)
+        left_out["."] = many
+    for count, entry in enumerate(walk(tree.descriptor, own=True, whole=left_out is None), start=1):
         if count == MAX_ENTRIES:
-            raise UsageError(f"the workspace has more than {MAX_ENTRIES} files: too many for a snapshot")
+            many = f"the workspace has more than {MAX_ENTRIES} files: too many for a snapshot"
+            if left_out is None:
+                raise UsageError(many)
+            left_out["."] = many
+            break
         if entry.kind != "other":
             mode = modes.get(entry.path, entry.mode)
             entries.append(Entry(entry.path, entry.kind, entry.size, mode, entry.changed_ns))
@@ -177,7 +250,7 @@ def _parent(root: int, path: str) -> Iterator[tuple[int, str]]:
         os.close(parent)
 
 
-def _add(archive: tarfile.TarFile, root: int, entry: Entry) -> None:
+def _add(archive: tarfile.TarFile, root: int, entry: Entry, room: _Room) -> None:
     member = tarfile.TarInfo("/".join(parts(entry.path)))
     member.mode = entry.mode & 0o777
     member.mtime = entry.changed_ns / 1_000_000_000
@@ -191,10 +264,15 @@ def _add(archive: tarfile.TarFile, root: int, entry: Entry) -> None:
     else:
         source = open_beneath(root, entry.path, os.O_RDONLY, own=True)
         with open(source, "rb") as file:
-            member.size = entry.size
             if os.fstat(source).st_size < entry.size or not stat.S_ISREG(os.fstat(source).st_mode):
                 raise UsageError(f"{entry.path} changed while it was being read", hint="try again when nothing runs")
-            archive.addfile(member, file)
+            data = list(islice(data_ranges(source, entry.size), MOST_PIECES + 1))
+            member.size = room.take(entry.path, data)
+            if member.size != entry.size:
+                member.pax_headers = {HOLES: " ".join([str(entry.size), *(f"{start}-{end}" for start, end in data)])}
+            room.writing = True
+            archive.addfile(member, _Data(file.fileno(), data))  # type: ignore[arg-type]
+            room.writing = False
 
 
 def opened(path: str) -> Snapshot:
@@ -209,7 +287,7 @@ def read_head(file: IO[bytes], path: str) -> dict[str, Any]:
     """Its first line. Raises UsageError."""
     try:
         head: dict[str, Any] = json.loads(file.readline(_LONGEST_HEAD))
-        if head["format"] == FORMAT and _makes_sense(head):
+        if head["format"] in _FORMATS and _makes_sense(head):
             return head
     except (ValueError, KeyError, TypeError, RecursionError):
         pass

@@ -22,6 +22,8 @@ GRACE_SECONDS = 3.0
 """How long code that was interrupted may take to end before its jar is killed."""
 _AGAIN_SECONDS = 1.0
 """How often it is interrupted meanwhile: an exception raised in a destructor, or where all are caught, is lost."""
+_MOST_RESULTS = 10_000
+"""Forms of what one step shows. Each is an object, however short its text is."""
 _LAST_WORDS_SECONDS = 1.0
 """How long to wait, after an interpreter is gone, to hear why from the jar itself."""
 
@@ -155,6 +157,8 @@ class StepWatch:
             shown = wire.shown(payload, self._shown)
             shown = Shown(self._clean(shown.text), tuple(map(self._clean_form, shown.forms)))
             self._results += shown.forms
+            if len(self._results) > _MOST_RESULTS:
+                raise wire.BrokenError
             return shown
         if kind == wire.DONE:
             done = wire.done(payload, self._shown + 1)

@@ -23,10 +23,13 @@ def as_text(content: bytes) -> str | None:
     return None if b"\0" in content or len(content) > MAX_DIFF_BYTES else content.decode(errors="replace")
 
 
-def unified(before: str, after: str, old: str, new: str) -> str:
-    """The difference, as `diff -u` prints it; empty if there is none. It is not escaped."""
+def unified(before: str, after: str, old: str, new: str, *, search: bool = True) -> str:
+    """The difference, as `diff -u` prints it; empty if there is none. It is not escaped.
+
+    With `search=False` the lines that differ are one hunk: a search takes up to seconds for texts made to be slow.
+    """
     first, second = _lines(before), _lines(after)
-    text = "".join(_hunk(first, second, group) for group in _groups(first, second))
+    text = "".join(_hunk(first, second, group) for group in _groups(first, second, search=search))
     return f"--- {old}\n+++ {new}\n{text}" if text else ""
 
 
@@ -36,7 +39,7 @@ def _lines(text: str) -> list[str]:
     return [f"{line}\n" for line in whole] + ([rest] if rest else [])
 
 
-def _groups(first: Sequence[str], second: Sequence[str]) -> Iterator[list[Step]]:
+def _groups(first: Sequence[str], second: Sequence[str], *, search: bool) -> Iterator[list[Step]]:
     """The steps from one to the other, in groups that lie together, each with some lines around it."""
     start = _common(first, second)
     end = min(_common(first[::-1], second[::-1]), len(first) - start, len(second) - start)
@@ -44,7 +47,7 @@ def _groups(first: Sequence[str], second: Sequence[str]) -> Iterator[list[Step]]
     if not old and not new:
         return
     found: Sequence[Step] = [("replace", 0, len(old), 0, len(new))]
-    if max(len(old), len(new)) <= _MOST_SEARCHED:
+    if search and max(len(old), len(new)) <= _MOST_SEARCHED:
         found = SequenceMatcher(None, old, new).get_opcodes()
     steps: list[Step] = [("equal", 0, start, 0, start)]
     steps += [(what, a + start, b + start, c + start, d + start) for what, a, b, c, d in found]

@@ -12,15 +12,25 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 LONGEST = 64 * 1024
-_BEGIN = re.compile(r"-----BEGIN (?:[A-Z0-9]{1,12} ){0,3}PRIVATE KEY(?: BLOCK)?-----")
-_END = re.compile(r"-----END [A-Z0-9 ]{0,48}-----")
-_ARMOUR = re.compile(r"(?:\\[nrt]|[A-Za-z0-9+/=]|[ \t\"'+,;\\]{1,8}(?=[A-Za-z0-9+/=]{16}))*+")
+_COLOUR = r"\x1b\[[0-?]{0,20}[@-~]"
+_MAYBE = rf"(?:{_COLOUR}){{0,4}}"
+_SPACE = rf"{_MAYBE}(?: |%20|\+){_MAYBE}"
+_BEGIN = re.compile(
+    rf"-----{_MAYBE}BEGIN{_SPACE}(?:[A-Z0-9]{{1,12}}{_SPACE}){{0,3}}PRIVATE{_SPACE}KEY(?:{_SPACE}BLOCK)?{_MAYBE}-----"
+)
+_END = re.compile(rf"-----{_MAYBE}END(?:[A-Z0-9 +]|%20|{_COLOUR}){{0,56}}-----")
+_ARMOUR = re.compile(
+    rf"(?:\\{{1,4}}[nrt/]|\\u00[0-9a-fA-F]{{2}}|%(?:0[ADad]|2[BFbf]|3[Dd])|{_COLOUR}|[A-Za-z0-9+/=]"
+    r"|[ \t\"'+,;\\]{1,8}(?=[A-Za-z0-9+/=]{16}))*+"
+)
 _BREAK, _BREAKS = re.compile(r"[\r\n]"), re.compile(r"[\r\n]*")
 _INLINE, _LONGEST_LINE = 24, 400
+_NUMBER = rf"(?:\d{{1,7}}{_MAYBE}(?:[\t:|)\u2502\u2192-]|[ ]{{1,4}})[ \t\u2502]{{0,8}})?"
+"""What `cat -n`, `grep -n`, `less -N` and others put before a line."""
 _BODY = re.compile(
-    r"[ \t>|#*+\"'`,;\\-]{0,40}"
+    rf"{_MAYBE}[ \t>|#*+\"'`,;\\-]{{0,40}}{_MAYBE}{_NUMBER}{_MAYBE}"
     r"(?:[A-Za-z0-9+/=]{0,128}|[A-Z][A-Za-z-]{2,20}: ?[^\r\n]{1,200})"
-    r"(?:\\n|\\r|[ \t\"'`,;+\\]){0,12}"
+    rf"(?:\\n|\\r|[ \t\"'`,;+\\]|{_COLOUR}){{0,12}}"
 )
 
 
@@ -40,7 +50,7 @@ def blocks(text: str, *, inside: bool = False) -> Iterator[Block]:
         if inside:
             block = _rest(text, place)
         else:
-            begin = _BEGIN.search(text, dashes) if (dashes := text.find("-----BEGIN ", place)) >= 0 else None
+            begin = _BEGIN.search(text, dashes) if (dashes := text.find("-----", place)) >= 0 else None
             if begin is None:
                 return
             block = _block(text, begin.start(), begin.end())

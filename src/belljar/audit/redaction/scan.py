@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 from belljar.audit.redaction.addresses import addresses
 from belljar.audit.redaction.contacts import emails, url_passwords
+from belljar.audit.redaction.escapes import unescaped
 from belljar.audit.redaction.kinds import EVERYTHING, PRECEDENCE, Kind, Span
 from belljar.audit.redaction.named import named_secrets
 from belljar.audit.redaction.national import national_ids
@@ -36,13 +37,17 @@ TOKEN_LIKE = re.compile(rf"<(?:{'|'.join(kind.name for kind in Kind)})_\d{{1,9}}
 
 def scan(text: str, kinds: Collection[Kind] = EVERYTHING) -> list[Span]:
     """What is to be redacted, but for private keys, from left to right, nothing twice."""
-    view = View(text)
-    found: list[Span] = []
-    for kind, finder in FINDERS.items():
-        if kind in kinds:
-            found.extend(finder(view))
+    found = _found(text, kinds)
+    for undone in unescaped(text):
+        for start, end, kind in settled(_found(undone.text, kinds)):
+            found.append(Span(*undone.origin(start, end), kind))
     found.extend(_literals(text))
     return settled(found)
+
+
+def _found(text: str, kinds: Collection[Kind]) -> list[Span]:
+    view = View(text)
+    return [span for kind, finder in FINDERS.items() if kind in kinds for span in finder(view)]
 
 
 def _literals(text: str) -> Iterator[Span]:

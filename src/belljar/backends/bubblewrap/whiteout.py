@@ -15,6 +15,9 @@ from belljar.policy.globs import DenyGlobs
 
 MAX_COVERED_DIRECTORIES = 4000
 """Directories that get whiteouts for names that do not exist yet."""
+_MOST_NAMES, _FIRST_NAMES = 50_000, 16
+"""Whiteouts for such names, in all. Directories beyond that get only the first names of the list: the rest is denied as
+soon as it appears."""
 
 
 class Whiteouts:
@@ -26,6 +29,7 @@ class Whiteouts:
         self._roots = (host_root, jar_root)
         self._globs = globs
         self._names = names_to_deny(globs)
+        self._room = _MOST_NAMES
         self._whiteout = f"{layer}.whiteout"
         self.directories: list[str] = []
         """Those that are covered: in each, the denied names are taken."""
@@ -75,7 +79,9 @@ class Whiteouts:
     def _deny_names(self, directory: str) -> None:
         target = os.open(os.path.join(self._layer, directory), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            for name in self._names:
+            names = self._names if self._room > 0 else self._names[:_FIRST_NAMES]
+            self._room -= len(names)
+            for name in names:
                 try:
                     os.link(self._whiteout, name, dst_dir_fd=target)
                 except FileExistsError:

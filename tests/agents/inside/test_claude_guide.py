@@ -47,7 +47,8 @@ def test_the_program_runs(home: Home, tmp_path: Path) -> None:
     assert lines[:3] == [
         "Notes are there.",
         "added notes.md",
-        "added CLAUDE.md left out: an agent on the host would act on it",
+        "added CLAUDE.md left out: Claude Code on the host would act on it: it takes instructions, hooks, permissions, "
+        "commands and servers from there",
     ]
     assert "reached model.belljar.internal 2 requests" in lines
     assert "denied look up example.org to allow: net.allowlist: [example.org]" in lines

@@ -131,9 +131,8 @@ def test_protected_files_are_asked_for_one_by_one(home: Home) -> None:
         terminal.until(b"+++ b/plain.txt")
         terminal.until(b"apply the changes?")
         terminal.type(b"a\n")
-        terminal.until(
-            b"added .mcp.json (an agent on the host would act on it: it starts the servers that are named there): apply? [y/N]"
-        )
+        terminal.until(b"added .mcp.json (an agent on the host would act on it: it starts the servers")
+        terminal.until(b"): apply? [y/N]")
         terminal.type(b"y\n")
         terminal.until(b"): apply? [y/N]")
         terminal.type(b"\x04")

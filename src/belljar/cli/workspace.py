@@ -65,7 +65,7 @@ class Workspace:
             nothing = [] if self.not_saved else ["belljar: no artifacts to save"]
             lines += [f"belljar: saved: {visible(path)}" for path in self.saved] or nothing
         lines += [f"belljar: not saved: {visible(path)}: {visible(why)}" for path, why in self.not_saved]
-        lines += [f"hint: {hint}" for hint in self.hints]
+        lines += [] if quiet else [f"hint: {hint}" for hint in self.hints]
         sys.stderr.write("".join(f"{line}\n" for line in lines))
 
 

@@ -50,7 +50,10 @@ def python(package: Path, tmp_path: Path) -> Callable[..., str]:
 
 
 def bundles(package: Path) -> list[Path]:
-    return sorted((package / "__pycache__").glob("bundle*"))
+    """Those in the state directory. In the package, where code in a jar may work, there is none."""
+    python = {".py", ".pyc"}
+    assert [path for path in package.rglob("*bundle*") if path.is_file() and path.suffix not in python] == []
+    return sorted((package.parents[1] / "state/bytecode").glob("*"))
 
 
 @pytest.fixture
@@ -69,7 +72,8 @@ def test_a_run_makes_it_and_the_next_uses_it(package: Path, python: Callable[...
     assert bundles(package) == []
     assert python(command, "run", "--quiet", "-c", "print(7)") == "7\n"
     (made,) = bundles(package)
-    assert made.stat().st_mode & 0o777 == 0o644
+    assert made.stat().st_mode & 0o777 == 0o600
+    assert made.parent.stat().st_mode & 0o777 == 0o700
     before = made.stat().st_mtime_ns
     assert python(command, "run", "--quiet", "-c", "print(8)") == "8\n"
     assert made.stat().st_mtime_ns == before
@@ -112,10 +116,31 @@ def test_the_standard_library(bundle: Path, python: Callable[..., str]) -> None:
 
 
 def test_another_standard_library(bundle: Path, python: Callable[..., str], tmp_path: Path) -> None:
-    """Bytecode of one Python is not used by another of the same version, which does not make the file anew either."""
-    assert bundle.exists()
+    """Bytecode of one Python is not used by another of the same version, also not under the name of the other's."""
     other = f"import os; os.__file__ = {str(tmp_path / 'os.py')!r}\n"
-    assert python(other + STANDARD).splitlines()[0] == "SourceFileLoader SourceFileLoader SourceFileLoader False"
+    code = "from belljar.cli import bundle; print(bundle.use() is not None, bundle.path())"
+    used, path = python(other + code).split()
+    assert (used, path != str(bundle)) == ("False", True)
+    bundle.rename(path)
+    assert python(other + code).split()[0] == "False"
+
+
+def test_another_package(package: Path, bundle: Path, python: Callable[..., str], tmp_path: Path) -> None:
+    """A copy of belljar, in a project's virtual environment for example, has a file of its own."""
+    shutil.copytree(package, tmp_path / "other/belljar")
+    moved = f"sys.path[:] = [place for place in sys.path if place != {str(package.parent)!r}]\n"
+    moved += f"sys.path.append({str(tmp_path / 'other')!r})\n"
+    assert python(moved + USED) == "False SourceFileLoader False 1\n"
+    assert python(USED) == "True _Loader False 1\n"
+
+
+def test_old_ones_go(package: Path, bundle: Path, python: Callable[..., str]) -> None:
+    """Those of packages and interpreters that have not been used for longest."""
+    for number in range(12):
+        (bundle.parent / f"old-{number}").write_bytes(b"")
+        os.utime(bundle.parent / f"old-{number}", (number, number))
+    python("from belljar.cli import bundle; bundle.keep(None)")
+    assert [path.name for path in bundles(package)] == [bundle.name, *sorted(f"old-{n}" for n in range(5, 12))]
 
 
 @pytest.mark.parametrize(
@@ -155,24 +180,30 @@ def test_a_link(bundle: Path, python: Callable[..., str], tmp_path: Path) -> Non
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_another_owner(package: Path, bundle: Path, python: Callable[..., str]) -> None:
-    """It belongs to whom the package belongs to, and only that one makes it."""
-    os.chown(bundle, 12345, 12345)
+@pytest.mark.parametrize("whose", ["the file", "the directory"])
+def test_another_owner(package: Path, bundle: Path, python: Callable[..., str], whose: str) -> None:
+    """Both belong to the user who runs it, or it is not used; in a directory of another's none is made."""
+    os.chown(bundle if whose == "the file" else bundle.parent, 12345, 12345)
     assert python(USED) == "False SourceFileLoader False 1\n"
-    bundle.unlink()
-    os.chown(package, 12345, 12345)
-    python("from belljar.cli import bundle; bundle.keep(None)")
-    assert bundles(package) == []
+    if whose == "the directory":
+        bundle.unlink()
+        python("from belljar.cli import bundle; bundle.keep(None)")
+        assert bundles(package) == []
 
 
-def test_it_can_not_be_written(package: Path, python: Callable[..., str]) -> None:
+@pytest.mark.parametrize("mode", [0o770, 0o707])
+def test_others_could_have_put_it_there(mode: int, bundle: Path, python: Callable[..., str]) -> None:
+    """Then it is not used."""
+    bundle.parent.chmod(mode)
+    assert python(USED) == "False SourceFileLoader False 1\n"
+
+
+def test_it_can_not_be_written(package: Path, python: Callable[..., str], tmp_path: Path) -> None:
     """Then nothing is made, and nothing is left."""
-    python("from belljar.cli import bundle")
-    (package / "__pycache__").rename(package / "kept")
-    (package / "__pycache__").write_text("in the way")
+    (tmp_path / "state").mkdir(mode=0o700)
+    (tmp_path / "state/bytecode").write_text("in the way")
     python("from belljar.cli import bundle; bundle._made = lambda: 1 / 0; bundle.keep(None)")
-    (package / "__pycache__").unlink()
-    (package / "kept").rename(package / "__pycache__")
+    (tmp_path / "state/bytecode").unlink()
     code = "from belljar.cli import bundle\ndef fail():\n    raise OSError\nbundle._made = fail; bundle.keep(None)"
     python(code)
     assert bundles(package) == []

@@ -125,8 +125,10 @@ class TestArtifacts:
         """Whoever put a link where an artifact goes does not choose what is overwritten."""
         plant(tmp_path, {"victim": "precious", "saved/": None, "saved/out": "-> ../victim"})
         result = sh(jar, "echo evil > out")
-        with pytest.raises(OSError):
-            jar.save_artifacts(result, tmp_path / "saved")
+        saved = jar.save_artifacts(result, tmp_path / "saved")
+        assert (saved, saved.refused) == ([], [("out", "there is a file of that name already")])
+        assert jar.save_artifacts(result, tmp_path / "saved", overwrite=True) == [str(tmp_path / "saved/out")]
+        assert not (tmp_path / "saved/out").is_symlink()
         assert (tmp_path / "victim").read_text() == "precious"
 
     def test_closed_files_are_saved(self, jar: Sandbox, tmp_path: Path) -> None:

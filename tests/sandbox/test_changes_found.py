@@ -516,15 +516,16 @@ def test_a_file_with_holes_is_compared_by_its_data(compare: Compare, host: Path,
     assert kinds(compare(layered=True))["image"] == "modified"
 
 
-def test_git_files_by_many_names_are_read_a_few_times(
-    compare: Compare, jar: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("most", "refused"), [(2, False), (1, True)])
+def test_only_so_many_files_of_git_are_read(
+    compare: Compare, host: Path, jar: Path, monkeypatch: pytest.MonkeyPatch, most: int, refused: bool
 ) -> None:
-    """Each name of an index was read, and one costs seconds: those beyond the bound need a yes."""
-    (jar / "packed-refs").write_text("x")
-    monkeypatch.setattr("belljar.sandbox.changes._MOST_GIT_FILES", 2)
-    for name in ("a", "b", "c"):
-        (jar / name / ".git").mkdir(parents=True)
-        os.link(jar / "packed-refs", jar / name / ".git/packed-refs")
-    told = [bool(change.refusal) for change in compare(layered=True) if change.path.endswith(".git/packed-refs")]
-    assert told.count(False) == 2
-    assert told.count(True) == 1
+    """Each is read before it comes back, and one may cost seconds: those beyond the bound need a yes."""
+    monkeypatch.setattr("belljar.sandbox.changes._MOST_GIT_FILES", most)
+    for root in (host, jar):
+        (root / ".git").mkdir()
+    for name in ("ORIG_HEAD", "index", "packed-refs"):
+        (jar / ".git" / name).write_bytes(b"")
+    told = {change.path: bool(change.refusal) for change in compare(layered=True)}
+    assert told[".git/packed-refs"] == refused
+    assert not told[".git/ORIG_HEAD"]

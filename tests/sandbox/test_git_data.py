@@ -13,7 +13,7 @@ import pytest
 
 from belljar.backends.contract import ChangedTree
 from belljar.sandbox.changes import Changes
-from belljar.sandbox.git_data import hooks_path, index_is_plain, packed_refs_are_plain
+from belljar.sandbox.git_data import index_is_plain, packed_refs_are_plain
 
 
 def git(directory: Path, *words: str) -> None:
@@ -143,25 +143,6 @@ def test_the_host_gets_no_forged_index(tmp_path: Path, name: bytes, comes_back: 
     with Changes(tree, str(host), "/workspace", (), since_ns=2**62, applied={}) as changes:
         assert (".git/index" in changes.apply().applied) is comes_back
     assert ((host / ".git/index").read_bytes() == forged(name)) is comes_back
-
-
-HOOKS = [
-    # as `git config` is told, the directory in the project
-    ("scripts/hooks", "scripts/hooks"),
-    ("./scripts/../hooks/", "hooks"),
-    ("/project/tools", "tools"),
-    ("/elsewhere", ""),
-    ("../elsewhere", ""),
-]
-
-
-@pytest.mark.parametrize(("told", "expected"), HOOKS)
-def test_where_the_hooks_lie(tmp_path: Path, told: str, expected: str) -> None:
-    """As the real git writes it."""
-    git(tmp_path, "init", "-q", "made")
-    assert hooks_path((tmp_path / "made/.git/config").read_bytes(), "/project") == ""
-    git(tmp_path / "made", "config", "core.hooksPath", told)
-    assert hooks_path((tmp_path / "made/.git/config").read_bytes(), "/project") == expected
 
 
 def test_a_hook_in_the_project_needs_a_word_of_its_own(tmp_path: Path) -> None:

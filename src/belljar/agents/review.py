@@ -1,4 +1,4 @@
-"""What an agent changed, sorted by what a person decides: files, git's data, what a tool would act on, the rest."""
+"""What an agent changed, sorted by what a person decides: files, data of git, protected and ignored files, the rest."""
 
 from __future__ import annotations
 
@@ -41,11 +41,15 @@ class Review:
             self._repository = self._stack.enter_context(jar.changes(INSIDE, known_as=agent.worktree.known_as))
         found = [change for change in self._project or () if not self._is_own_link(change)]
         parents = {parent for change in found for parent in _parents(change.path)}
-        shown = [change for change in found if change.what != "directory" or change.kind == "deleted"]
+        shown = [
+            change for change in found if change.what != "directory" or change.kind == "deleted" or _for_good(change)
+        ]
         self.files = [change for change in shown if not change.refusal and not _in_git(change.path)]
         self.protected = [change for change in shown if change.protected and not _worktree_inside(change.path)]
-        asked = {change.path for change in self.protected}
-        refused = [change for change in shown if change.refusal and change.path not in asked]
+        self.ignored = [change for change in found if change.ignored]
+        self.ignored_groups = self._project.ignored_groups() if self._project is not None else []
+        refused = [change for change in shown if _for_good(change)]
+        refused += [change for change in shown if change.protected and _worktree_inside(change.path)]
         # A directory comes with what is in it: by itself only if it is empty.
         self._plain = {change.path for change in found if not change.refusal and change.path not in parents}
         self._git = {path for path in self._plain if _in_git(path)}
@@ -71,31 +75,35 @@ class Review:
     @property
     def anything(self) -> bool:
         """Whether there is something to decide or to tell."""
-        return bool(self.files or self.protected or self.refused or self.git_count)
+        return bool(self.files or self.protected or self.ignored or self.refused or self.git_count)
 
     def diff(self, paths: Collection[str] | None = None) -> str:
         """The diff of these paths, or of all but git's own data. Text from the agent: escape it for a terminal."""
         if self._project is None:
             return ""
-        shown = [change.path for change in (*self.files, *self.protected, *self.refused)]
+        shown = [change.path for change in (*self.files, *self.protected, *self.ignored, *self.refused)]
         return self._project.diff(set(shown) if paths is None else set(paths))
 
-    def apply(self, files: Collection[str] | None, *, git: bool, protected: Collection[str]) -> Applied:
-        """Bring back these files (all of them if None), git's data if asked, and these protected ones."""
+    def apply(
+        self, files: Collection[str] | None, *, git: bool, protected: Collection[str], ignored: bool = False
+    ) -> Applied:
+        """Bring back these files (all of them if None), these protected ones; git's data and ignored files if asked."""
         applied: list[str] = []
         refused: list[tuple[str, str]] = []
-        for done in self._apply(files, git=git, protected=set(protected)):
+        for done in self._apply(files, git=git, protected=set(protected), ignored=ignored):
             applied += done.applied
             refused += done.refused
         return Applied(tuple(sorted(applied)), tuple(sorted(refused)))
 
-    def _apply(self, files: Collection[str] | None, *, git: bool, protected: set[str]) -> list[Applied]:
+    def _apply(self, files: Collection[str] | None, *, git: bool, protected: set[str], ignored: bool) -> list[Applied]:
         if self._project is None:
             return []
         wanted = self._plain - self._git if files is None else set(files)
         done = [self._project.apply(wanted | (self._git if git else set()))]
         if protected:
             done.append(self._project.apply(protected, protected=True))
+        if ignored and self.ignored:
+            done.append(self._project.apply({change.path for change in self.ignored}, ignored=True))
         if git and self._repository is not None:
             done.append(_data_only(self._repository))
         return done
@@ -103,12 +111,13 @@ class Review:
     def keep(self, run_id: str, applied: Collection[str] = ()) -> Kept:
         """Write the diff of what was not applied into belljar's state directory, for later.
 
-        Protected files have one of their own, so that nobody takes both by one command.
+        Protected files have one of their own, and so have ignored ones: no command takes them together with the rest.
         """
         diffs = [
-            self.diff({change.path for change in changes} - set(applied)) for changes in (self.files, self.protected)
+            self.diff({change.path for change in changes} - set(applied))
+            for changes in (self.files, self.protected, self.ignored)
         ]
-        names = (f"{run_id}.diff", f"{run_id}.protected.diff")
+        names = (f"{run_id}.diff", f"{run_id}.protected.diff", f"{run_id}.ignored.diff")
         files = [_written(name, text) for name, text in zip(names, diffs, strict=True) if text]
         return Kept(tuple(files), sum(_not_shown(text) for text in diffs))
 
@@ -146,6 +155,11 @@ def _worktree_inside(path: str) -> Change | None:
         return None
     why = "it is a worktree of the jar's own: its branch comes back, and `git worktree add` has it checked out"
     return Change("/".join(parts[:3]), "added", "directory", refusal=why)
+
+
+def _for_good(change: Change) -> bool:
+    """Return True if nobody can bring the change back."""
+    return bool(change.refusal) and not change.protected and not change.ignored
 
 
 def _in_git(path: str) -> bool:

@@ -40,6 +40,8 @@ def as_lines(result: RunResult, review: Review | None) -> list[str]:
     lines = [f"changed    {_changed(review)}"] if review else []
     if review and review.protected:
         lines.append(f"protected  {_listed([change.path for change in review.protected])}")
+    if review and review.ignored:
+        lines.append(f"ignored    {_listed(review.ignored_groups)}")
     if review and review.refused:
         lines.append(f"refused    {_listed([f'{change.path} ({change.refusal})' for change in review.refused])}")
     reached = [
@@ -85,7 +87,8 @@ def as_mapping(result: RunResult, review: Review | None) -> dict[str, Any]:
         return {"reached": reached}
     changes = [
         {"path": change.path, "kind": change.kind, "what": change.what, "protected": change.protected}
+        | {"ignored": change.ignored}
         | ({"why": change.refusal} if change.refusal else {})
-        for change in (*review.files, *review.protected, *review.refused)
+        for change in (*review.files, *review.protected, *review.ignored, *review.refused)
     ]
     return {"reached": reached, "changes": changes, "git_files": review.git_count}

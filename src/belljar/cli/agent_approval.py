@@ -12,6 +12,8 @@ from belljar.cli.stopping import ignore_further
 from belljar.cli.terminal import visible, visible_lines
 from belljar.sandbox.changes import Change
 
+_MOST_LISTED = 50
+
 
 @dataclass(frozen=True)
 class Decided:
@@ -21,12 +23,24 @@ class Decided:
     not_applied: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def of(cls, review: Review, files: Collection[str] | None, *, git: bool, protected: Collection[str]) -> Decided:
+    def of(
+        cls,
+        review: Review,
+        files: Collection[str] | None,
+        *,
+        git: bool,
+        protected: Collection[str],
+        ignored: bool,
+    ) -> Decided:
         """Apply, and tell. From here on nothing interrupts it: half of the changes would be worse than either."""
         ignore_further()
-        done = review.apply(files, git=git, protected=protected)
-        left = [change for change in (*review.protected, *review.refused) if change.path not in done.applied]
-        return cls(done.applied, (*done.refused, *((change.path, change.refusal) for change in left)))
+        done = review.apply(files, git=git, protected=protected, ignored=ignored)
+        applied = set(done.applied)
+        left = [change for change in (*review.protected, *review.refused) if change.path not in applied]
+        told = [(change.path, change.refusal) for change in left]
+        if review.ignored and not ignored:
+            told += [(name, review.ignored[0].refusal) for name in review.ignored_groups]
+        return cls(done.applied, (*done.refused, *told))
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -57,26 +71,55 @@ def ask(review: Review) -> Decided:
         if answer.startswith("d"):
             sys.stderr.write(visible_lines(review.diff()))
         elif answer.startswith("a"):
-            return Decided.of(review, None, git=True, protected=_ask_protected(review))
+            protected = _ask_protected(review)
+            return Decided.of(review, None, git=True, protected=protected, ignored=_ask_ignored(review))
         elif answer.startswith("f"):
             files = [change.path for change in review.files if _yes(review, change)]
             git = bool(review.git_count) and _is_yes(
                 f"belljar: commits and branches of git ({review.git_count} files)?"
             )
-            return Decided.of(review, files, git=git, protected=_ask_protected(review))
+            protected = _ask_protected(review)
+            return Decided.of(review, files, git=git, protected=protected, ignored=_ask_ignored(review))
         elif answer.startswith("n"):
             return Decided()
 
 
 def _ask_protected(review: Review) -> list[str]:
-    """A yes of its own for each file that makes a tool on this host do something."""
-    return [change.path for change in review.protected if _yes(review, change)]
+    """A yes of its own for each file that makes a tool on this host do something; `q` is a no to the rest."""
+    chosen = []
+    for position, change in enumerate(review.protected):
+        left = len(review.protected) - position
+        more = f", or q for none of the {left} that are left" if position and left > 1 else ""
+        answer = _asked(review, change, more)
+        if answer.startswith("q"):
+            break
+        if answer.startswith("y"):
+            chosen.append(change.path)
+    return chosen
+
+
+def _ask_ignored(review: Review) -> bool:
+    """A yes of its own for what git ignores: whoever looks at `git diff` afterwards does not see it."""
+    if not review.ignored:
+        return False
+    names = review.ignored_groups
+    sys.stderr.write("belljar: git ignores these, so that `git diff` does not show them:\n")
+    sys.stderr.write("".join(f"  {visible(name)}\n" for name in names[:_MOST_LISTED]))
+    if len(names) > _MOST_LISTED:
+        sys.stderr.write(f"  and {len(names) - _MOST_LISTED} more\n")
+    while (answer := _answer("belljar: apply them? [y/N], show the [d]iff: ")).startswith("d"):
+        sys.stderr.write(visible_lines(review.diff({change.path for change in review.ignored})))
+    return answer.startswith("y")
 
 
 def _yes(review: Review, change: Change) -> bool:
+    return _asked(review, change).startswith("y")
+
+
+def _asked(review: Review, change: Change, more: str = "") -> str:
     sys.stderr.write(visible_lines(review.diff({change.path})))
     why = f" ({visible(change.refusal)})" if change.protected else ""
-    return _is_yes(f"belljar: {change.kind} {visible(change.path)}{why}: apply?")
+    return _answer(f"belljar: {change.kind} {visible(change.path)}{why}: apply? [y/N{more}] ")
 
 
 def _is_yes(question: str) -> bool:

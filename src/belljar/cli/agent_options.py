@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from belljar.cli.jar_options import JSON, QUIET, policy_name
+from belljar.cli.jar_options import JSON, QUIET, check_diff_file, policy_name
 from belljar.cli.parsing import Option, Parsed
 from belljar.errors import UsageError
 
@@ -18,7 +18,9 @@ AGENT: tuple[Option, ...] = (
     Option("--live", "", "show the project itself, so that it is changed at once; needs --apply-protected"),
     Option("--apply", "ask|all|none", "what comes back at the end (default: ask at a terminal, none elsewhere)"),
     Option("--apply-protected", "", "with --apply all or --live: also what a tool here would act on, as git hooks"),
+    Option("--apply-ignored", "", "with --apply all: also what git ignores, which `git diff` does not show"),
     Option("--diff", "", "print the diff at the end"),
+    Option("--diff-file", "FILE", "write the diff to FILE at the end"),
     Option("--allow", "HOST", "let it reach this host, too; repeatable", repeats=True),
     Option("--policy", "FILE|PRESET", "the policy beneath the profile (default: $BELLJAR_POLICY, or aicode)"),
     Option("--set", "KEY=VALUE", "change one key of the policy, such as proc.mem_mb=8g; repeatable", repeats=True),
@@ -55,12 +57,15 @@ def applying(parsed: Parsed) -> str | None:
     live = parsed.flag("--live")
     if parsed.flag("--apply-protected") and given != "all" and not live:
         raise UsageError("--apply-protected needs --apply all", hint="--apply all --apply-protected")
+    if parsed.flag("--apply-ignored") and given != "all":
+        raise UsageError("--apply-ignored needs --apply all", hint="--apply all --apply-ignored")
     if live and not parsed.flag("--apply-protected"):
         raise UsageError(
             "--live lets it write what tools of this host act on by themselves: git hooks, agents' settings, CI files",
             hint="leave --live out and approve the changes, or say so: --live --apply-protected",
         )
-    for name in ("--apply", "--diff"):
+    for name in ("--apply", "--diff", "--diff-file"):
         if live and name in parsed.options:
             raise UsageError(f"{name} and --live exclude each other: with --live the project itself is changed")
+    check_diff_file(parsed)
     return given

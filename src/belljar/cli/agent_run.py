@@ -17,7 +17,7 @@ from belljar.cli.sink import Sink
 from belljar.cli.stopping import Stopped, Stopping, ignore_further
 from belljar.cli.style import is_terminal
 from belljar.cli.terminal import visible
-from belljar.cli.workspace import print_text
+from belljar.cli.workspace import print_marked_diff, write_diff
 from belljar.errors import InternalError
 from belljar.sandbox.events import Finished
 from belljar.sandbox.result import RunResult
@@ -101,7 +101,9 @@ def _settle(jar: Sandbox, agent: Agent, result: RunResult, parsed: Parsed) -> in
             if not quiet:
                 sys.stderr.write("".join(f"belljar: {visible(line)}\n" for line in as_lines(result, shown)))
             if parsed.flag("--diff"):
-                print_text(review.diff())
+                print_marked_diff(review.diff())
+        if (file := parsed.text("--diff-file")) is not None:
+            write_diff(file, review.diff())
         decided = _decide(review, parsed)
         kept = review.keep(result.run_id, decided.applied)
         if as_json:
@@ -123,7 +125,7 @@ def _decide(review: Review, parsed: Parsed) -> Decided:
     person = is_terminal(0) and is_terminal(2) and not parsed.flag("--json")
     if how == "all":
         protected = [change.path for change in review.protected] if parsed.flag("--apply-protected") else []
-        return Decided.of(review, None, git=True, protected=protected)
+        return Decided.of(review, None, git=True, protected=protected, ignored=parsed.flag("--apply-ignored"))
     if how != "none" and person:
         return ask(review)
     return Decided()

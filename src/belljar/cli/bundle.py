@@ -1,9 +1,10 @@
 """All modules of a run from one file: to find and open a module takes ten times as long as to run most of them.
 
-The file lies in the package's `__pycache__`, and is what Python keeps there: bytecode of the sources, belljar's and the
-standard library's, made by whoever may write there, and not used for a source that has changed since. It has to belong
-to the package's owner and be writable for nobody else, and what is damaged is not used. Without it everything is the
-same, and takes longer.
+The file lies in belljar's state directory, one for each package and interpreter. It holds bytecode of the sources,
+belljar's and the standard library's, and is not used for a source that has changed since. It is executed outside of any
+jar, so it does not lie in the package: a package may be in a project's virtual environment, which code in a jar works
+on. The file and its directory must belong to the user and be writable by nobody else. A damaged file is not used.
+Without it everything is the same, and takes longer.
 """
 
 from __future__ import annotations
@@ -28,17 +29,34 @@ _ROOTS = (PACKAGE, os.path.dirname(os.__file__))
 """Where sources lie: belljar's, and those of the Python that runs it; what another has made is not for this one."""
 _OPTIMISED = f".opt-{sys.flags.optimize}" if sys.flags.optimize else ""
 _CACHED = f".{sys.implementation.cache_tag}{_OPTIMISED}.pyc"
-_MARK = b"belljar 2\n" + bootstrap.MAGIC_NUMBER
+_MARK = b"belljar 3\n" + bootstrap.MAGIC_NUMBER
 _LENGTH = 8
 _MOST_BYTES = 64 << 20
+_MOST_KEPT = 8
+"""Files in the directory; the oldest go."""
 _LAUNCHER = "belljar.backends.bubblewrap.launcher"
 _ALSO = ("cli.outcome", "limits.cgroup_v1", "limits.cgroup_v2", "policy.dangers", "policy.options")
 """With all of belljar's that they import; else it is what the run imported that made the file, and its launcher."""
 
 
+def directory() -> str:
+    """The directory of such files."""
+    from belljar.audit.state import state_directory
+
+    return f"{state_directory()}/bytecode"
+
+
 def path() -> str:
-    """Where it lies, for this version of Python."""
-    return f"{PACKAGE}/__pycache__/bundle.{sys.implementation.cache_tag}{_OPTIMISED}"
+    """Where the file lies, for this package and this interpreter."""
+    key = _imp.source_hash(1, "\0".join(_identity()).encode("utf-8", "surrogateescape")).hex()
+    return f"{directory()}/{sys.implementation.cache_tag}{_OPTIMISED}-{key}"
+
+
+def _identity() -> tuple[str, ...]:
+    """What a file is for; it says so itself as well."""
+    from belljar import __version__
+
+    return (*_ROOTS, __version__, sys.version)
 
 
 class _Loader(bootstrap.SourceFileLoader):
@@ -62,15 +80,16 @@ class Bundle:
         if _digest(table) != content[start - _LENGTH : start]:
             raise ValueError("damaged")
         self._index: dict[str, _Entry]
-        standard, self._index = marshal.loads(table)  # noqa: S302 - see above
-        self._roots = _ROOTS if standard == _ROOTS[1] else _ROOTS[:1]
+        identity, self._index = marshal.loads(table)  # noqa: S302 - see above
+        if identity != _identity():
+            raise ValueError("of another package, or for another interpreter")
         self._content = memoryview(content)[start + length :]
         self.stale = False
 
     def find_spec(self, name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
         """As an entry of `sys.meta_path` has it."""
         entry = self._index.get(name)
-        if entry is None or entry[0] >= len(self._roots):
+        if entry is None:
             return None
         root, file, is_package, changed_ns, size, at, length, digest = entry
         source = f"{_ROOTS[root]}/{file}"
@@ -112,11 +131,12 @@ def use() -> Bundle | None:
 
 
 def _read() -> Bundle:
-    owner = os.stat(PACKAGE).st_uid
-    descriptor = os.open(path(), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    place = path()
+    above = os.lstat(os.path.dirname(place))
+    descriptor = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb", buffering=0) as file:
         status = os.fstat(descriptor)
-        if status.st_uid != owner or status.st_mode & 0o022 or status.st_size > _MOST_BYTES:
+        if not _is_ours(above, 0o040000) or not _is_ours(status, 0o100000) or status.st_size > _MOST_BYTES:
             raise ValueError("someone else could have written it")
         content = file.readall()
     if not content.startswith(_MARK):
@@ -124,24 +144,41 @@ def _read() -> Bundle:
     return Bundle(content)
 
 
+def _is_ours(status: os.stat_result, kind: int) -> bool:
+    """Return True if a file, or a directory, belongs to the user and nobody else may write to it."""
+    return status.st_mode & 0o170000 == kind and status.st_uid == os.geteuid() and not status.st_mode & 0o022
+
+
 def keep(used: Bundle | None) -> None:
-    """Make the file, if there is none for today's sources, where Python may keep bytecode and the package is ours."""
+    """Make the file, if there is none for today's sources, where Python may keep bytecode and the state is ours."""
     if (used is not None and not used.stale) or sys.dont_write_bytecode or sys.pycache_prefix is not None:
         return
+    from belljar.audit.state import private_directory
+
     own = f"{path()}.{os.getpid()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        if os.stat(PACKAGE).st_uid != os.geteuid():
+        if not _is_ours(os.lstat(private_directory(directory())), 0o040000):
             return
-        descriptor = os.open(own, flags, 0o644)  # first: where it can't be written it need not be made, in every run
+        descriptor = os.open(own, flags, 0o600)  # first: where it can't be written it need not be made, in every run
     except OSError:
         return
     try:
         with open(descriptor, "wb") as file:
             file.write(_made())
         os.replace(own, path())
+        _forget_old()
     except (OSError, ImportError, SyntaxError, ValueError, KeyboardInterrupt):
-        os.unlink(own)  # the next run is as slow as this one
+        if os.path.exists(own):
+            os.unlink(own)  # the next run is as slow as this one
+
+
+def _forget_old() -> None:
+    """Keep files of a few packages and interpreters: they are of packages that are gone, mostly."""
+    place = directory()
+    found = sorted((os.lstat(f"{place}/{name}").st_mtime_ns, name) for name in os.listdir(place))
+    for _time, name in found[:-_MOST_KEPT]:
+        os.unlink(f"{place}/{name}")
 
 
 def _made() -> bytes:
@@ -163,7 +200,7 @@ def _made() -> bytes:
             index[name] = (*identity, before.st_size, at, len(piece), _digest(piece))
             pieces.append(piece)
             at += len(piece)
-    table = marshal.dumps((_ROOTS[1], index))
+    table = marshal.dumps((_identity(), index))
     return b"".join((_MARK, len(table).to_bytes(_LENGTH, "little"), _digest(table), table, *pieces))
 
 
@@ -183,5 +220,5 @@ def _bytecode(name: str, source: str) -> bytes:
 
 
 def _digest(content: bytes | memoryview) -> bytes:
-    """What Python tells a changed source by. It finds damage, not malice: who may write here may write the sources."""
+    """What Python tells a changed source by. It finds damage, not malice: owner and mode are checked for that."""
     return _imp.source_hash(1, content)

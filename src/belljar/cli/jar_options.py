@@ -31,8 +31,12 @@ JAR: tuple[Option, ...] = (
 )
 RUNNING: tuple[Option, ...] = (
     Option("--diff", "", "with --workspace: print what the code changed"),
+    Option("--diff-file", "FILE", "with --workspace: write what the code changed to FILE"),
     Option("--apply", "", "with --workspace: bring the changes back into DIR"),
+    Option("--apply-protected", "", "with --apply: also what a tool here would act on by itself, as git hooks"),
+    Option("--apply-ignored", "", "with --apply: also what git ignores, which `git diff` does not show"),
     Option("--artifacts", "DIR", "copy the files that the code made into DIR"),
+    Option("--overwrite", "", "with --artifacts: replace files that are in DIR already"),
     Option("--explain-denials", "", "name every file that was refused as well; the code runs more slowly"),
     Option("--raw", "", "let the code's escape sequences reach the terminal"),
     JSON,
@@ -53,12 +57,40 @@ def whole_number(parsed: Parsed, name: str, default: int) -> int:
 def check(parsed: Parsed) -> None:
     """Refuse options that make no sense together. Raises UsageError."""
     if parsed.text("--workspace") is None:
-        for name in ("--live", "--diff", "--apply"):
-            if parsed.flag(name):
-                raise UsageError(f"{name} needs a workspace", hint=f"say which directory: --workspace . {name}")
-    for name in ("--diff", "--apply"):
-        if parsed.flag("--live") and parsed.flag(name):
+        for name in ("--live", "--diff", "--diff-file", "--apply"):
+            if name in parsed.options:
+                words = f"{name} {parsed.text(name)}" if name == "--diff-file" else name
+                raise UsageError(f"{name} needs a workspace", hint=f"say which directory: --workspace . {words}")
+    for name in ("--diff", "--diff-file", "--apply"):
+        if parsed.flag("--live") and name in parsed.options:
             raise UsageError(f"{name} and --live exclude each other: with --live the code changes DIR itself")
+    for name in ("--apply-protected", "--apply-ignored"):
+        if parsed.flag(name) and not parsed.flag("--apply"):
+            raise UsageError(f"{name} needs --apply", hint=f"--apply {name}")
+    check_diff_file(parsed)
+    check_artifacts(parsed)
+
+
+def check_diff_file(parsed: Parsed) -> None:
+    """Refuse a file that can't be written, before anything runs. Raises UsageError."""
+    if (file := parsed.text("--diff-file")) is None:
+        return
+    directory = os.path.dirname(os.path.abspath(file))
+    if os.path.isdir(file) or not os.path.isdir(directory):
+        found = "it is a directory" if os.path.isdir(file) else f"there is no directory {directory}"
+        raise UsageError(f"--diff-file {file}: {found}", hint="name a file, such as --diff-file changes.diff")
+
+
+def check_artifacts(parsed: Parsed) -> None:
+    """Refuse a directory that belljar does not write to, before anything runs. Raises UsageError."""
+    directory = parsed.text("--artifacts")
+    if directory is None:
+        if parsed.flag("--overwrite"):
+            raise UsageError("--overwrite needs --artifacts", hint="--artifacts out --overwrite")
+        return
+    from belljar.sandbox.host_directory import check_target
+
+    check_target(directory)
 
 
 def policy_name(parsed: Parsed) -> str | None:

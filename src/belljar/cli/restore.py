@@ -6,7 +6,7 @@ import os
 import sys
 
 from belljar.cli.jar_options import JSON
-from belljar.cli.parsing import Command, Parsed, expect_words
+from belljar.cli.parsing import Command, Option, Parsed, expect_words
 from belljar.cli.terminal import visible
 
 
@@ -19,7 +19,7 @@ def run(parsed: Parsed) -> int:
     name, directory = expect_words(COMMAND, parsed, 2, 2)
     with SnapshotFiles(name) as files:
         record("restore", path=files.path, directory=os.path.abspath(directory))
-        done = restore(files, directory)
+        done = restore(files, directory, protected=parsed.flag("--protected"))
         base, deleted = files.base, sorted(files.deleted)
     if parsed.flag("--json"):
         from belljar.cli.document import print_json
@@ -41,11 +41,13 @@ COMMAND = Command(
     "Write the files of a snapshot into a new directory.",
     usage="restore [OPTIONS] NAME DIR",
     run=run,
-    options=(JSON,),
+    options=(Option("--protected", "", "also write what a tool here would act on by itself, as git hooks"), JSON),
     details="""
 NAME is a snapshot's name, or the path of its file. DIR is made, or is empty. Nothing is written outside of it, and no
-link in it leads out: what would is left out, and named. A session takes a snapshot back itself, inside of its jar:
-session.restore(NAME), or %restore in belljar shell.
+link in it leads out. What a tool of this host would act on by itself (git's settings, editors' tasks, agents'
+instructions) is written with --protected only, and Python's bytecode never. What is left out is named, and the exit
+code is 1. A session takes a snapshot back itself, inside of its jar: session.restore(NAME), or %restore in belljar
+shell.
 """,
     examples=(("restore before ./before", "look at the files of a snapshot"),),
 )

@@ -24,12 +24,12 @@ def run_once(parsed: Parsed, make_request: Callable[[Sandbox], Request]) -> int:
     """Make the jar, run in it, tell what happened; returns the exit code."""
     with jar_options.make_sandbox(parsed) as jar:
         request = make_request(jar)
-        result = _run(jar, request, parsed)
+        result, in_a_line = _run(jar, request, parsed)
         brought = _settle(jar, result, parsed)
     if parsed.flag("--json"):
         _print_json(result, brought)
     elif brought:
-        brought.print_diff()
+        brought.print_diff(in_a_line=in_a_line)
         brought.tell(quiet=parsed.flag("--quiet"))
     if result.ok:
         return 0
@@ -38,7 +38,8 @@ def run_once(parsed: Parsed, make_request: Callable[[Sandbox], Request]) -> int:
     return exit_code(result)
 
 
-def _run(jar: Sandbox, request: Request, parsed: Parsed) -> RunResult:
+def _run(jar: Sandbox, request: Request, parsed: Parsed) -> tuple[RunResult, bool]:
+    """The result, and whether standard output ended in the middle of a line."""
     try:
         return (_collect if parsed.flag("--json") else _stream)(jar, request, parsed)
     except KeyboardInterrupt:
@@ -51,7 +52,7 @@ def _run(jar: Sandbox, request: Request, parsed: Parsed) -> RunResult:
 
 def _settle(jar: Sandbox, result: RunResult, parsed: Parsed) -> Workspace | None:
     """What comes back from the workspace, if anything was asked for."""
-    if not (parsed.flag("--diff") or parsed.flag("--apply") or parsed.text("--artifacts")):
+    if not any(name in parsed.options for name in ("--diff", "--diff-file", "--apply", "--artifacts")):
         return None
     from belljar.cli.workspace import settle
 
@@ -65,7 +66,7 @@ def _keywords(request: Request, parsed: Parsed) -> dict[str, Any]:
     return {**request.keywords(), "stdin": stdin, "explain_denials": parsed.flag("--explain-denials")}
 
 
-def _stream(jar: Sandbox, request: Request, parsed: Parsed) -> RunResult:
+def _stream(jar: Sandbox, request: Request, parsed: Parsed) -> tuple[RunResult, bool]:
     """Pass the output on as it arrives, then say what there is to say about the run."""
     from belljar.sandbox.events import Finished
 
@@ -77,7 +78,7 @@ def _stream(jar: Sandbox, request: Request, parsed: Parsed) -> RunResult:
         for event in events:
             if isinstance(event, Finished):
                 _finish(list(sinks.values()), event.result, parsed, lambda result: _hints(result, jar, request, parsed))
-                return event.result
+                return event.result, sinks["stdout"].in_a_line
             sinks[event.stream].write(event.data)
     raise InternalError("the run ended without a result")
 
@@ -111,13 +112,13 @@ def _speaks_for_itself(result: RunResult) -> bool:
     return result.ok and not remarkable and not result.enforcement.shortfalls()
 
 
-def _collect(jar: Sandbox, request: Request, parsed: Parsed) -> RunResult:
+def _collect(jar: Sandbox, request: Request, parsed: Parsed) -> tuple[RunResult, bool]:
     from belljar.sandbox.events import Finished
 
     with jar.stream(**_keywords(request, parsed)) as events:
         for event in events:
             if isinstance(event, Finished):
-                return event.result
+                return event.result, False
     raise InternalError("the run ended without a result")
 
 

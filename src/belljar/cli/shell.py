@@ -31,6 +31,7 @@ COMMAND = Command(
         *JAR,
         Option("--files", "SNAPSHOT", "begin with the files of a snapshot"),
         Option("--artifacts", "DIR", "write figures and the files that the code makes into DIR"),
+        Option("--overwrite", "", "with --artifacts: replace files that are in DIR already"),
         Option("--raw", "", "let the code's escape sequences reach the terminal"),
         Option("--json", "", "print one JSON document for each step, one a line"),
         Option("-q --quiet", "", "no greeting, and nothing about files and figures"),

@@ -57,6 +57,7 @@ class Shell:
         self._raw = parsed.flag("--raw")
         self._quiet = parsed.flag("--quiet") or self._json
         self._directory = parsed.text("--artifacts")
+        self._overwrite = parsed.flag("--overwrite")
         self._at_terminal = is_terminal(0) and not self._json
         self._colours = supports_colour(2)
 
@@ -186,8 +187,13 @@ class Shell:
                 sys.stdout.write("\n")
             self._show(result)
         if self._directory and (result.results or result.artifacts):
-            for path in self._session.save_results(result, self._directory):
+            saved = self._session.save_results(result, self._directory, overwrite=self._overwrite)
+            for path in saved:
                 self._note(f"wrote {visible(path)}")
+            for path, why in saved.refused:
+                self._say(f"belljar: not saved: {visible(path)}: {visible(why)}")
+            if saved.were_there:
+                self._say("hint: --overwrite replaces files that are there")
         return 0 if result.ok else step_exit_code(result.outcome, result.exit_code or 1)
 
     def _show(self, result: StepResult) -> None:

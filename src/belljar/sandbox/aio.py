@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from belljar.policy.models import Policy
+    from belljar.sandbox.artifacts import Saved
     from belljar.sandbox.changes import Changes
 
 T = TypeVar("T")
@@ -108,9 +109,9 @@ class AsyncSandbox:
         """What the runs so far changed in the copy-on-write workspace."""
         return await self._in_thread(self._inner.changes)
 
-    async def save_artifacts(self, result: RunResult, directory: str | os.PathLike[str]) -> list[str]:
-        """Copy the files that the run made or changed into a directory of the host's."""
-        return await self._in_thread(lambda: self._inner.save_artifacts(result, directory))
+    async def save_artifacts(self, result: RunResult, directory: str | os.PathLike[str], **options: bool) -> Saved:
+        """Copy the files that the run made or changed into a directory; see `Sandbox.save_artifacts`."""
+        return await self._in_thread(lambda: self._inner.save_artifacts(result, directory, **options))
 
 
 class AsyncFiles:

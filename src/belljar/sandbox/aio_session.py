@@ -8,6 +8,7 @@ from contextlib import aclosing
 from typing import Any, Self, TypeVar
 
 from belljar.errors import PrerequisiteError
+from belljar.sandbox.artifacts import Saved
 from belljar.sandbox.result import RunResult
 from belljar.sandbox.sandbox import PolicyLike
 from belljar.sandbox.session import Session, StepEvent
@@ -91,9 +92,9 @@ class AsyncSession:
         made._make = lambda: forked
         return made
 
-    async def save_results(self, result: StepResult, directory: str | os.PathLike[str]) -> list[str]:
-        """Write what a step showed, and the files that it made, into a directory."""
-        return await _in_thread(lambda: self.inner.save_results(result, directory))
+    async def save_results(self, result: StepResult, directory: str | os.PathLike[str], **options: bool) -> Saved:
+        """Write what a step showed, and the files that it made, into a directory; see `Session.save_results`."""
+        return await _in_thread(lambda: self.inner.save_results(result, directory, **options))
 
 
 def _close(events: Iterator[StepEvent]) -> None:

@@ -1,4 +1,6 @@
-"""Bringing one change back into the host's directory: beneath it, through no link, each file at once or not at all."""
+"""The one writer of what leaves a jar, into a directory of the host's: beneath it, through no link, each file at once
+or not at all. A file that is there already is replaced, never written to: another name of it keeps what it had.
+"""
 
 from __future__ import annotations
 
@@ -123,30 +125,67 @@ def _copy_link(changed: int, target: int, path: str, refused: Refused) -> None:
             raise OSError(errno.EPERM, why)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=destination)
-        os.symlink(text, name, dir_fd=destination)
-        give_to_owner(destination, name)
+        write_link(destination, name, text)
     finally:
         os.close(source)
         os.close(destination)
+
+
+def write_link(directory: int, name: str, text: str) -> None:
+    """Make a link of this text. Raises FileExistsError if something is there."""
+    os.symlink(text, name, dir_fd=directory)
+    give_to_owner(directory, name)
 
 
 def _copy_file(changed: int, target: int, change: Change, refused: Refused) -> None:
-    """Write an unnamed file, then give it its name: a reader sees the old one or the new one, never a half."""
-    destination, name = parent_of(target, change.path)
     source = open_beneath(changed, change.path, os.O_RDONLY, own=True)
+
+    def fill(fresh: int) -> None:
+        if not stat.S_ISREG(os.fstat(source).st_mode):  # code that still runs may have made it another one
+            raise OSError(errno.EPERM, "it is no plain file any more")
+        copy_content(source, fresh)
+        name = change.path.rpartition("/")[2]
+        if name in BELIEVED and (why := refused(_content(fresh))):
+            raise OSError(errno.EPERM, why)
+
     try:
-        fresh = os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=destination)
-        try:
-            copy_content(source, fresh)
-            if name in BELIEVED and (why := refused(_content(fresh))):
-                raise OSError(errno.EPERM, why)
-            os.fchmod(fresh, change.mode & 0o777)
-            name_it(fresh, destination, name)
-        finally:
-            os.close(fresh)
+        write_file(target, change.path, fill, mode=change.mode & 0o777)
     finally:
         os.close(source)
-        os.close(destination)
+
+
+def write_file(
+    target: int, path: str, fill: Callable[[int], None], *, mode: int | None = None, replace: bool = True
+) -> os.stat_result:
+    """Write a file beneath `target`: as an unnamed file first, so that a reader sees the old one or the new one.
+
+    Args:
+        target: the host's directory.
+        path: where, beneath it. Directories that are missing are made.
+        fill: writes the content to the descriptor that it gets.
+        mode: the permissions; those of any new file unless given.
+        replace: whether the file may take the place of one that is there.
+
+    Raises:
+        FileExistsError: there is a file, and `replace` is false.
+        OSError: it can't be written. Then nothing is left of it.
+    """
+    directory, name = parent_of(target, path, make=True)
+    fresh, temporary = -1, ""
+    try:
+        fresh, temporary = _new_file(directory, 0o644 if mode is None else 0o600)
+        fill(fresh)
+        if mode is not None:
+            os.fchmod(fresh, mode)
+        temporary = _name_it(fresh, directory, name, temporary, replace=replace)
+        return os.fstat(fresh)
+    finally:
+        if temporary:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=directory)
+        if fresh >= 0:
+            os.close(fresh)
+        os.close(directory)
 
 
 def _content(descriptor: int) -> bytes:
@@ -156,15 +195,43 @@ def _content(descriptor: int) -> bytes:
         return file.read(MOST_BYTES + 1)
 
 
-def name_it(fresh: int, directory: int, name: str) -> None:
-    """Give a file that has no name one, in place of what has it."""
+def _new_file(directory: int, mode: int) -> tuple[int, str]:
+    """A file without a name; on a file system that has none, one with a name that nobody knows, and that name."""
+    try:
+        return os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, mode, dir_fd=directory), ""
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
+            raise
+    temporary = _unknown_name()
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.open(temporary, flags, mode, dir_fd=directory), temporary
+
+
+def _name_it(fresh: int, directory: int, name: str, temporary: str, *, replace: bool) -> str:
+    """Give a new file its name. Return the temporary name that is left, which is none unless something failed."""
     if os.geteuid() == 0:
         owner = os.fstat(directory)
         os.fchown(fresh, owner.st_uid, owner.st_gid)
-    unnamed = f"/proc/self/fd/{fresh}"
-    try:
-        os.link(unnamed, name, dst_dir_fd=directory, follow_symlinks=True)
-    except FileExistsError:
-        temporary = f".belljar-{os.urandom(6).hex()}"
+    if not temporary:
+        unnamed = f"/proc/self/fd/{fresh}"
+        try:
+            os.link(unnamed, name, dst_dir_fd=directory, follow_symlinks=True)
+            return ""
+        except FileExistsError:
+            if not replace:
+                raise
+        temporary = _unknown_name()
         os.link(unnamed, temporary, dst_dir_fd=directory, follow_symlinks=True)
+    try:
+        if not replace:  # made by us alone, so that the rename takes the place of nothing else
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            os.close(os.open(name, flags, 0o600, dir_fd=directory))
         os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+    except BaseException:
+        os.unlink(temporary, dir_fd=directory)
+        raise
+    return ""
+
+
+def _unknown_name() -> str:
+    return f".belljar-{os.urandom(6).hex()}"

@@ -29,9 +29,12 @@ from belljar.backends.hostile_files import (
 )
 from belljar.policy.globs import DenyGlobs
 from belljar.policy.records import dataclass
-from belljar.sandbox.git_data import BELIEVED, MOST_BYTES, hooks_path, index_is_plain, packed_refs_are_plain
+from belljar.sandbox.git_data import BELIEVED, MOST_BYTES, index_is_plain, packed_refs_are_plain
+from belljar.sandbox.git_ignore import Ignored
+from belljar.sandbox.git_settings import Repositories
+from belljar.sandbox.host_directory import IN_REPOSITORY, HostDirectory
 from belljar.sandbox.text_diff import MAX_DIFF_BYTES, as_text, unified
-from belljar.sandbox.trusted_names import acted_upon, link_acted_upon
+from belljar.sandbox.trusted_names import in_bytecode, plain_name
 
 _MISLEADS = "the host's git would do more with it than it says"
 NOT_SHOWN = "binary or large file, not shown\n"
@@ -52,8 +55,7 @@ _NEAR = 8
 """Directories kept open of each tree while changes are looked for."""
 _PIECE = 1 << 20
 _OPAQUE = "user.overlay.opaque"
-_REPOSITORY = ("HEAD", "objects", "refs")
-_OF_REPOSITORY = (*_REPOSITORY, "config", "config.worktree", "hooks", "info")
+_NOT_IN_GIT_DIFF = "git ignores it, so that `git diff` does not show it"
 Kind = Literal["added", "modified", "deleted", "mode"]
 
 
@@ -70,6 +72,8 @@ class Change:
     """Why `apply` will not bring it back; empty if it will."""
     protected: bool = False
     """Whether that is only because a tool on the host would act on it: then `apply(protected=True)` brings it back."""
+    ignored: bool = False
+    """Whether that is only because the project's `.gitignore` has it: then `apply(ignored=True)` brings it back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +121,7 @@ class Changes:
         """The last that may have made them, for the audit log."""
         self._known_as = known_as
         """What the host's tools call a path: the directory may have a name that they know, such as `.git`."""
+        self._host = HostDirectory(source, known_as)
         self._applied = applied
         """What an earlier `apply` wrote, and when: that is no change of someone else's."""
         self._changed = changed.descriptor
@@ -131,9 +136,9 @@ class Changes:
         self._until = time.monotonic() + _MOST_SECONDS
         self._git_bytes, self._git_files = _MOST_GIT_BYTES, _MOST_GIT_FILES
         self._near: dict[int, OrderedDict[str, int]] | None = None
-        self._repositories: dict[str, bool] = {"": False}
-        """Directories, and whether each lies in one that git would take for a repository."""
-        self._hooks = hooks_path(self._bytes(self._source, ".git/config") or b"", source)
+        self._repositories = Repositories(self._is_anywhere)
+        self._ignored = Ignored(self._source, source, self._host.git.excludes)
+        self._own_repositories: dict[str, bool] = {}
         self._near = {self._changed: OrderedDict(), self._source: OrderedDict()}
         try:
             self._entries = tuple(sorted(self._find(), key=lambda change: change.path))
@@ -146,8 +151,23 @@ class Changes:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def ignored_groups(self) -> list[str]:
+        """What git ignores, as people read it: a file, or a whole directory with a count, as `build/ (12 files)`."""
+        found: dict[str, int] = {}
+        for change in self._entries:
+            if change.ignored:
+                names = change.path.split("/")
+                above = ("/".join(names[:depth]) for depth in range(1, len(names)))
+                top = next((path for path in above if self._ignored(path, is_directory=True)), None)
+                is_directory = change.what == "directory" and change.kind != "deleted"
+                if top is None and not is_directory:
+                    found[change.path] = 1
+                else:
+                    found[f"{top or change.path}/"] = found.get(f"{top or change.path}/", 0) + (not is_directory)
+        return [f"{path} ({count} files)" if path.endswith("/") else path for path, count in sorted(found.items())]
+
     def close(self) -> None:
-        """Let go of both directories."""
+        """Close both directories."""
         os.close(self._changed)
         os.close(self._source)
 
@@ -160,6 +180,18 @@ class Changes:
     # --- finding ---
 
     def _find(self) -> Iterator[Change]:
+        """Every change. A directory of bytecode is one, whatever is in it."""
+        told: set[str] = set()
+        for change in self._differences():
+            if not (bytecode := in_bytecode(change.path)):
+                yield self._judge(change)
+            elif bytecode not in told:
+                told.add(bytecode)
+                kind: Kind = "added" if self._host_status(bytecode) is None else "modified"
+                whole = change if bytecode == change.path else Change(bytecode, kind, "directory")
+                yield self._judge(whole)
+
+    def _differences(self) -> Iterator[Change]:
         kept = set(self._untouched)
         slow = f"looking for changes took longer than {_MOST_SECONDS:g} s: not all were looked at"
         slow_change = Change(".", "modified", "directory", refusal=slow)
@@ -174,9 +206,9 @@ class Changes:
                 return
             if entry.kind == "other" and self._is_whiteout(entry.path):
                 if self._host_status(entry.path) is not None:
-                    yield self._judge(Change(entry.path, "deleted", self._host_kind(entry.path)))
+                    yield Change(entry.path, "deleted", self._host_kind(entry.path))
             elif change := self._compare(entry.path, entry.kind, entry.mode):
-                yield self._judge(change)
+                yield change
             if entry.kind == "directory" and self._layered and self._is_opaque(entry.path):
                 yield from self._emptied(entry.path)
         if within.cut or not self._whole:  # what was not looked at may be there: nothing is taken for deleted
@@ -192,7 +224,7 @@ class Changes:
                     and os.path.dirname(entry.path) in directories
                     and self._host_status(entry.path) is not None
                 ):
-                    yield self._judge(Change(entry.path, "deleted", entry.kind))
+                    yield Change(entry.path, "deleted", entry.kind)
 
     def _emptied(self, directory: str) -> Iterator[Change]:
         """The code removed a directory and made it anew: what the host still has there is deleted."""
@@ -204,7 +236,7 @@ class Changes:
             for name in os.listdir(host):
                 path = f"{directory}/{name}"
                 if self._denied(path) is None and self._status(self._changed, path) is None:
-                    yield self._judge(Change(path, "deleted", self._host_kind(path)))
+                    yield Change(path, "deleted", self._host_kind(path))
         finally:
             os.close(host)
 
@@ -223,31 +255,59 @@ class Changes:
         return None
 
     def _judge(self, change: Change) -> Change:
+        if change.refusal:
+            return change
         if refusal := self._refusal(change):
             return replace(change, refusal=refusal)
         if refusal := self._acted_upon(change):
             return replace(change, refusal=refusal, protected=True)
+        if not self._in_own_repository(change.path) and self._ignored(
+            change.path, is_directory=change.what == "directory"
+        ):
+            return replace(change, refusal=_NOT_IN_GIT_DIFF, ignored=True)
         return change
 
     def _acted_upon(self, change: Change) -> str:
         """What the host's tools would do something with, by themselves."""
         known = self._known_as(change.path)
-        if why := acted_upon(known, is_directory=change.what == "directory", kind=change.kind):
+        in_git = self._in_own_repository(change.path)
+        is_directory = change.what == "directory"
+        if why := self._host.acted_upon(change.path, is_directory=is_directory, kind=change.kind, git_data=in_git):
             return why
-        if self._hooks and f"{change.path}/".startswith(f"{self._hooks}/") and change.what != "directory":
-            return "the host's git runs it: its hooks lie there"
         if change.kind == "deleted":
             return ""
         if change.what == "link":
-            return link_acted_upon(known, self._link(self._changed, change.path) or "")
+            why = self._host.link_acted_upon(change.path, self._link(self._changed, change.path) or "")
+            return why or (IN_REPOSITORY if self._repositories.holds(change.path) else "")
         if self._misleads_git(change, known, lambda: self._bytes(self._changed, change.path, MOST_BYTES + 1)):
             return _MISLEADS
-        if self._in_bare_repository(known, change):
-            return "git would take its directory for a repository, and do what its settings say"
+        if not in_git and self._repositories.holds(change.path):
+            return IN_REPOSITORY
         return ""
+
+    def _in_own_repository(self, path: str) -> bool:
+        """Return True if a path is in a `.git` that is a repository of the host's already, not one of the jar's own."""
+        if self._known_as is not str:
+            return self._known_as(path).startswith(".git/")
+        names = path.split("/")
+        for position, name in enumerate(names):
+            if plain_name(name) == ".git":
+                repository = "/".join(names[: position + 1])
+                if repository not in self._own_repositories:
+                    status = self._host_status(repository)
+                    is_directory = status is not None and stat.S_ISDIR(status.st_mode)
+                    head = self._host_status(f"{repository}/HEAD") if name == ".git" and is_directory else None
+                    self._own_repositories[repository] = head is not None
+                return self._own_repositories[repository]
+        return False
+
+    def _is_anywhere(self, path: str) -> bool:
+        return self._status(self._changed, path) is not None or self._host_status(path) is not None
 
     def _refusal(self, change: Change) -> str:
         """What must not come back to the host."""
+        if why := self._host.never(change.path):
+            return why
         if (rule := self._denied(change.path)) is not None:
             return f"its name is denied by fs.deny_globs[{rule}] {self._globs.patterns[rule]}"
         if change.kind != "deleted":
@@ -296,37 +356,9 @@ class Changes:
         """Why what is about to be written must not be: code that still runs may have made it another one since."""
         if protected:
             return ""
-        known = self._known_as(change.path)
         if isinstance(content, str):
-            return link_acted_upon(known, content)
-        return _MISLEADS if self._misleads_git(change, known, lambda: content) else ""
-
-    def _in_bare_repository(self, known: str, change: Change) -> bool:
-        """A directory with HEAD, objects and refs is a repository to git, whatever it is called.
-
-        So is one with a HEAD and a file `commondir` that names another directory, which has the rest.
-        """
-        if ".git" in known.split("/"):
-            return False
-        directory, _, name = change.path.rpartition("/")
-        return name == "commondir" or self._in_repository(directory) or self._of_repository(directory, name)
-
-    def _in_repository(self, directory: str) -> bool:
-        """Whether a directory is a part of a repository. The code may have made thousands, one in another: so each is
-        looked at once.
-        """
-        if (known := self._repositories.get(directory)) is None:
-            above, _, name = directory.rpartition("/")
-            known = self._in_repository(above) or self._of_repository(above, name)
-            self._repositories[directory] = known
-        return known
-
-    def _of_repository(self, directory: str, name: str) -> bool:
-        """Whether a name is one of a repository's, in a directory that has all that makes one."""
-        prefix = f"{directory}/" if directory else ""
-        return name in _OF_REPOSITORY and all(
-            self._status(self._changed, prefix + one) or self._host_status(prefix + one) for one in _REPOSITORY
-        )
+            return self._host.link_acted_upon(change.path, content)
+        return _MISLEADS if self._misleads_git(change, self._known_as(change.path), lambda: content) else ""
 
     def _denied(self, path: str) -> int | None:
         return self._globs.denies(f"{self._source_path}/{path}", f"{self._jar_path}/{path}")
@@ -523,10 +555,10 @@ class Changes:
         limits.read -= len(content or b"")
         return None if content is None else as_text(content)
 
-    def apply(self, paths: Container[str] | None = None, *, protected: bool = False) -> Applied:
+    def apply(self, paths: Container[str] | None = None, *, protected: bool = False, ignored: bool = False) -> Applied:
         """Bring the changes back into the host's directory, all or those of these paths, but not the refused ones.
 
-        `protected` brings back, too, what a tool on the host would act on.
+        `protected` brings back, too, what a tool on the host would act on; `ignored` what git ignores.
 
         Raises:
             AuditError: it can't be recorded, so nothing is brought back.
@@ -542,7 +574,8 @@ class Changes:
         if wanted:
             recording.files("apply", run=self._run, directory=self._source_path, count=len(wanted), protected=protected)
         for change in [*deletions, *others]:
-            why = "" if change.protected and protected else change.refusal
+            asked = (change.protected and protected) or (change.ignored and ignored)
+            why = "" if asked else change.refusal
             why = why or self._refusal(change)  # a person may have taken an hour to say yes, and others worked on
             if not why:
                 again = partial(self._judged_again, change, protected=change.protected and protected)

@@ -219,7 +219,10 @@ class Clones:
                     if isinstance(work.artifacts, str):
                         place = os.path.abspath(work.artifacts)
                         recording.files("save", run=run_id, directory=place, count=len(result.artifacts))
-                    save(process.workspace, [artifact.path for artifact in result.artifacts], work.artifacts)
+                    made = [artifact.path for artifact in result.artifacts]
+                    saved = save(process.workspace, made, work.artifacts, self._policy, overwrite=work.overwrite)
+                    if saved.refused:
+                        result = result.but_not_saved(saved.refused)
                 handle.ended()
                 self._running.discard(process)
                 self._jars.bury(process)

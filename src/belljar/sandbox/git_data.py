@@ -6,7 +6,6 @@ Git checks the names in a tree or a pack, but not those in an index that lies on
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 
@@ -26,7 +25,6 @@ _LONG_NAME = 0xFFF
 _EXTENDED = 0x4000
 _SUSPECT = re.compile(rb"(?:^|/)(?:/|$|\.|[Gg])|[^\x20-\x7e]")
 """Names without this hold no part that could be `.git`, `git~1`, `.`, `..` or empty, and need no closer look."""
-_HOOKS = re.compile(r'^[ \t]*hookspath[ \t]*=[ \t]*"?([^"\n#;]+)', re.MULTILINE | re.IGNORECASE)
 
 
 def index_is_plain(data: bytes, *, hash_size: int = 20) -> bool:
@@ -41,13 +39,6 @@ def index_is_plain(data: bytes, *, hash_size: int = 20) -> bool:
 def packed_refs_are_plain(data: bytes) -> bool:
     """Whether none of them makes git show one object in the place of another."""
     return b"refs/replace/" not in data
-
-
-def hooks_path(settings: bytes, project: str) -> str:
-    """The directory of the project's in which its repository looks for hooks; empty if that is `.git`'s own."""
-    found = _HOOKS.findall(settings.decode("utf-8", "surrogateescape"))
-    path = os.path.normpath(os.path.join(project, found[-1].strip())) if found else project
-    return os.path.relpath(path, project) if path.startswith(f"{project}/") else ""
 
 
 def _check_index(data: bytes, hash_size: int) -> None:

@@ -146,6 +146,7 @@ class Pool:
         files: Mapping[str, str | bytes] | None = None,
         stdin: Input = None,
         artifacts: str | os.PathLike[str] | KeptFiles | None = None,
+        overwrite: bool = False,
     ) -> RunResult:
         """Run code and wait for its end.
 
@@ -156,14 +157,25 @@ class Pool:
             args: Its arguments.
             files: What it finds in its workspace: content by path.
             stdin: What it reads.
-            artifacts: A directory into which the files are copied that it made, or `KeptFiles`.
+            artifacts: A directory into which the files are copied that it made, or `KeptFiles`. Files that are not
+                written there are in the result's `not_saved`, each with the reason.
+            overwrite: Whether files that are in that directory may be replaced.
 
         Raises:
             SandboxUnavailableError: the jar broke. What the code itself does wrong is in the result.
             UsageError: something is not as it should be, or the files do not fit into the jar.
         """
         return last(
-            self.stream(code, language=language, name=name, args=args, files=files, stdin=stdin, artifacts=artifacts)
+            self.stream(
+                code,
+                language=language,
+                name=name,
+                args=args,
+                files=files,
+                stdin=stdin,
+                artifacts=artifacts,
+                overwrite=overwrite,
+            )
         )
 
     def stream(
@@ -176,6 +188,7 @@ class Pool:
         files: Mapping[str, str | bytes] | None = None,
         stdin: Input = None,
         artifacts: str | os.PathLike[str] | KeptFiles | None = None,
+        overwrite: bool = False,
     ) -> Stream:
         """Run code, and yield its output as it is produced; the last event is `Finished`. Leaving it ends the run."""
         return self.of_caller(
@@ -187,6 +200,7 @@ class Pool:
             files=files,
             stdin=stdin,
             artifacts=artifacts,
+            overwrite=overwrite,
         )
 
     def of_caller(
@@ -200,6 +214,7 @@ class Pool:
         files: Mapping[str, str | bytes] | None = None,
         stdin: Input = None,
         artifacts: str | os.PathLike[str] | KeptFiles | None = None,
+        overwrite: bool = False,
     ) -> Stream:
         """As `stream`, and for whom: where runs have to wait, the callers take turns. For belljar itself."""
         known, text, content, early = language_named(language), code_bytes(code), {}, None
@@ -208,9 +223,13 @@ class Pool:
             content = {path: code_bytes(data) for path, data in files.items()}
             _check_paths(content)
         into = artifacts if artifacts is None or isinstance(artifacts, KeptFiles) else os.fspath(artifacts)
+        if isinstance(into, str):
+            from belljar.sandbox.host_directory import check_target
+
+            check_target(into)
         if known == "python" and self._clones is not None and stdin is None and not files:
             early = self._clones.begun(text, name, words)
-        work = Work(text, known, name, words, content, stdin, into, caller)
+        work = Work(text, known, name, words, content, stdin, into, caller, overwrite)
         handle = Handle()
         return Stream(handle, self._events(handle, work, early))
 

@@ -1,17 +1,19 @@
 """The files of a snapshot, written into a directory of the host's that has nothing else in it.
 
-By the rules by which changes come back into a directory: beneath a handle, through no link, no link that leads out. A
-snapshot that holds anything but files, directories and links is refused before; of modes, only permissions are taken.
+By the rules, and by the writer, by which changes come back into a directory: beneath a handle, through no link, no link
+that leads out, nothing that a tool would act on by itself. A snapshot that holds anything but files, directories and
+links is refused before; of modes, only permissions are taken.
 """
 
 from __future__ import annotations
 
 import os
 
-from belljar.backends.hostile_files import leaves, write_at
+from belljar.backends.hostile_files import write_at
 from belljar.errors import UsageError
 from belljar.policy.records import dataclass
-from belljar.sandbox.apply import give_to_owner, make_directories, name_it, parent_of
+from belljar.sandbox.apply import make_directories, parent_of, write_file, write_link
+from belljar.sandbox.host_directory import Outgoing, open_target
 from belljar.sandbox.snapshot_files import Kept, SnapshotFiles
 
 
@@ -25,37 +27,37 @@ class Restored:
     """Paths, and why."""
 
 
-def restore(files: SnapshotFiles, directory: str) -> Restored:
-    """Write them all.
+def restore(files: SnapshotFiles, directory: str, *, protected: bool = False) -> Restored:
+    """Write them all; with `protected` also those that a tool on the host would act on by itself.
 
     Raises:
-        UsageError: the directory is not empty, or can't be made.
+        UsageError: the directory is not empty, is the user's home, or can't be made.
     """
     root = _empty_directory(directory)
     refused: list[tuple[str, str]] = []
     try:
+        rules = Outgoing(root, directory, files.files, protected=protected)
         directories = [kept for kept in files.files.values() if kept.kind == "directory"]
         for kept in sorted(files.files.values(), key=lambda kept: kept.path):
             try:
+                if why := rules.why(kept.path, kept.kind, kept.target):
+                    raise PermissionError(1, why)
                 _write(root, kept, files)
             except OSError as error:
                 refused.append((kept.path, error.strerror or str(error)))
+        left_out = {path for path, _why in refused}
         for kept in sorted(directories, key=lambda kept: kept.path, reverse=True):
-            _finish(root, kept, refused)
+            if kept.path not in left_out:
+                _finish(root, kept, refused)
     finally:
         os.close(root)
     return Restored(os.path.abspath(directory), len(files.files) - len(refused), tuple(refused))
 
 
 def _empty_directory(path: str) -> int:
-    try:
-        try:
-            os.mkdir(path, 0o755)
-        except FileExistsError:
-            pass
-        root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError as error:
-        raise UsageError(f"{path} can't be written to: {error.strerror}") from error
+    if os.path.islink(path):
+        raise UsageError(f"{path} can't be written to: it is a link", hint="name a directory that does not exist yet")
+    root = open_target(path)
     if os.listdir(root):
         os.close(root)
         raise UsageError(f"{path} is not empty", hint="name a directory that does not exist yet")
@@ -66,31 +68,22 @@ def _write(root: int, kept: Kept, files: SnapshotFiles) -> None:
     if kept.kind == "directory":
         make_directories(root, kept.path)
         return
-    parent, name = parent_of(root, kept.path, make=True)
-    try:
-        if kept.kind == "link":
-            if leaves(kept.path, kept.target):
-                raise PermissionError(1, "it is a link that leads out of the directory")
-            os.symlink(kept.target, name, dir_fd=parent)
-            give_to_owner(parent, name)
-        else:
-            _write_file(parent, name, kept, files)
-    finally:
-        os.close(parent)
+    if kept.kind == "link":
+        parent, name = parent_of(root, kept.path, make=True)
+        try:
+            write_link(parent, name, kept.target)
+        finally:
+            os.close(parent)
+        return
 
-
-def _write_file(parent: int, name: str, kept: Kept, files: SnapshotFiles) -> None:
-    fresh = os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=parent)
-    try:
+    def fill(fresh: int) -> None:
         for at, piece in files.stored(kept):
             if piece.count(0) != len(piece):  # what was a hole in the jar is one here
                 write_at(fresh, piece, at)
         os.ftruncate(fresh, kept.size)
-        os.fchmod(fresh, kept.mode)
         os.utime(fresh, (kept.changed, kept.changed))
-        name_it(fresh, parent, name)
-    finally:
-        os.close(fresh)
+
+    write_file(root, kept.path, fill, mode=kept.mode, replace=False)
 
 
 def _finish(root: int, kept: Kept, refused: list[tuple[str, str]]) -> None:
@@ -106,8 +99,7 @@ def _finish(root: int, kept: Kept, refused: list[tuple[str, str]]) -> None:
         finally:
             os.close(directory)
     except OSError as error:
-        if all(path != kept.path for path, _why in refused):
-            refused.append((kept.path, error.strerror or str(error)))
+        refused.append((kept.path, error.strerror or str(error)))
 
 
 __all__ = ["Restored", "restore"]

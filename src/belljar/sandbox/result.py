@@ -7,6 +7,7 @@ from belljar.policy.records import StrEnum, dataclass, field
 
 TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any, Literal
 
     from belljar.audit.redaction.slices import Slice
@@ -92,11 +93,19 @@ class RunResult:
     decisions, and so many of the others."""
     container: str = ""
     """The name of the run's container, where it was kept (`container.auto_remove: false`)."""
+    not_saved: tuple[tuple[str, str], ...] = ()
+    """Of a pool's run with `artifacts=`: files that were not written there, each with the reason."""
 
     @property
     def ok(self) -> bool:
         """Whether the code ran to its end and returned 0."""
         return self.outcome is Outcome.OK
+
+    def but_not_saved(self, refused: Iterable[tuple[str, str]]) -> RunResult:
+        """The same result, with files that were not written to `artifacts=`."""
+        from dataclasses import replace
+
+        return replace(self, not_saved=tuple(refused))
 
     def slice(
         self,

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from belljar.egress.events import Event
     from belljar.policy.units import Duration
+    from belljar.sandbox.artifacts import Own, Saved
     from belljar.sandbox.changes import Changes
     from belljar.sandbox.files import Files
     from belljar.sandbox.kept_files import KeptFiles
@@ -85,6 +86,7 @@ class Sandbox:
         self._written: dict[tuple[int, str], int] = {}
         """What the host wrote, and when: those are no artifacts."""
         self._applied: dict[str, int] = {}
+        self._saved: Own = {}
         self._backend, self.fallback_from = open_best(self.policy, state=state_directory())
         self._network = None if self._backend.name == "unconfined" else network_of(self.policy, on_egress)
 
@@ -370,29 +372,69 @@ class Sandbox:
             "there is no copy-on-write workspace", hint="pass workspace=DIR (--workspace DIR), without live"
         )
 
-    def save_artifacts(self, result: RunResult, directory: str | os.PathLike[str] | KeptFiles) -> list[str]:
-        """Copy the files that the run made or changed into a directory of the host's. The paths that were written."""
-        target = os.fspath(directory) if isinstance(directory, str | os.PathLike) else directory
-        return self.save_files([artifact.path for artifact in result.artifacts], target, run=result.run_id)
+    def save_artifacts(
+        self,
+        result: RunResult,
+        directory: str | os.PathLike[str] | KeptFiles,
+        *,
+        overwrite: bool = False,
+        protected: bool = False,
+    ) -> Saved:
+        """Copy the files that the run made or changed into a directory of the host's.
 
-    def save_files(self, paths: Sequence[str], directory: str | KeptFiles, *, run: str = "") -> list[str]:
-        """Copy files of the workspace into a directory of the host's. The paths that were written.
+        Args:
+            result: of the run.
+            directory: where to.
+            overwrite: whether to replace files that are there. Files that this Sandbox wrote there itself are replaced.
+            protected: whether to write what a tool on the host would act on by itself, such as `.vscode/tasks.json`.
+
+        Returns:
+            The paths that were written; `refused` of it has the files that were not, each with the reason.
 
         Raises:
+            UsageError: the directory can't be written to.
             AuditError: it can't be recorded, so nothing was written.
+
         """
-        from belljar.sandbox.artifacts import save
+        target = os.fspath(directory) if isinstance(directory, str | os.PathLike) else directory
+        made = [artifact.path for artifact in result.artifacts]
+        return self.save_files(made, target, run=result.run_id, overwrite=overwrite, protected=protected)
+
+    def save_files(
+        self,
+        paths: Sequence[str],
+        directory: str | KeptFiles,
+        *,
+        run: str = "",
+        data: Mapping[str, bytes] | None = None,
+        overwrite: bool = False,
+        protected: bool = False,
+    ) -> Saved:
+        """Copy files of the workspace into a directory of the host's, as `save_artifacts`, and write `data` there."""
+        from belljar.sandbox.artifacts import Saved, save
 
         index = self._workspace_index()
-        if index is None or not paths:
-            return []
+        paths = paths if index is not None else ()
+        if not paths and not data:
+            return Saved()
         if isinstance(directory, str):
-            recording.files("save", run=run, directory=os.path.abspath(directory), count=len(paths))
-        changed = self._open().changes(index, only=paths)
+            count = len(paths) + len(data or ())
+            recording.files("save", run=run, directory=os.path.abspath(directory), count=count)
+        changed = self._open().changes(index, only=paths).descriptor if index is not None and paths else None
         try:
-            return save(changed.descriptor, paths, directory)
+            return save(
+                changed,
+                paths,
+                directory,
+                self.policy,
+                data=data,
+                overwrite=overwrite,
+                protected=protected,
+                own=self._saved,
+            )
         finally:
-            os.close(changed.descriptor)
+            if changed is not None:
+                os.close(changed)
 
     @property
     def keeps_files(self) -> bool:

@@ -25,6 +25,7 @@ from belljar.sandbox.stream import Stream
 if TYPE_CHECKING:
     from belljar.egress.events import Event
     from belljar.policy.units import Duration
+    from belljar.sandbox.artifacts import Saved
     from belljar.sandbox.changes import Changes
     from belljar.sandbox.kept_files import KeptFiles
     from belljar.sandbox.sandbox import PolicyLike
@@ -235,12 +236,19 @@ class Session:
         with self._home.in_use() as sandbox:
             return sandbox.changes()
 
-    def save_results(self, result: StepResult, directory: str | os.PathLike[str]) -> list[str]:
-        """Write what a step showed, and the files that it made, into a directory. The paths that were written."""
+    def save_results(
+        self,
+        result: StepResult,
+        directory: str | os.PathLike[str],
+        *,
+        overwrite: bool = False,
+        protected: bool = False,
+    ) -> Saved:
+        """Write what a step showed, and the files that it made, into a directory; see `Sandbox.save_artifacts`."""
         from belljar.sandbox.step_files import save
 
         with self._home.in_use() as sandbox:
-            return save(sandbox, result, os.fspath(directory))
+            return save(sandbox, result, os.fspath(directory), overwrite=overwrite, protected=protected)
 
     # --- snapshots and forks ---
 

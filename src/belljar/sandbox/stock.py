@@ -111,7 +111,9 @@ class Stock:
                 handle.started(stream)
                 for event in stream:
                     if isinstance(event, Finished) and work.artifacts is not None:
-                        jar.save_artifacts(event.result, work.artifacts)
+                        saved = jar.save_artifacts(event.result, work.artifacts, overwrite=work.overwrite)
+                        if saved.refused:
+                            event = Finished(event.result.but_not_saved(saved.refused))  # noqa: PLW2901 - the same end
                     yield event
         finally:
             handle.ended()

@@ -1,79 +1,84 @@
-"""Files that tools on the host act upon by themselves: code that runs in a jar must not get to write them unseen.
+"""Files that tools on the host act upon by themselves: code in a jar must not write them unseen.
 
-A commit made in the jar comes back (objects, refs, the index); what makes git, an editor, an agent or a build service
-*do* something when they next look at the directory does not, unless someone says so for these files alone. To delete
-such a file is to change what the tool does, too.
+The names are in `acted_upon.txt`, each with a reason. A commit made in the jar comes back (objects, refs, the index).
+A file that makes git, an editor, an agent or a build service *do* something does not, unless a person says so for that
+file. To delete such a file changes what the tool does, too.
 """
 
 from __future__ import annotations
+
+import os
+import re
+from functools import cache, lru_cache
+from typing import NamedTuple
 
 _GIT_DATA = frozenset({
     "objects", "refs", "logs", "HEAD", "ORIG_HEAD", "FETCH_HEAD", "MERGE_HEAD", "MERGE_MSG", "MERGE_MODE",
     "CHERRY_PICK_HEAD", "REVERT_HEAD", "index", "packed-refs", "COMMIT_EDITMSG", "description", "shallow",
 })  # fmt: skip
-_EDITOR, _AGENT, _CI, _TOOL = "an editor", "an agent", "a build service", "a tool"
-
-
-def _by_name(names: str, who: str) -> dict[str, str]:
-    return dict.fromkeys(names.split(), who)
-
-
-_DIRECTORIES = {
-    ".hg": "Mercurial",
-    ".claude": "Claude Code",
-    **_by_name(".husky .githooks .git-hooks .lefthook", "git"),
-    **_by_name(".jj .sl .svn", "version control"),
-    **_by_name(
-        ".codex .gemini .qwen .roo .clinerules .continue .amazonq .kiro .junie .augment .opencode .crush .agents .agent"
-        " .goose .trae .windsurf .github/instructions .github/prompts .github/chatmodes .github/agents .github/hooks",
-        _AGENT,
-    ),
-    **_by_name(".vscode .vs .idea .fleet .zed .cursor .helix .devcontainer .idx .theia .settings", _EDITOR),
-    **_by_name(
-        ".circleci .buildkite .woodpecker .semaphore .tekton .teamcity .harness .builds .azure-pipelines"
-        " .github/workflows .github/actions .gitea/workflows .gitea/actions .forgejo/workflows .forgejo/actions",
-        _CI,
-    ),
-    **_by_name(".cargo .mise .direnv .yarn/releases .yarn/plugins", _TOOL),
-}
-_FILES = {
-    **_by_name(
-        ".mcp.json claude.md claude.local.md agents.md agents.override.md agent.md gemini.md qwen.md"
-        " copilot-instructions.md .cursorrules .windsurfrules .clinerules .roorules .roomodes .goosehints .rules"
-        " .augment-guidelines .aider.conf.yml .aider.model.settings.yml .continuerc.json opencode.json opencode.jsonc"
-        " crush.json .crush.json",
-        _AGENT,
-    ),
-    "sandbox.policy.yaml": "belljar",
-    **_by_name(
-        ".pre-commit-config.yaml .pre-commit-config.yml .overcommit.yml .gitmodules .lfsconfig lefthook.yml"
-        " lefthook.yaml lefthook.toml lefthook.json .lefthook.yml .lefthook.yaml .lefthook.toml .lefthook.json",
-        "git",
-    ),
-    **_by_name(
-        ".devcontainer.json .gitpod.yml .exrc .vimrc .lvimrc .nvimrc .nvim.lua .dir-locals.el .dir-locals-2.el", _EDITOR
-    ),
-    **_by_name(
-        ".gitlab-ci.yml .travis.yml .drone.yml .drone.yaml .cirrus.yml .cirrus.star .appveyor.yml appveyor.yml"
-        " azure-pipelines.yml azure-pipelines.yaml bitbucket-pipelines.yml cloudbuild.yaml cloudbuild.yml"
-        " cloudbuild.json jenkinsfile buildspec.yml buildspec.yaml .build.yml .woodpecker.yml .woodpecker.yaml"
-        " wercker.yml codemagic.yaml bitrise.yml .readthedocs.yml .readthedocs.yaml netlify.toml vercel.json"
-        " .github/dependabot.yml",
-        _CI,
-    ),
-    **_by_name(
-        ".envrc .mise.toml mise.toml .mise.local.toml mise.local.toml .npmrc .yarnrc .yarnrc.yml .pnpmfile.cjs"
-        " .pnpmfile.mjs .bazelrc .gdbinit .lldbinit .pdbrc .pryrc .irbrc .ghci .rprofile .octaverc",
-        _TOOL,
-    ),
-}
-"""By names in small letters: a file system may take `.GIT` for `.git`."""
-
-
+_GIT = "the host's git would act on it"
+BYTECODE = "__pycache__"
+NOT_READABLE = "Python on the host would run it, and nobody can read it"
 _IGNORED = frozenset((*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF))
 """Characters that some file systems do not see in a name."""
 
 
+class ActedUpon(NamedTuple):
+    """One entry of the table."""
+
+    name: str
+    """As it is written there, in small letters: `.mvn/`, `tools/bazel`, `eslint.config.*`."""
+    who: str
+    what: str
+
+    @property
+    def why(self) -> str:
+        """The reason, as people read it."""
+        return f"{self.who} on the host would act on it: {self.what}"
+
+
+class _Table(NamedTuple):
+    files: dict[str, ActedUpon]
+    directories: dict[str, ActedUpon]
+    file_patterns: tuple[tuple[re.Pattern[str], ActedUpon], ...]
+    directory_patterns: tuple[tuple[re.Pattern[str], ActedUpon], ...]
+    parents: dict[str, ActedUpon]
+    """Directories that hold one with a name of two parts, such as `.github`."""
+
+
+@cache
+def entries() -> tuple[ActedUpon, ...]:
+    """Every entry of the table, in its order."""
+    found = []
+    with open(os.path.join(os.path.dirname(__file__), "acted_upon.txt"), encoding="utf-8") as file:
+        for line in file:
+            if line.strip() and not line.startswith("#"):
+                who, what, names = (field.strip() for field in line.split("|"))
+                found += [ActedUpon(name, who, what) for name in names.split()]
+    return tuple(found)
+
+
+@cache
+def _table() -> _Table:
+    files: dict[str, ActedUpon] = {}
+    directories: dict[str, ActedUpon] = {}
+    parents: dict[str, ActedUpon] = {}
+    file_patterns: list[tuple[re.Pattern[str], ActedUpon]] = []
+    directory_patterns: list[tuple[re.Pattern[str], ActedUpon]] = []
+    for entry in entries():
+        name = entry.name.rstrip("/")
+        is_directory = entry.name.endswith("/")
+        if "*" in name:
+            pattern = re.compile(".*".join(map(re.escape, name.split("*"))), re.DOTALL)
+            (directory_patterns if is_directory else file_patterns).append((pattern, entry))
+        else:
+            (directories if is_directory else files).setdefault(name, entry)
+        if "/" in name:
+            parents.setdefault(name.partition("/")[0], entry)
+    return _Table(files, directories, tuple(file_patterns), tuple(directory_patterns), parents)
+
+
+@lru_cache(maxsize=4096)
 def plain_name(name: str) -> str:
     """What a file system that is less exact than Linux's own may take a name for: in small letters, and no more."""
     if not name.isascii():
@@ -84,37 +89,92 @@ def plain_name(name: str) -> str:
     return ".git" if name in ("git~1", ".git") else name
 
 
-def acted_upon(path: str, *, is_directory: bool, kind: str = "added") -> str:
+def in_bytecode(path: str) -> str:
+    """The directory of bytecode that a path is in, or is; empty if there is none. Nothing of it comes back, ever."""
+    if BYTECODE not in path.casefold() and path.isascii():
+        return ""
+    names = path.split("/")
+    for position, name in enumerate(names, 1):
+        if plain_name(name) == BYTECODE:
+            return "/".join(names[:position])
+    return ""
+
+
+def acted_upon(path: str, *, is_directory: bool, kind: str = "added", git_data: bool = True) -> str:
     """Why this path must not come back to the host by itself; empty if it may.
 
     Args:
         path: relative to the workspace.
-        is_directory: whether it is one; a directory that is merely there makes nobody act.
+        is_directory: whether it is one; a directory that is merely there makes no tool act.
         kind: what happened to it, as in `Change`.
+        git_data: whether commits and branches in a `.git` may come back.
 
     """
+    directory, _, name = path.rpartition("/")
+    above = _inside(directory) if directory else _NOWHERE
+    if above.why:
+        return above.why
     deleted = kind == "deleted"
-    parts = path.split("/")
-    small = [plain_name(part) for part in parts]
-    for position, part in enumerate(small):
-        last = position == len(parts) - 1
-        if part == ".git" and not _git_data(
-            parts[position + 1 :], is_directory=is_directory and not deleted, kind=kind
-        ):
-            return "the host's git would act on it"
-        for name in (part, "/".join(small[position : position + 2])):
-            itself = last or "/".join(small[position:]) == name
-            if itself and name in _FILES:
-                return f"{_FILES[name]} on the host would act on it"
-            if name in _DIRECTORIES and not (itself and is_directory and not deleted):
-                return f"{_DIRECTORIES[name]} on the host would act on it"
-        if last and part.endswith((".pyc", ".pyo")):
-            return "Python on the host would run it, and nobody can read it"
-        if last and part.endswith(".code-workspace"):
-            return f"{_EDITOR} on the host would act on it"
-        if deleted and last and any(name.startswith(f"{part}/") for name in _DIRECTORIES):
-            return f"{_CI} on the host acts on what is in it"
+    small = plain_name(name)
+    if small == BYTECODE:
+        return NOT_READABLE
+    if above.repository or small == ".git":
+        inside = path.split("/")[above.repository :] if above.repository else []
+        is_data = git_data and _git_data(inside, is_directory=is_directory and not deleted, kind=kind)
+        return "" if is_data else _GIT
+    two = f"{above.name}/{small}" if directory else small
+    if entry := _file(small) or _file(two):
+        return entry.why
+    if (entry := _directory(small) or _directory(two)) and (deleted or not is_directory):
+        return entry.why
+    if deleted and (entry := _table().parents.get(small)):
+        return f"{entry.who} on the host acts on what is in it"
     return ""
+
+
+class _Inside(NamedTuple):
+    """What is known of every path in a directory."""
+
+    name: str = ""
+    """The directory's own name."""
+    why: str = ""
+    """Why nothing in it may come back by itself."""
+    repository: int = 0
+    """How many names lead to a `.git` above it, that one included; 0 if there is none."""
+
+
+_NOWHERE = _Inside()
+
+
+@lru_cache(maxsize=512)
+def _inside(directory: str) -> _Inside:
+    """Asked for each file, answered once for each directory: a tree may be 200 directories deep."""
+    parent, _, name = directory.rpartition("/")
+    above = _inside(parent) if parent else _NOWHERE
+    small = plain_name(name)
+    if above.why or above.repository:
+        return _Inside(small, above.why or (_GIT if small == ".git" else ""), above.repository)
+    if small == BYTECODE:
+        return _Inside(small, NOT_READABLE)
+    if small == ".git":
+        return _Inside(small, "", directory.count("/") + 1)
+    two = f"{above.name}/{small}" if parent else small
+    entry = _file(small) or _file(two) or _directory(small) or _directory(two)
+    return _Inside(small, entry.why if entry else "")
+
+
+def _file(name: str) -> ActedUpon | None:
+    return _table().files.get(name) or _by_pattern(name, directories=False)
+
+
+def _directory(name: str) -> ActedUpon | None:
+    return _table().directories.get(name) or _by_pattern(name, directories=True)
+
+
+@lru_cache(maxsize=4096)
+def _by_pattern(name: str, *, directories: bool) -> ActedUpon | None:
+    patterns = _table().directory_patterns if directories else _table().file_patterns
+    return next((entry for pattern, entry in patterns if pattern.fullmatch(name)), None)
 
 
 def link_acted_upon(path: str, target: str) -> str:
@@ -133,7 +193,7 @@ def link_acted_upon(path: str, target: str) -> str:
 
 
 def _git_data(inside: list[str], *, is_directory: bool, kind: str) -> bool:
-    """Whether a path in `.git` is data. `.git` itself has to stay a directory: as a file it points elsewhere."""
+    """Return True if a path in `.git` is data. `.git` itself has to stay a directory: as a file it points elsewhere."""
     if not inside:
         return is_directory
     match inside:

@@ -23,3 +23,5 @@ class Work(NamedTuple):
     """A directory into which the files are copied that it made, or what keeps them."""
     caller: Hashable = None
     """For whom: where runs have to wait, the callers take turns."""
+    overwrite: bool = False
+    """Whether files of that directory may be replaced."""

@@ -279,3 +279,31 @@ def test_agents_of_python_and_node_run(home: Home, tmp_path: Path) -> None:
     assert (ran.code, ran.out) == (0, f"{tmp_path}/venv --yes\n"), ran.err
     ran = home.belljar("agent", "--", str(tmp_path / "my-gemini"), "--yolo")
     assert (ran.code, ran.out) == (0, "from beside it --yolo\n"), ran.err
+
+
+def test_what_git_ignores_needs_a_word_of_its_own(home: Home) -> None:
+    """`git diff` would not show it. The project's own .gitignore decides, and its diff is kept apart."""
+    (home.project / ".gitignore").write_text("build/\n")
+    script = "echo '!build/' > .gitignore; mkdir -p build; echo x > build/tool; echo y > build/two; echo z > plain.txt"
+    ran = home.agent(script, "--apply", "all")
+    assert "belljar: ignored    build/ (2 files)\n" in ran.err
+    assert "belljar: not applied: build/ (2 files): git ignores it" in ran.err
+    assert (home.project / "plain.txt").exists()
+    assert not (home.project / "build").exists()
+    (home.project / ".gitignore").write_text("build/\n")
+    told = home.agent(script, "--json").json
+    assert {change["path"] for change in told["changes"] if change["ignored"]} >= {"build/tool", "build/two"}
+    (diff,) = [path for path in told["kept"] if path.endswith(".ignored.diff")]
+    assert "b/build/tool" in Path(diff).read_text()
+    ran = home.agent(script, "--apply", "all", "--apply-ignored")
+    assert "not applied" not in ran.err
+    assert (home.project / "build/tool").read_text() == "x\n"
+
+
+def test_an_agents_diff_in_a_file(home: Home) -> None:
+    """What the agent prints is not in it."""
+    ran = home.agent("echo '+forged'; echo new > new.txt", "--diff-file", "../changes.diff")
+    assert ran.code == 0, ran.err
+    text = (home.project.parent / "changes.diff").read_text()
+    assert "+new\n" in text
+    assert "forged" not in text

@@ -131,14 +131,41 @@ def test_protected_files_are_asked_for_one_by_one(home: Home) -> None:
         terminal.until(b"+++ b/plain.txt")
         terminal.until(b"apply the changes?")
         terminal.type(b"a\n")
-        terminal.until(b"added .mcp.json (an agent on the host would act on it): apply? [y/N]")
+        terminal.until(b"added .mcp.json (an agent on the host would act on it: it starts the servers")
+        terminal.until(b"): apply? [y/N]")
         terminal.type(b"y\n")
-        terminal.until(b"added CLAUDE.md (an agent on the host would act on it): apply? [y/N]")
+        terminal.until(b"): apply? [y/N]")
         terminal.type(b"\x04")
         assert terminal.end() == 0
     assert b"not applied: CLAUDE.md" in terminal.seen
     names = {path.name for path in home.project.iterdir()}
     assert names == {".git", ".env", "sums.py", "plain.txt", ".mcp.json"}
+
+
+@pytest.mark.host
+@pytest.mark.backend("bubblewrap")
+@pytest.mark.parametrize("answer", ["y", "n"])
+def test_what_git_ignores_is_listed_and_asked_for_apart(home: Home, answer: str) -> None:
+    """After the protected files, of which `q` leaves out the rest; the diff can be seen first."""
+    (home.project / ".gitignore").write_text("build/\n")
+    script = "echo x > plain.txt; mkdir build; echo tool > build/tool; touch .exrc .mcp.json AGENTS.md"
+    with Terminal(home, "agent", "--", "sh", "-c", script) as terminal:
+        terminal.until(b"apply the changes?")
+        terminal.type(b"a\n")
+        terminal.until(b"): apply? [y/N]")
+        terminal.type(b"y\n")
+        terminal.until(b"or q for none of the 2 that are left]")
+        terminal.type(b"q\n")
+        terminal.until(b"git ignores these")
+        terminal.until(b"  build/ (1 files)")
+        terminal.until(b"apply them? [y/N], show the [d]iff:")
+        terminal.type(b"d\n")
+        terminal.until(b"+tool")
+        terminal.until(b"apply them?")
+        terminal.type(answer.encode() + b"\n")
+        assert terminal.end() == 0
+    names = {path.name for path in home.project.iterdir()} - {".git", ".env", ".gitignore", "sums.py"}
+    assert names == {"plain.txt", ".exrc"} | ({"build"} if answer == "y" else set())
 
 
 @pytest.mark.host

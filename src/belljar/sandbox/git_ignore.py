@@ -1,0 +1,223 @@
+"""Return whether git ignores a path: what it ignores, `git status` and `git diff` do not show.
+
+The host's own `.gitignore` files decide, as they are in its directory, and not those of the jar. They are read here as
+text, within limits, so that no settings of a repository are obeyed. Where the limits are passed, a path counts as
+ignored: then a person is asked.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from functools import lru_cache
+from typing import NamedTuple
+
+from belljar.backends.hostile_files import open_beneath
+from belljar.sandbox.git_settings import repository_of
+
+_MOST_BYTES = 1 << 20
+_MOST_RULES = 20_000
+_LONGEST = 1024
+_MOST_KNOWN = 20_000
+
+
+class Rule(NamedTuple):
+    """One line of a `.gitignore`."""
+
+    pattern: re.Pattern[str]
+    only_directories: bool
+    negated: bool
+
+
+class Ignored:
+    """The ignored paths beneath a directory of the host's."""
+
+    def __init__(self, root: int, path: str, excludes: list[str]) -> None:
+        """`root` is the directory's descriptor, `path` its path, `excludes` the files of `core.excludesFile`."""
+        self._root = root
+        real = os.path.realpath(path)
+        repository = repository_of(real)
+        self._rules: dict[str, list[tuple[str, Rule]]] = {}
+        """By directory: the rules in it, each with the directory that it is written in."""
+        self._known: dict[str, bool] = {}
+        self._count = 0
+        self.overflowed = False
+        top = repository.top if repository else real
+        inside = os.path.relpath(real, top)
+        self._above = () if inside == "." else tuple(inside.split(os.sep))
+        """The names that lead from the top of the repository to the directory."""
+        own = [*(excludes or [_default_excludes()])]
+        if repository:
+            own.append(os.path.join(repository.common, "info", "exclude"))
+        self._base = [rule for file in own for rule in self._parsed(_read(file), "")]
+        self._parents: list[tuple[str, Rule]] = []
+        for depth in range(len(self._above)):
+            place = "/".join(self._above[:depth])
+            text = _read(os.path.join(top, place, ".gitignore"))
+            self._parents += self._parsed(text, place)
+
+    def __call__(self, path: str, *, is_directory: bool) -> bool:
+        """Return True if git ignores the path, or a directory above it."""
+        if self.overflowed:
+            return True
+        whole = "/".join((*self._above, path))
+        parent = path.rpartition("/")[0]
+        if parent and self(parent, is_directory=True):
+            return True
+        if not is_directory:
+            return self._matches(whole, parent, is_directory=False)
+        known = self._known.get(path)
+        if known is None:
+            known = self._matches(whole, parent, is_directory=True)
+            if len(self._known) < _MOST_KNOWN:
+                self._known[path] = known
+        return known
+
+    def _matches(self, whole: str, parent: str, *, is_directory: bool) -> bool:
+        """The last rule that matches decides; a file that lies deeper speaks later."""
+        names = parent.split("/") if parent else []
+        deeper = ["/".join(names[:depth]) for depth in range(len(names), -1, -1)]
+        for directory in deeper:
+            for place, rule in reversed(self._of(directory)):
+                if (found := _verdict(rule, place, whole, is_directory=is_directory)) is not None:
+                    return found
+        for place, rule in reversed((*self._base, *self._parents)):
+            if (found := _verdict(rule, place, whole, is_directory=is_directory)) is not None:
+                return found
+        return False
+
+    def _of(self, directory: str) -> list[tuple[str, Rule]]:
+        known = self._rules.get(directory)
+        if known is None:
+            place = "/".join((*self._above, directory)) if directory else "/".join(self._above)
+            text = self._host_text(f"{directory}/.gitignore" if directory else ".gitignore")
+            known = self._parsed(text, place)
+            if len(self._rules) < _MOST_KNOWN:
+                self._rules[directory] = known
+        return known
+
+    def _host_text(self, path: str) -> str:
+        try:
+            descriptor = open_beneath(self._root, path, os.O_RDONLY | os.O_NONBLOCK)
+        except OSError:
+            return ""
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return ""
+            return file.read(_MOST_BYTES).decode("utf-8", "surrogateescape")
+
+    def _parsed(self, text: str, place: str) -> list[tuple[str, Rule]]:
+        rules = [(place, rule) for line in text.split("\n") if (rule := parse(line)) is not None]
+        self._count += len(rules)
+        if self._count > _MOST_RULES:
+            self.overflowed = True
+        return rules
+
+
+def _verdict(rule: Rule, place: str, whole: str, *, is_directory: bool) -> bool | None:
+    """What a rule says about a path; None if it does not match."""
+    if rule.only_directories and not is_directory:
+        return None
+    inside = whole.removeprefix(f"{place}/") if place else whole
+    return None if rule.pattern.fullmatch(inside) is None else not rule.negated
+
+
+@lru_cache(maxsize=2048)
+def parse(line: str) -> Rule | None:
+    """The rule of a line; None if it has none."""
+    line = line.removesuffix("\r")
+    if line.startswith("#") or len(line) > _LONGEST:
+        return None
+    stripped = line.rstrip(" ")
+    if stripped.endswith("\\") and stripped != line:  # a space that is quoted
+        stripped += " "
+    negated = stripped.startswith("!")
+    text = stripped[negated:]
+    only_directories = text.endswith("/")
+    text = text.removesuffix("/")
+    if not text:
+        return None
+    anchored = "/" in text
+    text = text.removeprefix("/")
+    pattern = _expression(text) if anchored else f"(?:[^/]++/)*+{_name(text)}"
+    try:
+        return Rule(re.compile(pattern, re.DOTALL), only_directories, negated)
+    except re.error:
+        return None
+
+
+def _expression(text: str) -> str:
+    """An anchored pattern: `**` between slashes is any number of names. As with stars, the leftmost match is enough."""
+    runs: list[list[str]] = [[]]
+    for name in text.split("/"):
+        if name == "**":
+            runs.append([])
+        else:
+            runs[-1].append(_name(name))
+    first, *rest = ["/".join(run) for run in runs]
+    if not rest:
+        return first
+    *middle, last = rest
+    made = f"{first}/" if first else ""
+    made += "".join(f"(?>(?:[^/]++/)*?{run}/)" for run in middle if run)
+    return made + (f"(?:[^/]++/)*{last}" if last else ".+")
+
+
+def _name(text: str) -> str:
+    """One name. After each star the leftmost match is as good as any, so that time does not explode."""
+    made, at = "", 0
+    star = False
+    piece = ""
+    while at < len(text):
+        letter = text[at]
+        if letter == "*":
+            made += _piece(piece, after_star=star)
+            piece, star = "", True
+            at += 1
+            continue
+        if letter == "?":
+            piece += "[^/]"
+        elif letter == "[":
+            found, at = _bracket(text, at)
+            piece += found
+            continue
+        elif letter == "\\" and at + 1 < len(text):
+            at += 1
+            piece += re.escape(text[at])
+        else:
+            piece += re.escape(letter)
+        at += 1
+    # The last piece must reach the end, so it is found from there and not by the leftmost match.
+    return made + (f"[^/]*{piece}" if star else piece)
+
+
+def _piece(piece: str, *, after_star: bool) -> str:
+    return f"(?>[^/]*?{piece})" if after_star else piece
+
+
+def _bracket(text: str, at: int) -> tuple[str, int]:
+    """One of some characters; a bracket that does not close stands for itself."""
+    end = text.find("]", at + (3 if text[at + 1 : at + 2] in ("!", "^") else 2))
+    if end < 0:
+        return re.escape("["), at + 1
+    inside = text[at + 1 : end]
+    negated = inside[:1] in ("!", "^")
+    body = re.sub(r"([\\\[\]^&~|])", r"\\\1", inside[negated:])
+    return f"(?!/)[{'^' if negated else ''}{body}]", end + 1
+
+
+def _default_excludes() -> str:
+    base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    return os.path.join(base, "git", "ignore")
+
+
+def _read(path: str) -> str:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return ""
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return ""
+        return file.read(_MOST_BYTES).decode("utf-8", "surrogateescape")

@@ -289,6 +289,8 @@ class Changes:
         """Return True if a path is in a `.git` that is a repository of the host's already, not one of the jar's own."""
         if self._known_as is not str:
             return self._known_as(path).startswith(".git/")
+        if path.isascii() and "git" not in path.lower():
+            return False
         names = path.split("/")
         for position, name in enumerate(names):
             if plain_name(name) == ".git":

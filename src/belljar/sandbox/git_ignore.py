@@ -19,7 +19,8 @@ from belljar.sandbox.git_settings import repository_of
 _MOST_BYTES = 1 << 20
 _MOST_RULES = 20_000
 _LONGEST = 1024
-_MOST_KNOWN = 20_000
+_MOST_TRIED = 5_000_000
+"""Rules that are tried for paths, in all: some seconds."""
 
 
 class Rule(NamedTuple):
@@ -39,7 +40,8 @@ class Ignored:
         real = os.path.realpath(path)
         repository = repository_of(real)
         self._rules: dict[str, list[tuple[str, Rule]]] = {}
-        """By directory: the rules in it, each with the directory that it is written in."""
+        """By directory: the rules for what is in it, each with the directory that it is written in."""
+        self._tried = 0
         self._known: dict[str, bool] = {}
         self._count = 0
         self.overflowed = False
@@ -61,40 +63,34 @@ class Ignored:
         """Return True if git ignores the path, or a directory above it."""
         if self.overflowed:
             return True
-        whole = "/".join((*self._above, path))
-        parent = path.rpartition("/")[0]
-        if parent and self(parent, is_directory=True):
-            return True
-        if not is_directory:
-            return self._matches(whole, parent, is_directory=False)
-        known = self._known.get(path)
+        known = self._known.get(path) if is_directory else None
         if known is None:
-            known = self._matches(whole, parent, is_directory=True)
-            if len(self._known) < _MOST_KNOWN:
+            parent = path.rpartition("/")[0]
+            known = bool(parent) and self(parent, is_directory=True)
+            known = known or self._matches("/".join((*self._above, path)), parent, is_directory=is_directory)
+            if is_directory:
                 self._known[path] = known
         return known
 
     def _matches(self, whole: str, parent: str, *, is_directory: bool) -> bool:
         """The last rule that matches decides; a file that lies deeper speaks later."""
-        names = parent.split("/") if parent else []
-        deeper = ["/".join(names[:depth]) for depth in range(len(names), -1, -1)]
-        for directory in deeper:
-            for place, rule in reversed(self._of(directory)):
-                if (found := _verdict(rule, place, whole, is_directory=is_directory)) is not None:
-                    return found
-        for place, rule in reversed((*self._base, *self._parents)):
+        for place, rule in self._of(parent):
+            self._tried += 1
             if (found := _verdict(rule, place, whole, is_directory=is_directory)) is not None:
                 return found
+        if self._tried > _MOST_TRIED:
+            self.overflowed = True
         return False
 
     def _of(self, directory: str) -> list[tuple[str, Rule]]:
+        """The rules for what is in a directory, the strongest first. A directory without rules has those above it."""
         known = self._rules.get(directory)
         if known is None:
-            place = "/".join((*self._above, directory)) if directory else "/".join(self._above)
+            above = self._of(directory.rpartition("/")[0]) if directory else [*self._base, *self._parents][::-1]
             text = self._host_text(f"{directory}/.gitignore" if directory else ".gitignore")
-            known = self._parsed(text, place)
-            if len(self._rules) < _MOST_KNOWN:
-                self._rules[directory] = known
+            place = "/".join((*self._above, directory)) if directory else "/".join(self._above)
+            known = [*self._parsed(text, place)[::-1], *above] if text else above
+            self._rules[directory] = known
         return known
 
     def _host_text(self, path: str) -> str:

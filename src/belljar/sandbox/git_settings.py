@@ -132,7 +132,8 @@ class ActedPaths:
         names = tuple(map(plain_name, path.split("/")))
         key = self._exact.get(names)
         if key is None:
-            key = next((self._beneath[names[:n]] for n in range(1, len(names) + 1) if names[:n] in self._beneath), None)
+            longest = min(len(names), max(map(len, self._beneath), default=0))
+            key = next((self._beneath[names[:n]] for n in range(1, longest + 1) if names[:n] in self._beneath), None)
         if key is not None and not is_directory:
             return f"the host's git would act on it: its setting {key} names it"
         if names[-1] in _HOOKS and names[:-1] in self._hooks:

@@ -74,7 +74,8 @@ class HostDirectory:
 
     def _linked_by(self, path: str) -> str:
         names = tuple(map(plain_name, path.split("/")))
-        return next((self._linked[names[:n]] for n in range(1, len(names) + 1) if names[:n] in self._linked), "")
+        longest = min(len(names), max(map(len, self._linked), default=0))
+        return next((self._linked[names[:n]] for n in range(1, longest + 1) if names[:n] in self._linked), "")
 
 
 def _above(real: str) -> str:

@@ -13,7 +13,7 @@ from belljar.backends.hostile_files import write_at
 from belljar.errors import UsageError
 from belljar.policy.records import dataclass
 from belljar.sandbox.apply import make_directories, parent_of, write_file, write_link
-from belljar.sandbox.host_directory import Outgoing, open_target
+from belljar.sandbox.host_directory import Outgoing, check_target
 from belljar.sandbox.snapshot_files import Kept, SnapshotFiles
 
 
@@ -55,9 +55,15 @@ def restore(files: SnapshotFiles, directory: str, *, protected: bool = False) ->
 
 
 def _empty_directory(path: str) -> int:
-    if os.path.islink(path):
-        raise UsageError(f"{path} can't be written to: it is a link", hint="name a directory that does not exist yet")
-    root = open_target(path)
+    check_target(path)
+    try:
+        try:
+            os.mkdir(path, 0o755)
+        except FileExistsError:
+            pass
+        root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise UsageError(f"{path} can't be written to: {error.strerror}") from error
     if os.listdir(root):
         os.close(root)
         raise UsageError(f"{path} is not empty", hint="name a directory that does not exist yet")

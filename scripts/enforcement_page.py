@@ -67,7 +67,7 @@ WHERE = {
     "podman, root": "podman, started by root",
     "podman": "podman, an ordinary user, control groups v2",
     "podman, v1": "podman, an ordinary user, control groups v1",
-    "unconfined": "no sandbox: must be named, and nothing falls back to it",
+    "unconfined": "no sandbox, and no control group; used only if `backend` or `fallback` names it",
 }
 
 
@@ -75,10 +75,11 @@ def places() -> dict[str, Callable[[Any], Any]]:
     """For each kind of host, what makes its report out of a policy."""
     from belljar.backends.contract import RunRequest
     from belljar.backends.unconfined import UnconfinedBackend
-    from belljar.limits.detect import Mechanism
+    from belljar.limits.detect import CgroupSupport, Mechanism
 
     def unconfined(policy: Any) -> Any:
-        return UnconfinedBackend().compile(policy, RunRequest(argv=("true",))).report
+        nothing = CgroupSupport(Mechanism.NONE)
+        return UnconfinedBackend(nothing).compile(policy, RunRequest(argv=("true",))).report
 
     makers = (
         _bubblewrap(Mechanism.V1, root=True),

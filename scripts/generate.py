@@ -192,7 +192,8 @@ A preset is a policy with a name: `belljar run --policy strict script.py`, or `e
 PRESETS_FOOT = """\
 
 A network that is on reaches only the hosts of `net.allowlist`, and an empty list allows nothing. `unrestricted` has no
-sandbox at all: it must be named, and nothing falls back to it. It is also the only one over which a file may ask for
+sandbox at all: it must be named. A run falls back to the backend `unconfined` only if its policy has both
+`fallback: [unconfined]` and `on_degraded: allow`. `unrestricted` is also the only one over which a file may ask for
 [what hands the host to the code](container-options.md#what-only-unrestricted-may-have). The keys of `container` are the
 same in all of them: nothing is published, privileged or writable, and no image is fetched. So are the other keys of
 `net`, and no preset has `credentials`: no port of the host is reached, none is published, and belljar's own deny list

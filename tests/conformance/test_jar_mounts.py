@@ -237,7 +237,7 @@ class TestPlaces:
         for path in (project, project / "file"):
             os.chown(path, 12345, 54321)
         jar = open_jar({**mounted(project, rw=True), **LIVE})
-        assert told(sh(jar, "cd /data && cat file && echo x > made && id -u")) == "content1000\n"
+        assert told(sh(jar, "cd /data && cat file && echo x > made && [ -O file ] && echo mine")) == "contentmine\n"
         status = (project / "made").stat()
         assert (status.st_uid, status.st_gid) == (12345, 54321)
 

@@ -1,31 +1,25 @@
 """No confinement: the code runs as the caller, with the caller's files and network. Only ever chosen by name.
 
-What holds is time, output and the limits that a process can set on itself; the report says so for every clause.
+What holds is time, output, and the limits that this host can put on a process: control groups where belljar may make
+some, rlimits, and a look at memory where neither does. The report says so for every clause.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
+import itertools
 import os
-import resource
-import select
 import shutil
-import signal
-import subprocess
 import tempfile
-import threading
-import time
+from collections.abc import Mapping
 from functools import cached_property
+from typing import Any
 
 from belljar.backends.contract import (
     Availability,
     Clause,
-    End,
     EnforcementReport,
-    Frozen,
     LaunchPlan,
-    Listener,
     RunRequest,
     Status,
 )
@@ -33,18 +27,36 @@ from belljar.backends.hostile_files import OpenedFiles
 from belljar.backends.redaction_clauses import redaction_clauses
 from belljar.backends.runtimes import find_runtime
 from belljar.backends.session_clauses import session_clauses
-from belljar.errors import UsageError
+from belljar.backends.unconfined_process import UnconfinedProcess
+from belljar.errors import SandboxUnavailableError, UsageError
+from belljar.limits.detect import CgroupSupport, Mechanism, detect
+from belljar.limits.groups import JarGroup, RunGroup, create_jar_group
+from belljar.limits.sweep import sweep_stale
+from belljar.limits.values import Limits
 from belljar.policy.keys import CLAUSES
 from belljar.policy.models import ContainerPolicy, Mount, Policy
 
 _PREFIX = "belljar-unconfined-"
 _NOTHING = "the code runs as you, with your files and your network"
+_LEAVES = "the code runs as you, and may leave the control group"
+_numbers = itertools.count(1)
 
 
 class UnconfinedBackend:
     """Runs code as a plain child process."""
 
     name = "unconfined"
+
+    def __init__(self, support: CgroupSupport | None = None) -> None:
+        """`support` are the control groups that belljar may make; found out when they are needed."""
+        self._given = support
+
+    @cached_property
+    def _support(self) -> CgroupSupport:
+        """Nothing of the caller's own process is moved for it: a group or a scope that needs that is not used."""
+        found = self._given or detect()
+        usable = found.mechanism in (Mechanism.V1, Mechanism.V2_DELEGATED) and not found.occupants
+        return found if usable else CgroupSupport(Mechanism.NONE, missing=found.missing, hint=found.hint)
 
     def probe(self) -> Availability:
         """It works everywhere, and protects nothing."""
@@ -67,6 +79,9 @@ class UnconfinedBackend:
             "timeout_seconds": proc.timeout_seconds,
             "output_bytes": proc.output_bytes,
             "open_files": proc.open_files,
+            "mem_bytes": proc.mem_bytes,
+            "cpu_quota": proc.cpu_quota,
+            "pids": proc.pids,
         }
         return LaunchPlan(
             backend=self.name,
@@ -75,16 +90,16 @@ class UnconfinedBackend:
             workdir=policy.fs.workdir,
             limits={**limits, "file_size_bytes": proc.file_size_bytes},
             stage={},
-            report=_report(policy),
+            report=_report(policy, self._support.controllers),
             policy_digest=policy.digest,
         )
 
     def open(self, policy: Policy, plan: LaunchPlan) -> UnconfinedJar:  # noqa: ARG002
         """A temporary directory that stands for the workspace."""
-        return UnconfinedJar(policy)
+        return UnconfinedJar(policy, self._support)
 
 
-def _report(policy: Policy) -> EnforcementReport:
+def _report(policy: Policy, controllers: tuple[str, ...]) -> EnforcementReport:
     lost = [
         "fs.mounts",
         "fs.deny_globs",
@@ -94,8 +109,7 @@ def _report(policy: Policy) -> EnforcementReport:
         *(key for key in CLAUSES if key.startswith("net.")),
         "proc.uid",
     ]
-    lost += ["proc.mem_mb", "proc.cpu_quota", "proc.pids", "syscalls"]
-    lost += ["proc.host_info"] if policy.proc.host_info != "host" else []
+    lost += ["syscalls", *(["proc.host_info"] if policy.proc.host_info != "host" else [])]
     held = {
         "proc.timeout_ms": "a timer, SIGKILL to the process group",
         "proc.open_files": "RLIMIT_NOFILE",
@@ -118,10 +132,42 @@ def _report(policy: Policy) -> EnforcementReport:
     lost += [f"container.{name}" for name in ("network", "pid", "privileged", "read_only")]
     return EnforcementReport(
         tuple(Clause(key, Status.UNSUPPORTED, "nothing", _NOTHING) for key in lost)
+        + _limits(controllers)
         + tuple(Clause(key, Status.ENFORCED, by) for key, by in held.items())
         + redaction_clauses()
         + session_clauses()
     )
+
+
+def _limits(controllers: tuple[str, ...]) -> tuple[Clause, ...]:
+    """What is tried, and why it is no more than that."""
+    without = {
+        "proc.mem_mb": Clause(
+            "proc.mem_mb",
+            Status.DEGRADED,
+            "belljar's look at its processes, RLIMIT_DATA of each",
+            "memory that is used up and given back within 0.1 s, and processes in a session of their own",
+        ),
+        "proc.cpu_quota": Clause("proc.cpu_quota", Status.UNSUPPORTED, "nothing", "every processor may be used"),
+        "proc.pids": Clause(
+            "proc.pids", Status.DEGRADED, "RLIMIT_NPROC", "it counts all of your processes, and does not hold for root"
+        ),
+    }
+    names = {"proc.mem_mb": "memory", "proc.cpu_quota": "cpu", "proc.pids": "pids"}
+    return tuple(
+        Clause(key, Status.DEGRADED, f"control group: {name}", _LEAVES) if name in controllers else without[key]
+        for key, name in names.items()
+    )
+
+
+def _processes_of_this_user() -> int:
+    """Threads of this user now, as RLIMIT_NPROC counts them."""
+    found, user = 0, os.getuid()
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if os.stat(f"/proc/{name}").st_uid == user:
+                found += len(os.listdir(f"/proc/{name}/task"))
+    return found
 
 
 def _sweep() -> None:
@@ -139,8 +185,13 @@ def _sweep() -> None:
 class UnconfinedJar(OpenedFiles):
     """The workspace directory, and the processes in it."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, support: CgroupSupport) -> None:
         self.shortfalls: tuple[Clause, ...] = ()
+        self._support = support
+        self._runs = itertools.count(1)
+        if support.controllers:
+            sweep_stale(support)
+        self._group: JarGroup | None = create_jar_group(support, f"unconfined{next(_numbers)}")
         self._policy = policy
         _sweep()
         self._directory = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-")
@@ -178,9 +229,27 @@ class UnconfinedJar(OpenedFiles):
             with open(path, "wb") as file:
                 file.write(request.code)
             command[1] = path
-        process = UnconfinedProcess(command, dict(plan.env), self._workdir(), plan.limits, stdin)
+        held = self._support.controllers
+        limits = {**plan.limits, "user_processes": 0}
+        if "pids" not in held:
+            limits["user_processes"] = _processes_of_this_user() + plan.limits["pids"]
+        process = UnconfinedProcess(
+            command,
+            dict(plan.env),
+            self._workdir(),
+            limits,
+            stdin=stdin,
+            group=self._run_group(plan.limits),
+            counts_memory="memory" in held,
+        )
         self._processes.append(process)
         return process
+
+    def _run_group(self, limits: Mapping[str, Any]) -> RunGroup | None:
+        if self._group is None:
+            return None
+        wanted = Limits(mem_bytes=limits["mem_bytes"], cpu_quota=limits["cpu_quota"], pids=limits["pids"])
+        return self._group.run_group(f"run-{next(self._runs)}", wanted)
 
     def open(self, mount: int, path: str, flags: int) -> int:
         """A descriptor for a file of the workspace."""
@@ -210,109 +279,7 @@ class UnconfinedJar(OpenedFiles):
         """End what runs and remove the directory."""
         for process in self._processes:
             process.kill("abandoned")
+        if self._group is not None:
+            with contextlib.suppress(SandboxUnavailableError, OSError):  # swept by the next one
+                self._group.remove()
         shutil.rmtree(self._directory, ignore_errors=True)
-
-
-class UnconfinedProcess:
-    """A child process and its group."""
-
-    def __init__(
-        self, command: list[str], environment: dict[str, str], workdir: str, limits: object, stdin: int | None
-    ) -> None:
-        assert isinstance(limits, dict)
-        self.ended_by = ""
-        self.listeners: tuple[Listener, ...] = ()
-        wanted = ((resource.RLIMIT_NOFILE, limits["open_files"]), (resource.RLIMIT_FSIZE, limits["file_size_bytes"]))
-        try:
-            self._child = subprocess.Popen(
-                command,
-                env=environment,
-                cwd=workdir,
-                stdin=subprocess.DEVNULL if stdin is None else stdin,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise UsageError(f"can't run {command[0]}: {error.strerror}") from error
-        for kind, value in wanted:
-            with contextlib.suppress(OSError, ValueError):
-                resource.prlimit(self._child.pid, kind, (value, value))
-        assert self._child.stdout is not None
-        assert self._child.stderr is not None
-        self.stdout, self.stderr = os.dup(self._child.stdout.fileno()), os.dup(self._child.stderr.fileno())
-        self._child.stdout.close()
-        self._child.stderr.close()
-        self._pidfd = os.pidfd_open(self._child.pid)
-        self._began = time.monotonic()
-        self._timer = threading.Timer(limits["timeout_seconds"], self.kill, args=("timeout",))
-        self._timer.daemon = True
-        self._timer.start()
-
-    def begin(self) -> None:
-        """It has started."""
-
-    def fileno(self) -> int:
-        """Readable when the process has ended."""
-        return self._pidfd
-
-    def kill(self, reason: str) -> None:
-        """End the process group. A child that left the group lives on: nothing confines it."""
-        if self._child.returncode is not None:
-            return
-        self.ended_by = self.ended_by or reason
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._child.pid, signal.SIGKILL)
-
-    def freeze(self) -> Frozen:
-        """Stop the process group. A child that left the group goes on, and so does the clock."""
-        self._signal(signal.SIGSTOP)
-        return Frozen("SIGSTOP to its process group: nothing confines it, and what left the group goes on", still=False)
-
-    def thaw(self) -> None:
-        """Let it go on."""
-        self._signal(signal.SIGCONT)
-
-    def _signal(self, number: signal.Signals) -> None:
-        """Raises ProcessLookupError if it was waited for: its number may be another's by now."""
-        if self._child.returncode is not None:
-            raise ProcessLookupError(errno.ESRCH, "the run has ended")
-        os.killpg(self._child.pid, number)
-
-    def end(self) -> End:
-        """Wait for the end, and tell it."""
-        return self._end
-
-    @cached_property
-    def _end(self) -> End:
-        select.select([self._pidfd], [], [])
-        self._timer.cancel()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._child.pid, signal.SIGKILL)
-        _pid, status, usage = os.wait4(self._child.pid, 0)
-        self._child.returncode = code = os.waitstatus_to_exitcode(status)
-        return End(
-            exit_code=128 - code if code < 0 else code,
-            signal=-code if code < 0 else None,
-            ended_by=self.ended_by,
-            problems=(),
-            started=True,
-            cpu_seconds=usage.ru_utime + usage.ru_stime,
-            peak_memory_bytes=usage.ru_maxrss * 1024,
-            processes=None,
-            bytes_read=None,
-            bytes_written=None,
-            oom_kills=0,
-            pids_refused=0,
-            observations=(),
-            began=self._began,
-        )
-
-    def close(self) -> None:
-        """Let go; a process that still runs is ended."""
-        self.kill("abandoned")
-        _ = self._end
-        for descriptor in (self.stdout, self.stderr, self._pidfd):
-            if descriptor >= 0:
-                os.close(descriptor)
-        self.stdout = self.stderr = self._pidfd = -1

@@ -24,6 +24,8 @@ def run_once(parsed: Parsed, make_request: Callable[[Sandbox], Request]) -> int:
     """Make the jar, run in it, tell what happened; returns the exit code."""
     with jar_options.make_sandbox(parsed) as jar:
         request = make_request(jar)
+        if jar.backend_name == "unconfined":
+            _warn(jar, request)
         result, in_a_line = _run(jar, request, parsed)
         brought = _settle(jar, result, parsed)
     if parsed.flag("--json"):
@@ -36,6 +38,13 @@ def run_once(parsed: Parsed, make_request: Callable[[Sandbox], Request]) -> int:
     from belljar.cli.outcome import exit_code
 
     return exit_code(result)
+
+
+def _warn(jar: Sandbox, request: Request) -> None:
+    """Say on standard error, before each run and whatever is asked to be quiet, that nothing confines it."""
+    if not jar.plan(**request.keywords()).report.refused_by(jar.policy):
+        sys.stderr.write("belljar: NO SANDBOX: the code runs as you, with your files and your network\n")
+        sys.stderr.flush()
 
 
 def _run(jar: Sandbox, request: Request, parsed: Parsed) -> tuple[RunResult, bool]:

@@ -32,9 +32,14 @@ class Sample(NamedTuple):
     """Whether every process was looked at before the time was up."""
 
 
-def sample(proc_fd: int, *, limit_bytes: int = 0, budget_seconds: float = 0.02) -> Sample:
-    """Look at every process of the run, for `budget_seconds` at most (twice that when memory nears `limit_bytes`)."""
-    pids = [name for name in os.listdir(proc_fd) if name.isdigit()]
+def sample(
+    proc_fd: int, *, limit_bytes: int = 0, budget_seconds: float = 0.02, pids: list[str] | None = None
+) -> Sample:
+    """Look at every process of the run, for `budget_seconds` at most (twice that when memory nears `limit_bytes`).
+
+    `pids` are its processes where `proc_fd` shows others, too.
+    """
+    pids = [name for name in os.listdir(proc_fd) if name.isdigit()] if pids is None else pids
     deadline = time.monotonic() + budget_seconds
     private = resident = processes = 0
     cpu_seconds = 0.0

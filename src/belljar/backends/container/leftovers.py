@@ -72,7 +72,9 @@ def remove(
         _remove_containers(caller, names, at_once)
         at_once = max(1, len(names))  # podman 4.3 told of several, of which one is gone, removes none: now one by one
         if stores:
-            caller.ask("volume", "rm", "-f", *stores, seconds=_REMOVING_SECONDS)
+            # Without -f: podman's takes the locks of the volume's containers, too, and waits for ever for one that
+            # another `rm -f` has, which waits for the volume's. A sweep and a keeper may remove the same at once.
+            caller.ask("volume", "rm", *stores, seconds=_REMOVING_SECONDS)
         age = time.monotonic() - started
         if age >= grace_seconds and not (_are_coming({*names, *stores}) or _are_there(caller, names, stores)):
             return True

@@ -239,7 +239,7 @@ COMPILED: dict[str, tuple[str, str, dict[str, tuple[Any, int, int]]]] = {
         },
     ),
     "unrestricted": (
-        "No sandbox at all: the code runs as you, and only the monitor's limits are tried. For code that you trust.",
+        "NO SANDBOX: the code runs as you. Limits are tried as far as this host allows. For code that you trust.",
         "aicode",
         {
             "backend": ("unconfined", 4, 10),

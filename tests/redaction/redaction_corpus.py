@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import quote
 
 from redaction_values import Values
 
@@ -61,6 +63,74 @@ def filled(template: str, values: Values) -> Example:
             text += value
         place = slot.end()
     return Example(text + template[place:], tuple(spans))
+
+
+Form = Callable[[str, tuple[int, int]], list[str]]
+"""What becomes of each character of a text, given where the value is that it is about."""
+
+
+def _coloured(text: str, value: tuple[int, int]) -> list[str]:
+    """As `grep --color` prints a match."""
+    start, end = value
+    pieces = list(text)
+    pieces[start] = f"\x1b[01;31m\x1b[K{pieces[start]}"
+    pieces[end - 1] += "\x1b[m\x1b[K"
+    return pieces
+
+
+def _half_coloured(text: str, value: tuple[int, int]) -> list[str]:
+    """As `grep --color` prints a match within it."""
+    middle = (value[0] + value[1]) // 2
+    return _coloured(text, (value[0], middle)) if middle > value[0] else list(text)
+
+
+def _in_json(text: str, _value: tuple[int, int]) -> list[str]:
+    return [json.dumps(character)[1:-1] for character in text]
+
+
+def _in_json_twice(text: str, _value: tuple[int, int]) -> list[str]:
+    return [json.dumps(json.dumps(character)[1:-1])[1:-1] for character in text]
+
+
+def _escaped_signs(text: str, _value: tuple[int, int]) -> list[str]:
+    """As careful encoders write JSON for a page: signs by their number."""
+    return [f"\\u{ord(character):04x}" if character in "<>&'\"/=+@:" else character for character in text]
+
+
+def _percent(text: str, _value: tuple[int, int]) -> list[str]:
+    return [quote(character, safe="") for character in text]
+
+
+def _numbered(text: str, _value: tuple[int, int]) -> list[str]:
+    """As `cat -n` prints it."""
+    number = 1
+    pieces = list(text)
+    for place, character in enumerate(text):
+        if character == "\n":
+            number += 1
+            pieces[place] = f"\n{number:6}\t"
+    return pieces
+
+
+FORMS: dict[str, Form] = {
+    "coloured": _coloured,
+    "half coloured": _half_coloured,
+    "in JSON": _in_json,
+    "in JSON twice": _in_json_twice,
+    "signs by number": _escaped_signs,
+    "percent": _percent,
+    "numbered": _numbered,
+}
+"""How tools print a text, and what a reader undoes."""
+
+
+def escaped(example: Example, form: str) -> Example:
+    """An example as a tool prints it. Values of several lines are keys, which have a form of their own for that."""
+    first = min(example.spans, default=(0, min(1, len(example.text)), ""))
+    pieces = FORMS[form](example.text, first[:2])
+    places = [0, *accumulate(map(len, pieces))]
+    spans = tuple((places[start], places[end], kind) for start, end, kind in example.spans)
+    return Example("".join(pieces), spans)
 
 
 def main() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import pytest
-from redaction_corpus import SEED, Example, corpus, templates
+from redaction_corpus import FORMS, SEED, Example, corpus, escaped, templates
 
 from belljar.audit.redaction.keyblocks import blocks
 from belljar.audit.redaction.scan import scan
@@ -79,3 +80,29 @@ def test_nothing_is_left_of_a_secret(examples: list[Example]) -> None:
                 total += 1
                 leaked += not covered.issuperset(range(start, end))
     assert leaked / total < 0.02
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_of_what_tools_print_nothing_is_left(form: str) -> None:
+    """In colour, escaped, numbered: of nearly every value that is found as it is, no character is left in the open."""
+    total, leaked = Counter[str](), Counter[str]()
+    for example in corpus(rounds=2):
+        if not example.spans or not set(example.spans) <= found(example.text):
+            continue
+        printed = escaped(example, form)
+        covered = {place for start, end, _ in found(printed.text) for place in range(start, end)}
+        for start, end, kind in printed.spans:
+            left = "".join(printed.text[place] for place in range(start, end) if place not in covered)
+            total[kind] += 1
+            leaked[kind] += any(map(str.isalnum, re.sub(r"\x1b\[[0-9;]*[a-zA-Z]", "", left)))
+    low = {kind: (leaked[kind], total[kind]) for kind in total if leaked[kind] > 0.05 * total[kind] + 1}
+    assert not low
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_of_what_tools_print_little_else_is_found(form: str) -> None:
+    """Text with nothing to find has nothing to find in another form."""
+    plain = [example for example in corpus(rounds=2) if not example.spans]
+    before = sum(len(found(example.text)) for example in plain)
+    after = sum(len(found(escaped(example, form).text)) for example in plain)
+    assert after <= before + 0.02 * len(plain)

@@ -11,7 +11,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from redaction_corpus import corpus
+from redaction_corpus import FORMS, corpus, escaped
 from redaction_values import Values
 
 from belljar.audit.redaction import Redactor
@@ -26,7 +26,7 @@ SCRAPS = [
     "<EMAIL_1>", "<LITERAL_1>", "@", ".", "password", " = ", "=", ":", '"', "'", "--token ", "version ", "v ", "1.2.3.4", "10.0.0.7",
     "a@b.co", "+49 30 901820", "tel", "call ", "4111 1111 1111 1111", "DE89 3704 0044 0532 0130 00", "GB82", " WEST", "hunter2", "é", "日本",
     "bearer ", "Basic ", "https://u:", "pw1@h.co", "plain words ", "and more of them, ", "202", "-555", "-0143", "0", "12", "\\n", "ssn ",
-    "078-05-1120", "::1", "fe80::", "fe80::1:2", "::", "call me on ", "sk-", "eyJ", "\x00", "\udc80",
+    "078-05-1120", "::1", "fe80::", "fe80::1:2", "::", "call me on ", "sk-", "eyJ", "\x00", "\udc80", "\x1b[31m", "\x1b[", "m\x1b[K", "%40", "%", "\\u0040", '\\"', "     2\t",
 ]  # fmt: skip
 texts = st.lists(st.sampled_from(TEXTS) | st.sampled_from(SCRAPS) | st.text(max_size=8), max_size=16).map("".join)
 
@@ -150,3 +150,15 @@ def test_bytes() -> None:
         stream = Redactor().byte_stream()
         pieces = [stream.feed(data[place : place + size]) for place in range(0, len(data), size)]
         assert b"".join(pieces) + stream.finish() == wanted
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_tools_print_is_the_same_in_pieces(form: str) -> None:
+    """Cut through an escape sequence, too."""
+    examples = [example for example in corpus(rounds=1) if example.spans][::4]
+    text = "".join(f"{escaped(example, form).text}\n" for example in examples)
+    whole = Redactor(("secrets", "personal")).text(text)
+    for size in (7, 501):
+        stream = Redactor(("secrets", "personal")).stream()
+        pieces = [stream.feed(text[at : at + size]) for at in range(0, len(text), size)]
+        assert "".join(pieces) + stream.finish() == whole

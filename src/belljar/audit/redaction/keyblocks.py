@@ -20,7 +20,7 @@ _BEGIN = re.compile(
 )
 _END = re.compile(rf"-----{_MAYBE}END(?:[A-Z0-9 +]|%20|{_COLOUR}){{0,56}}-----")
 _ARMOUR = re.compile(
-    rf"(?:\\{{1,4}}[nrt/]|\\u00[0-9a-fA-F]{{2}}|%(?:0[ADad]|2[BFbf]|3[Dd])|{_COLOUR}|[A-Za-z0-9+/=]"
+    rf"(?:\\{{1,4}}(?:[nrt/]|u00[0-9a-fA-F]{{2}})|%(?:0[ADad]|2[BFbf]|3[Dd])|{_COLOUR}|[A-Za-z0-9+/=]"
     r"|[ \t\"'+,;\\]{1,8}(?=[A-Za-z0-9+/=]{16}))*+"
 )
 _BREAK, _BREAKS = re.compile(r"[\r\n]"), re.compile(r"[\r\n]*")
@@ -29,7 +29,8 @@ _NUMBER = rf"(?:\d{{1,7}}{_MAYBE}(?:[\t:|)\u2502\u2192-]|[ ]{{1,4}})[ \t\u2502]{
 """What `cat -n`, `grep -n`, `less -N` and others put before a line."""
 _BODY = re.compile(
     rf"{_MAYBE}[ \t>|#*+\"'`,;\\-]{{0,40}}{_MAYBE}{_NUMBER}{_MAYBE}"
-    r"(?:[A-Za-z0-9+/=]{0,128}|[A-Z][A-Za-z-]{2,20}: ?[^\r\n]{1,200})"
+    rf"(?:(?:[A-Za-z0-9+/=]|\\{{1,4}}/|\\{{1,4}}u00[0-9a-fA-F]{{2}}|%(?:2[BFbf]|3[Dd])|{_COLOUR}){{0,128}}+"
+    r"|[A-Z][A-Za-z-]{2,20}: ?[^\r\n]{1,200})"
     rf"(?:\\n|\\r|[ \t\"'`,;+\\]|{_COLOUR}){{0,12}}"
 )
 

@@ -51,6 +51,11 @@ REFUSED = {
         "proc: {pids: 9}",
         "p.yaml:1:14: proc.pids: wanted at most 8, as the managed policy says (managed.yaml:1:14), found 9",
     ),
+    "knowledge of the machine": (
+        "proc: {host_info: limits}",
+        "proc: {host_info: host}",
+        "p.yaml:1:19: proc.host_info: wanted hidden or limits, as the managed policy says (managed.yaml:1:19), found 'host'",
+    ),
     "network": (
         "net: {enabled: false}",
         "net: {enabled: true}",
@@ -295,6 +300,20 @@ def test_allowed(managed: str, written: str) -> None:
     """A layer may tighten the ceiling, and be free where it says nothing."""
     Path("p.yaml").write_text(written)
     resolve("p.yaml", managed=ceiling(managed))
+
+
+@pytest.mark.parametrize("extends", ["aicode", "unrestricted", "none"])
+def test_a_choice_that_nobody_wrote_is_lowered(extends: str) -> None:
+    """What holds without being written is bound as what is written is."""
+    Path("p.yaml").write_text(f"extends: {extends}\n" + (STANDALONE if extends == "none" else ""))
+    managed = ceiling("proc: {host_info: hidden}\nbackend: unconfined")
+    assert resolve("p.yaml", managed=managed).proc.host_info == "hidden"
+
+
+STANDALONE = """\
+fs: {mounts: [{path: /workspace, rw: true}], size_mb: 1, inodes: 99}
+proc: {uid: 1000, cpu_quota: 1, mem_mb: 64, timeout_ms: 1s, pids: 4, open_files: 16, file_size_mb: 1, output_mb: 1}
+"""
 
 
 def test_presets_are_lowered() -> None:

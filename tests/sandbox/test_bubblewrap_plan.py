@@ -83,7 +83,13 @@ class TestPlan:
         layer = {"fs": {"mounts": [{"path": "/scratch", "rw": True}, {"path": "/fixed"}]}}
         expect = plan(layer).stage["expect"]
         assert sorted(expect["writable"]) == ["/dev/shm", "/proc", "/scratch", "/tmp", "/workspace"]
-        assert {"/", "/dev", "/usr", "/opt/python", "/fixed", "/proc/1", "/proc/keys"} <= set(expect["readonly"])
+        assert {"/", "/dev", "/usr", "/opt/python", "/fixed", "/proc/1", "/proc/meminfo"} <= set(expect["readonly"])
+
+    def test_keyrings_are_never_shown(self) -> None:
+        """They are covered where the rest of /proc is not hidden."""
+        shown, hidden = (plan({"proc": {"host_info": word}}).stage["expect"] for word in ("host", "limits"))
+        assert {"/proc/keys", "/proc/key-users"} <= set(shown["readonly"])
+        assert (shown["only_processes"], hidden["only_processes"]) == (False, True)
 
     def test_secrets_are_canaries(self) -> None:
         """What the host has and no jar may show."""

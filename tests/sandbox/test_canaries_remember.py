@@ -138,3 +138,18 @@ def test_a_name_is_no_line() -> None:
     assert canary._rights(status).split(b"\n")[-1] == b"Seccomp_filters:\t%d" % canary._filters(status)
     with pytest.raises(KeyError):
         canary._field(status, b"Name")  # the first line is the process's own word
+
+
+@pytest.mark.parametrize(
+    ("lines", "holds"),
+    [
+        ([b"/ ro - tmpfs belljar rw", b"/proc rw - proc proc rw,subset=pid"], True),
+        ([b"/proc rw - proc proc rw", b"/proc rw shared:1 - proc proc rw,subset=pid"], True),
+        ([b"/proc rw - proc proc rw,subset=pid", b"/proc rw - proc proc rw"], False),
+        ([b"/proc rw - proc proc rw"], False),
+        ([b"/ ro - tmpfs belljar rw,subset=pid"], False),
+    ],
+)
+def test_a_proc_of_processes_only(lines: list[bytes], holds: bool) -> None:
+    """Only what is mounted last at /proc counts."""
+    assert canary._shows_only_processes([(b"1 0 0:1 / " + line).split(b" ", 6) for line in lines]) is holds

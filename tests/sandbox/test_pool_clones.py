@@ -243,7 +243,7 @@ def test_the_program_is_nothing_but_a_pid_1(tmp_path: Path) -> None:
 
 
 def test_a_step_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compile_pool, "COVERED", {"/proc/nothing": "null"})
+    monkeypatch.setattr(compile_pool, "covered", lambda _policy: {"/proc/nothing": "null"})
     with pytest.raises(SandboxUnavailableError, match="mount /proc/nothing: No such file or directory"), Pool() as pool:
         pool.run("pass")
 

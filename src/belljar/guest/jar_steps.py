@@ -43,14 +43,13 @@ MOST_GROUPS = 16
 _LATE = GROUPS + MOST_GROUPS
 """The first of those for what is mounted late."""
 
-_KEPT = SLOTS - 16
-"""The first of those for what pid 1 holds of /proc."""
-
 _EMPTY_FD = 100
 """The descriptor of a directory with nothing in it, while covers are made of it."""
 _SENT_FDS = 101, 102
 """Those of the listener and of the files, which the stage is sent."""
 _LATE_FD = 110
+_KEPT_FD = 120
+"""The first of those of names in /proc, which pid 1 keeps: above any limit on open files, so that none is used up."""
 _NUMBERS = {
     "x86_64": {
         "capset": 126,
@@ -150,7 +149,7 @@ def of_jar(settings: dict[str, Any], ids: tuple[int, int], groups: int, heard: I
 def of_code(settings: dict[str, Any]) -> list[Step]:
     """What the code's process does before anything else: it is nobody's to look at, and has no input."""
     return [
-        *(_step("close", Slot(_KEPT + index)) for index, _name in enumerate(settings["kept"])),
+        *(_step("close", _KEPT_FD + index) for index, _name in enumerate(settings["kept"])),
         _step("prctl", _PR_SET_DUMPABLE, 0, 0, 0, 0),
         _step("setsid"),
         _step("rt_sigprocmask", _SIG_SETMASK, _signals(()), None, 8),
@@ -314,7 +313,8 @@ def _proc(settings: dict[str, Any]) -> list[Step]:
             steps += _bind(source, f"/proc/{name}", recursive=name == "sys")
         for index, name in enumerate(settings["kept"]):
             arguments = _AT_FDCWD, os.fsencode(f"/proc/{name}"), os.O_PATH | os.O_NOFOLLOW, 0
-            steps.append(_step("openat", *arguments, kept=Slot(_KEPT + index), what=f"open /proc/{name}"))
+            steps.append(_step("openat", *arguments, kept=_OPENED, what=f"open /proc/{name}"))
+            steps += [_step("dup3", _OPENED, _KEPT_FD + index, 0), _step("close", _OPENED)]
         steps.append(_mount("proc", "/proc", "proc", _MS_REMOUNT | attributes, "subset=pid"))
     return steps
 

@@ -148,12 +148,18 @@ def covers(outer: HostRule, inner: HostRule) -> bool:
         and _covers_budget(outer.budget_bytes, inner.budget_bytes)
         # Pinned addresses may be private ones, so they are a grant; and where they bind, asking DNS instead is one.
         and (set(inner.addresses) <= set(outer.addresses) and bool(inner.addresses) == bool(outer.addresses))
+        and (outer.foreign_credentials or not inner.foreign_credentials)
     )
 
 
 def _covers_host(outer: str, inner: str) -> bool:
     if outer == inner:
         return True
+    if outer.startswith("*"):  # which leaves some hosts closed that a rule with their name opens
+        from belljar.policy.carriers import opens_more
+
+        if opens_more(outer, inner):
+            return False
     if _is_address(inner):
         # `*` is the public internet; a rule that names a private address reaches it.
         from belljar.policy.addresses import is_public

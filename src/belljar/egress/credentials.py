@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from urllib.parse import quote, unquote_plus
 
 from belljar.egress import paths
 from belljar.egress.addresses import judge
 from belljar.egress.credential_names import is_credential_header, is_credential_key
 from belljar.egress.decide import Request, Said, Verdict, lifted_upload
+from belljar.egress.encodings import Reflected, Scrubber, scrub
 from belljar.egress.names import host_matches, is_address, split_authority
 from belljar.egress.paths import AmbiguousPath
 from belljar.egress.rules import Rule, Rules
@@ -26,6 +27,8 @@ from belljar.policy.records import dataclass, field
 Headers = tuple[tuple[bytes, bytes], ...]
 
 _KEY_WORDS = (b"key", b"token", b"auth", b"bearer", b"secret")
+_NOTHING_REFLECTED = Reflected()
+_SHORTEST_PASSWORD = 6
 _SIGNATURES = frozenset((b"signature", b"signature-input"))
 _TELLS_OF_PROXIES = (b"proxy-", b"x-forwarded-")
 _ALWAYS_STRIPPED = frozenset((b"forwarded", b"x-real-ip", b"via", b"keep-alive"))
@@ -113,13 +116,26 @@ def _bound_to(rules: Rules, host: str, port: int) -> tuple[Credential, ...]:
     return tuple(item for item in rules.credentials if item.name in names)
 
 
-def reflecting(rules: Rules, host: str, port: int, secrets: Mapping[str, str]) -> tuple[bytes, ...]:
+def reflecting(rules: Rules, host: str, port: int, secrets: Mapping[str, str]) -> Reflected:
     """The secrets that answers of this host are to be searched for; then ask it for no compression."""
-    return tuple(
-        secrets[item.name].encode()
+    reflected = tuple(
+        part
         for item in bound_to(rules, host, port)
         if item.reflects and item.name in secrets and item.kind != "signature"
+        for part in _parts(item, secrets[item.name])
     )
+    if not reflected:
+        return _NOTHING_REFLECTED
+    found: Reflected = rules.remembered(("reflected", reflected), lambda: Reflected(reflected))
+    return found
+
+
+def _parts(item: Credential, secret: str) -> Iterator[bytes]:
+    """What a host may tell of a secret: all of it, and of HTTP Basic the password alone."""
+    yield secret.encode()
+    _user, colon, password = secret.partition(":")
+    if "{base64}" in item.format and colon and len(password) >= _SHORTEST_PASSWORD:
+        yield password.encode()
 
 
 def _without_credentials(headers: Headers, bound: tuple[Credential, ...]) -> tuple[Headers, list[str]]:
@@ -256,51 +272,6 @@ def _stays_here(rule: Rule | None, host: str) -> bool:
 def _refused(reason: str, detail: str, rule: Rule | None) -> Verdict:
     key, where = (rule.key, rule.where) if rule else ("credentials", "")
     return Verdict(allowed=False, reason=reason, detail=detail, rule=rule, key=key, where=where)
-
-
-class Scrubber:
-    """Blots secrets out of a stream, wherever its chunks are cut. What goes in and out has the same length."""
-
-    def __init__(self, secrets: Iterable[bytes]) -> None:
-        forms = {form for secret in secrets if secret for form in (secret, base64.b64encode(secret))}
-        self._forms = sorted(forms, key=len, reverse=True)
-        self._held = b""
-
-    def feed(self, chunk: bytes) -> bytes:
-        """What may be passed on: all but an end that could be the beginning of a secret."""
-        text = self._blotted(self._held + chunk)
-        held = self._beginning(text)
-        self._held = text[len(text) - held :]
-        return text[: len(text) - held]
-
-    def finish(self) -> bytes:
-        """What was held back."""
-        text, self._held = self._held, b""
-        return text
-
-    def _blotted(self, text: bytes) -> bytes:
-        for form in self._forms:
-            if form in text:
-                text = text.replace(form, b"*" * len(form))
-        return text
-
-    def _beginning(self, text: bytes) -> int:
-        """How many bytes at the end could be the beginning of a secret."""
-        return max((_overlap(text, form) for form in self._forms), default=0)
-
-
-def _overlap(text: bytes, form: bytes) -> int:
-    """How many bytes at the end of `text` are the beginning of `form`."""
-    at = text.find(form[:1], max(0, len(text) - len(form) + 1))
-    while at >= 0 and not form.startswith(text[at:]):
-        at = text.find(form[:1], at + 1)
-    return len(text) - at if at >= 0 else 0
-
-
-def scrub(body: bytes, secrets: Iterable[bytes]) -> bytes:
-    """A whole body, or the value of a header, without the secrets."""
-    scrubber = Scrubber(secrets)
-    return scrubber.feed(body) + scrubber.finish()
 
 
 __all__ = [

@@ -111,7 +111,7 @@ class Gate:
     @property
     def scans(self) -> bool:
         """Whether there are tokens to look for."""
-        return bool(self._run.canary_forms)
+        return bool(self._run.tokens)
 
     def scanner(self, host: str, port: int) -> Meter:
         """For the body of a request, in its parts."""

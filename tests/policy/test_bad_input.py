@@ -161,6 +161,13 @@ TOLD = {
             "11:15: unknown key 'rate' in net.denylist[1]",
         ],
     ),
+    "this host by a name of the jar": (
+        "net:\n  allowlist:\n  - localhost\n  - {host: app.localhost, ports: [3000]}",
+        [
+            "3:5: net.allowlist[0]: wanted a host, found 'localhost', which in a jar is the jar itself: write ports of this host in net.host_ports, the code reaches them as host.belljar.internal",
+            "4:12: net.allowlist[1].host: wanted a host, found 'app.localhost', which in a jar is the jar itself: write ports of this host in net.host_ports, the code reaches them as host.belljar.internal",
+        ],
+    ),
     "the rest of the network": (
         "net: {allow_builtin: [openai-file], host_ports: [0], publish: ['1:2:3', true], strip_headers: [Host, 'a b'],\n"
         "  ca_file: ./none.pem, canary_files: [a], max_names: -1}",

@@ -121,10 +121,10 @@ def _connection(rules: Rules, host: str, port: int) -> Verdict:
 
 def must_open(rules: Rules, host: str, port: int) -> bool:
     """Whether TLS with this host has to be opened, because something about it is inside."""
-    if host == HOST_NAME:
-        return any(rule.narrows for rule in _denying(rules, host, port))
     if rules.canaries:
         return True
+    if host == HOST_NAME:
+        return any(rule.narrows for rule in _denying(rules, host, port))
     allowing = _allowing(rules, host, port)
     if is_address(host) and allowing and not any(rule.host == host for rule in allowing):
         return True  # a star covers it: without a name it can't be told which host it is, but from the inside

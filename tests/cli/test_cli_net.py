@@ -26,7 +26,7 @@ deny  POST https://api.example.com/v1
 ALLOWED = """\
 allow  GET https://api.example.com/v1
   rule     net.allowlist[1] (p.yaml:6)
-  tls      opened by the proxy: something about this host is inside
+  tls      decrypted, because a rule for this host checks methods, paths or credentials
   dialled  what DNS says when it is asked; only public addresses
 """
 LINTED = """\
@@ -58,6 +58,7 @@ def test_net_test(belljar: Callable[..., Ran], here: Path) -> None:
         "tls": "opened",
         "addresses": [],
         "credentials": [],
+        "other_credentials": None,
     }
 
 

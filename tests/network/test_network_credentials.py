@@ -209,10 +209,29 @@ def test_upload_to_the_files_api_is_blocked(net_jar: OpenJar, secure: Web, site:
 
 
 def test_built_in_entry_is_lifted_by_its_name(net_jar: OpenJar, secure: Web, site: Site) -> None:
-    """And by nothing else."""
+    """And then only for a credential of the policy's: without one, the upload would be anyone's."""
+    upload = "curl -sS -d body https://api.anthropic.com/v1/files"
     policy = network(rule("api.anthropic.com", secure.address, 443), allow_builtin=["anthropic-files"])
-    told(run_shell(net_jar(policy), "curl -sS -d body https://api.anthropic.com/v1/files"))
-    assert [request.path for request in site.requests] == ["/v1/files"]
+    assert "reason: upload-without-credential: " in told(run_shell(net_jar(policy), upload))
+    assert site.requests == []
+    bound = rule("api.anthropic.com", secure.address, 443, credential="vendor")
+    policy = network(bound, allow_builtin=["anthropic-files"])
+    policy["credentials"] = {"vendor": {"from": "env:ITEMS_SECRET", "header": "x-api-key"}}
+    told(run_shell(net_jar(policy), upload))
+    assert [(request.path, request.headers["x-api-key"]) for request in site.requests] == [("/v1/files", SECRET)]
+
+
+@ROUTES
+def test_foreign_key_to_a_listed_vendor(net_jar: OpenJar, secure: Web, site: Site, route: str) -> None:
+    """Refused where no credential is bound, too: the vendor would keep what is sent for whoever owns the key."""
+    ask = "curl -sS -d '{}' -H 'x-api-key: of-someone-else' https://api.anthropic.com/v1/messages"
+    result = run_shell(net_jar(network(rule("api.anthropic.com", secure.address, 443))), ask, route=route)
+    assert "reason: unbound-credential: " in told(result)
+    assert codes(result) == {"unbound-credential"}
+    assert site.requests == []
+    allowed = rule("api.anthropic.com", secure.address, 443, foreign_credentials=True)
+    told(run_shell(net_jar(network(allowed)), ask, route=route))
+    assert [request.headers["x-api-key"] for request in site.requests] == ["of-someone-else"]
 
 
 def test_headers_that_tell_of_proxies_are_stripped(net_jar: OpenJar, secure: Web, site: Site) -> None:

@@ -11,7 +11,19 @@ from typing import NamedTuple
 
 import pytest
 from network_daemons import need_program
-from network_routes import OpenJar, codes, decisions, denial, network, rule, run_python, run_shell, summary, told
+from network_routes import (
+    OpenJar,
+    codes,
+    decisions,
+    denial,
+    network,
+    network_denials,
+    rule,
+    run_python,
+    run_shell,
+    summary,
+    told,
+)
 from network_servers import Datagrams, Server
 from network_web import Site, Web
 
@@ -468,3 +480,41 @@ def test_server_of_the_test_is_there(plain: Server) -> None:
         end.sendall(b"word")
         assert end.recv(10) == b"word"
     assert plain.heard[:2] == ["connection", "word"]
+
+
+def test_a_name_that_has_no_address_is_no_denial(open_jar: OpenJar) -> None:
+    """The policy allows it, so there is nothing to change; the record says what failed, and so does the report."""
+    from belljar.cli.outcome import report
+
+    code = "import urllib.request; urllib.request.urlopen('http://no-such-name.invalid/')"
+    result = run_python(open_jar(network({"host": "no-such-name.invalid"})), code)
+    assert result.denials == ()
+    assert "the name can't be resolved" in next(event for event in result.egress if event.reason == "upstream").detail
+    told_people = report(result, quiet=True, explained=False)
+    assert "belljar: not reached: no-such-name.invalid:80: the name can't be resolved" in told_people
+    assert "denied" not in told_people
+
+
+def test_the_report_says_why_a_host_was_refused(open_jar: OpenJar) -> None:
+    """Between what was tried and the rule."""
+    from belljar.cli.outcome import report
+
+    code = "import socket; socket.getaddrinfo('api.openai.com', 443)"
+    lines = report(run_python(open_jar(network({"host": "*"})), code), quiet=True, explained=False).splitlines()
+    at = lines.index("belljar: denied: look up api.openai.com")
+    assert lines[at + 1] == (
+        "  reason:   rule-too-broad: a rule with a star does not open this kind of host, only one that names it does"
+    )
+    assert lines[at + 3] == "  to allow: net.allowlist: [api.openai.com]"
+
+
+def test_a_server_in_the_jar_is_no_denial(open_jar: OpenJar) -> None:
+    """`python -m http.server` asks which of its own addresses is best, by connecting to them; the control is one that
+    is not its own.
+    """
+    ask = "import http.server; http.server._get_best_family(None, 8000)"
+    jar = open_jar({"net": {"enabled": False}})
+    assert network_denials(jar.run(ask, explain_denials=True)) == []
+    other = "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect(('192.0.2.7', 8000))"
+    (denied,) = network_denials(jar.run(other, explain_denials=True))
+    assert denied.target == "connect 192.0.2.7:8000"

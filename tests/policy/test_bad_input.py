@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from belljar.errors import PolicyError, UsageError
 from belljar.policy import resolve as resolve_module
+from belljar.policy.builtin import BUILTIN_NAMES
 from belljar.policy.resolve import from_mapping, resolve
 
 LIMITS = "proc: {mem_mb: -5, pids: 0, uid: 0, timeout_ms: -1s, cpu_quota: -0.5}"
@@ -139,7 +140,7 @@ TOLD = {
             "8:36: net.allowlist[5].rate: wanted a rate such as 10/s, found 5",
             "8:47: net.allowlist[5].paths[0]: wanted a path that starts with '/', without '..', found 'x'",
             "9:5: net.allowlist[6]: wanted 'host', found 'ports'",
-            "10:5: net.allowlist[7]: wanted a mapping of host, ports, methods, paths, query, credential, rate, addresses, budget_mb, sign, found 4",
+            "10:5: net.allowlist[7]: wanted a mapping of host, ports, methods, paths, query, credential, rate, addresses, budget_mb, sign, foreign_credentials, found 4",
         ],
     ),
     "more hosts": (
@@ -163,13 +164,18 @@ TOLD = {
             "11:15: unknown key 'rate' in net.denylist[1]",
         ],
     ),
+    "this host by a name of the jar": (
+        "net:\n  allowlist:\n  - localhost\n  - {host: app.localhost, ports: [3000]}",
+        [
+            "3:5: net.allowlist[0]: wanted a host, found 'localhost', which in a jar is the jar itself: write ports of this host in net.host_ports, the code reaches them as host.belljar.internal",
+            "4:12: net.allowlist[1].host: wanted a host, found 'app.localhost', which in a jar is the jar itself: write ports of this host in net.host_ports, the code reaches them as host.belljar.internal",
+        ],
+    ),
     "the rest of the network": (
         "net: {allow_builtin: [openai-file], host_ports: [0], publish: ['1:2:3', true], strip_headers: [Host, 'a b'],\n"
         "  ca_file: ./none.pem, canary_files: [a], max_names: -1}",
         [
-            "1:23: net.allow_builtin[0]: wanted one of cloud-metadata, belljar-dashboard, anthropic-files, anthropic-batches, "
-            "openai-files, openai-batches, azure-openai-files, azure-openai-batches, gemini-files, gemini-batches, mistral-files, "
-            "mistral-batches, groq-files, groq-batches, together-files, together-batches, xai-files, cohere-files, cohere-batches, "
+            f"1:23: net.allow_builtin[0]: wanted one of {', '.join(BUILTIN_NAMES)}, "
             "found 'openai-file' (did you mean 'openai-files'?)",
             "1:50: net.host_ports[0]: wanted a whole number from 1 to 65535, found 0",
             "1:64: net.publish[0]: wanted a port such as 8000, or two such as '18000:8000', found '1:2:3'",

@@ -57,6 +57,7 @@ def _document(url: str, result: Trial) -> dict[str, Any]:
         "tls": result.tls or None,
         "addresses": result.addresses,
         "credentials": result.credentials,
+        "other_credentials": result.other_credentials or None,
     }
 
 
@@ -81,7 +82,7 @@ def describe(url: str, result: Trial) -> str:
 def _carried(result: Trial) -> list[tuple[str, str]]:
     facts: list[tuple[str, str]] = []
     if result.tls == "opened":
-        facts.append(("tls", "opened by the proxy: something about this host is inside"))
+        facts.append(("tls", "decrypted, because a rule for this host checks methods, paths or credentials"))
     elif result.tls:
         facts.append(("tls", "passed through, its server name checked: what is inside is not seen"))
     if result.addresses:
@@ -90,6 +91,8 @@ def _carried(result: Trial) -> list[tuple[str, str]]:
         facts.append(("dialled", "what DNS says when it is asked; only public addresses"))
     if result.credentials:
         facts.append(("carries", ", ".join(result.credentials)))
+    if result.other_credentials:
+        facts.append(("keys", f"of the code's own are refused ({result.other_credentials})"))
     return facts
 
 

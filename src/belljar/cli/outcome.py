@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from belljar.sandbox.result import Denial, RunResult
 
 _CODES = {Outcome.TIMEOUT: 124, Outcome.REFUSED: 125, Outcome.OOM: 137, Outcome.KILLED: 137}
+_MOST_UNREACHED = 10
 _WORDS = {
     Outcome.TIMEOUT: "out of time",
     Outcome.REFUSED: "refused",
@@ -40,6 +41,8 @@ def report(result: RunResult, *, quiet: bool, explained: bool, hints: Sequence[s
     colour = supports_colour(2)
     parts = [_why(result, colour=colour)]
     parts += [_denial(denial, result, colour=colour) for denial in result.denials]
+    if result.egress:
+        parts.append(_unreached(result, colour=colour))
     if explained and result.enforcement.unseen:
         parts.append(_unseen(result, colour=colour))
     if not quiet:
@@ -65,9 +68,26 @@ def _denial(denial: Denial, result: RunResult, *, colour: bool) -> str:
     times = f" ({denial.count} times)" if denial.count > 1 else ""
     return (
         f"{label} {visible(denial.target)}{times}\n"
+        f"{_reason(denial)}"
         f"  rule:     {visible(denial.rule)} ({visible(denial.where)})\n"
         f"  to allow: {visible(denial.allow)}\n"
     )
+
+
+def _reason(denial: Denial) -> str:
+    if not denial.code:
+        return ""
+    from belljar.egress.reasons import words
+
+    return f"  reason:   {denial.code}: {visible(words(denial.code))}\n"
+
+
+def _unreached(result: RunResult, *, colour: bool) -> str:
+    """Hosts that the policy allows, and that could not be reached: no denial, so no change of the policy helps."""
+    failed = {(event.host, event.port, event.detail): None for event in result.egress if event.reason == "upstream"}
+    label = paint("belljar: not reached:", YELLOW, on=colour)
+    lines = [f"{label} {visible(host)}:{port}: {visible(detail)}\n" for host, port, detail in failed]
+    return "".join(lines[:_MOST_UNREACHED])
 
 
 def _unseen(result: RunResult, *, colour: bool) -> str:

@@ -5,46 +5,72 @@ Whoever encrypts or compresses a token gets it past this; what is found is code 
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable
-from urllib.parse import unquote_to_bytes
+
+from belljar.egress.encodings import Finder
+
+_BLOCK = 8
+_PIECE = 16
+"""So many characters of a token in a row are one: `xxd` and `hexdump -C` print 16 in each line."""
 
 
-def forms(token: bytes) -> frozenset[bytes]:
-    """Each way of writing a token that is looked for: plain, hex, base64 and base32 wherever in a text it began."""
-    found = {token, token.lower(), token.upper(), token.hex().encode(), token.hex().upper().encode(), token[::-1]}
-    for encode, group, digits in (
-        (base64.b64encode, 3, 4),
-        (base64.urlsafe_b64encode, 3, 4),
-        (base64.b32encode, 5, 8),
-    ):
-        for before in range(group):
-            text = encode(bytes(before) + token).rstrip(b"=")
-            start = -(-before * digits // group) if before else 0
-            whole = (before + len(token)) * 8 // (8 * group // digits)  # digits that the token alone decides
-            inner = text[start:whole]
-            found |= {inner, inner.lower()} if group == 5 else {inner}
-    return frozenset(form for form in found if len(form) >= 8)
+class Tokens:
+    """The tokens of a run, and how they are found."""
+
+    __slots__ = ("_finder", "_tokens", "context")
+
+    def __init__(self, tokens: Iterable[bytes]) -> None:
+        self._tokens = tuple(tokens)
+        self._finder = Finder(self._tokens)
+        self.context = self._finder.context
+
+    def __bool__(self) -> bool:
+        return bool(self._tokens)
+
+    def in_bytes(self, text: bytes) -> bool:
+        """Return True if a token, or a good part of one, is in these bytes."""
+        return self._finder.finds(text) or any(_has_piece(text, token) for token in self._tokens)
+
+    def in_name(self, name: str) -> bool:
+        """Return True if a token is in the name of a host, in one label or in several."""
+        text = name.lower().encode("latin-1", "replace")
+        return self.in_bytes(text) or self.in_bytes(text.replace(b".", b"").replace(b"-", b""))
+
+
+def _has_piece(text: bytes, token: bytes) -> bool:
+    """Return True if so many characters of the token follow each other that it is no chance."""
+    for begin in range(0, len(token) - _BLOCK + 1, _BLOCK):
+        block = token[begin : begin + _BLOCK]
+        at = text.find(block)
+        while at >= 0:
+            if _run(text, at, token, begin) >= min(_PIECE, len(token)):
+                return True
+            at = text.find(block, at + 1)
+    return False
+
+
+def _run(text: bytes, at: int, token: bytes, begin: int) -> int:
+    """How many characters around this place are those of the token."""
+    before = 0
+    while before < min(at, begin) and text[at - before - 1] == token[begin - before - 1]:
+        before += 1
+    after = 0
+    while after < min(len(text) - at, len(token) - begin) and text[at + after] == token[begin + after]:
+        after += 1
+    return before + after
 
 
 class Scanner:
     """Watches one stream of bytes, wherever its chunks are cut."""
 
-    __slots__ = ("_forms", "_kept", "_tail")
+    __slots__ = ("_tail", "_tokens")
 
-    def __init__(self, wanted: Iterable[bytes]) -> None:
-        """`wanted` are the forms of all tokens."""
-        self._forms = tuple(wanted)
-        self._kept = 3 * max(map(len, self._forms), default=0)
+    def __init__(self, tokens: Tokens) -> None:
+        self._tokens = tokens
         self._tail = b""
 
     def finds(self, data: bytes) -> bool:
-        """Whether a token is in what has passed so far, up to the end of `data`."""
+        """Return True if a token is in what has passed so far, up to the end of `data`."""
         window = self._tail + data
-        self._tail = window[-self._kept :]
-        if any(form in window for form in self._forms):
-            return True
-        if b"%" not in window:
-            return False
-        decoded = unquote_to_bytes(window)
-        return any(form in decoded for form in self._forms)
+        self._tail = window[-self._tokens.context :]
+        return self._tokens.in_bytes(window)

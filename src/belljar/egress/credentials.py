@@ -8,41 +8,27 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from urllib.parse import quote, unquote_plus
 
 from belljar.egress import paths
 from belljar.egress.addresses import judge
-from belljar.egress.decide import Request, Said, Verdict
+from belljar.egress.credential_names import is_credential_header, is_credential_key
+from belljar.egress.decide import Request, Said, Verdict, lifted_upload
+from belljar.egress.encodings import Reflected, Scrubber, scrub
 from belljar.egress.names import host_matches, is_address, split_authority
 from belljar.egress.paths import AmbiguousPath
 from belljar.egress.rules import Rule, Rules
 from belljar.egress.secret_sources import fetch
+from belljar.policy.carriers import guarded
 from belljar.policy.models import Credential
 from belljar.policy.records import dataclass, field
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
-_CREDENTIAL_HEADERS = frozenset(
-    (
-        *(b"authorization", b"x-authorization", b"x-api-key", b"api-key", b"apikey", b"x-apikey", b"x-goog-api-key"),
-        *(b"x-goog-iam-authorization-token", b"x-auth-token", b"x-access-token", b"x-token", b"token"),
-        *(b"private-token", b"job-token", b"deploy-token", b"x-gitlab-token", b"x-github-token", b"x-vault-token"),
-        *(b"x-amz-security-token", b"x-ms-token", b"x-functions-key", b"ocp-apim-subscription-key"),
-        *(b"x-subscription-token", b"x-auth-key", b"x-auth-email", b"x-rapidapi-key", b"dd-api-key"),
-        *(b"dd-application-key", b"circle-token", b"x-jfrog-art-api", b"x-nuget-apikey", b"x-figma-token"),
-        *(b"x-shopify-access-token", b"x-session-token"),
-    )
-)
-_CREDENTIAL_KEYS = frozenset(
-    (
-        *("access_token", "api_key", "apikey", "api-key", "auth_token", "oauth_token", "private_token", "job_token"),
-        *("client_secret", "client_assertion", "x-amz-credential", "x-amz-signature", "x-amz-security-token"),
-        *("x-goog-credential", "x-goog-signature", "awsaccesskeyid", "googleaccessid", "signature", "sig"),
-        *("subscription-key", "x-api-key", "authorization"),
-    )
-)
 _KEY_WORDS = (b"key", b"token", b"auth", b"bearer", b"secret")
+_NOTHING_REFLECTED = Reflected()
+_SHORTEST_PASSWORD = 6
 _SIGNATURES = frozenset((b"signature", b"signature-input"))
 _TELLS_OF_PROXIES = (b"proxy-", b"x-forwarded-")
 _ALWAYS_STRIPPED = frozenset((b"forwarded", b"x-real-ip", b"via", b"keep-alive"))
@@ -74,15 +60,32 @@ def outgoing(
     target = request.target.decode("latin-1") if isinstance(request.target, bytes) else request.target
     headers = stripped(rules, request.headers)
     bound = bound_to(rules, request.host, request.port)
-    if not bound:
+    if not (bound or lifted_upload(rules, request) or _is_guarded(rule, request)):
         return Outgoing(headers, target)
     kept, foreign = _without_credentials(headers, bound)
-    target, foreign_keys = _without_keys(target, bound)
+    target, foreign_keys = _without_keys(target, bound, at_known_api=guarded(request.host) is not None)
     foreign += foreign_keys
+    if foreign and not bound and _is_guarded(rule, request):
+        return _refused("unbound-credential", foreign[0], rule)
     if foreign and any(item.on_foreign_credential == "refuse" for item in bound):
         return _refused("foreign-credential", foreign[0], rule)
     clean = Request(request.host, request.port, request.tls, request.method, target, request.authority, kept)
-    return _with_own(rules, rule, clean, secrets, created)
+    sent = _with_own(rules, rule, clean, secrets, created)
+    if isinstance(sent, Outgoing) and not sent.used and lifted_upload(rules, request):
+        return _refused("upload-without-credential", "", rule)
+    return sent
+
+
+def _is_guarded(rule: Rule | None, request: Request) -> bool:
+    """Return True if the host is an API where a key decides whose account has the data, and the rule says no more."""
+    return rule is not None and not rule.foreign_credentials and guarded(request.host) is not None
+
+
+def other_credentials(rules: Rules, rule: Rule | None, request: Request) -> str:
+    """The reason for which a request with a credential that is not the policy's is refused; empty if it is not."""
+    if bound := bound_to(rules, request.host, request.port):
+        return "foreign-credential" if any(item.on_foreign_credential == "refuse" for item in bound) else ""
+    return "unbound-credential" if _is_guarded(rule, request) else ""
 
 
 def stripped(rules: Rules, headers: Iterable[tuple[bytes, bytes]]) -> Headers:
@@ -113,13 +116,26 @@ def _bound_to(rules: Rules, host: str, port: int) -> tuple[Credential, ...]:
     return tuple(item for item in rules.credentials if item.name in names)
 
 
-def reflecting(rules: Rules, host: str, port: int, secrets: Mapping[str, str]) -> tuple[bytes, ...]:
+def reflecting(rules: Rules, host: str, port: int, secrets: Mapping[str, str]) -> Reflected:
     """The secrets that answers of this host are to be searched for; then ask it for no compression."""
-    return tuple(
-        secrets[item.name].encode()
+    reflected = tuple(
+        part
         for item in bound_to(rules, host, port)
         if item.reflects and item.name in secrets and item.kind != "signature"
+        for part in _parts(item, secrets[item.name])
     )
+    if not reflected:
+        return _NOTHING_REFLECTED
+    found: Reflected = rules.remembered(("reflected", reflected), lambda: Reflected(reflected))
+    return found
+
+
+def _parts(item: Credential, secret: str) -> Iterator[bytes]:
+    """What a host may tell of a secret: all of it, and of HTTP Basic the password alone."""
+    yield secret.encode()
+    _user, colon, password = secret.partition(":")
+    if "{base64}" in item.format and colon and len(password) >= _SHORTEST_PASSWORD:
+        yield password.encode()
 
 
 def _without_credentials(headers: Headers, bound: tuple[Credential, ...]) -> tuple[Headers, list[str]]:
@@ -128,14 +144,15 @@ def _without_credentials(headers: Headers, bound: tuple[Credential, ...]) -> tup
     Cookies are taken out and not complained about: clients send back what a host gave them before.
     """
     carried = {item.header.lower().encode("ascii"): item for item in bound if item.kind == "header"}
-    unwanted = _CREDENTIAL_HEADERS | (_SIGNATURES if any(item.kind == "signature" for item in bound) else frozenset())
+    signs = any(item.kind == "signature" for item in bound)
     kept: list[tuple[bytes, bytes]] = []
     foreign: list[str] = []
     for written, value in headers:
         name = written.replace(b"_", b"-")  # which many servers take for the same
         if name == b"cookie" and name not in carried:
             continue
-        if name not in unwanted and name not in carried and not _is_key_in_subprotocol(name, value):
+        unwanted = is_credential_header(name) or (signs and name in _SIGNATURES) or _is_key_in_subprotocol(name, value)
+        if not unwanted and name not in carried:
             kept.append((written, value))
         elif name not in carried or not _is_placeholder(value, carried[name]):
             foreign.append(name.decode("ascii", "replace"))
@@ -165,7 +182,7 @@ def _is_placeholder(value: bytes, credential: Credential) -> bool:
         return False
 
 
-def _without_keys(target: str, bound: tuple[Credential, ...]) -> tuple[str, list[str]]:
+def _without_keys(target: str, bound: tuple[Credential, ...], *, at_known_api: bool) -> tuple[str, list[str]]:
     """The target without credentials in its query, and the keys of those that are someone else's."""
     path, mark, query = target.partition("?")
     if not mark:
@@ -175,8 +192,10 @@ def _without_keys(target: str, bound: tuple[Credential, ...]) -> tuple[str, list
     foreign: list[str] = []
     for piece in query.split("&"):
         pairs = [part.partition("=") for part in piece.split(";")]
-        keys = [unquote_plus(key).lower() for key, _, _ in pairs]
-        found = [key for key in keys if key in _CREDENTIAL_KEYS or key in carried]
+        decoded = [(unquote_plus(key).lower(), unquote_plus(value)) for key, _, value in pairs]
+        found = [
+            key for key, value in decoded if key in carried or is_credential_key(key, value, at_known_api=at_known_api)
+        ]
         if not found:
             kept.append(piece)
             continue
@@ -255,49 +274,15 @@ def _refused(reason: str, detail: str, rule: Rule | None) -> Verdict:
     return Verdict(allowed=False, reason=reason, detail=detail, rule=rule, key=key, where=where)
 
 
-class Scrubber:
-    """Blots secrets out of a stream, wherever its chunks are cut. What goes in and out has the same length."""
-
-    def __init__(self, secrets: Iterable[bytes]) -> None:
-        forms = {form for secret in secrets if secret for form in (secret, base64.b64encode(secret))}
-        self._forms = sorted(forms, key=len, reverse=True)
-        self._held = b""
-
-    def feed(self, chunk: bytes) -> bytes:
-        """What may be passed on: all but an end that could be the beginning of a secret."""
-        text = self._blotted(self._held + chunk)
-        held = self._beginning(text)
-        self._held = text[len(text) - held :]
-        return text[: len(text) - held]
-
-    def finish(self) -> bytes:
-        """What was held back."""
-        text, self._held = self._held, b""
-        return text
-
-    def _blotted(self, text: bytes) -> bytes:
-        for form in self._forms:
-            if form in text:
-                text = text.replace(form, b"*" * len(form))
-        return text
-
-    def _beginning(self, text: bytes) -> int:
-        """How many bytes at the end could be the beginning of a secret."""
-        return max((_overlap(text, form) for form in self._forms), default=0)
-
-
-def _overlap(text: bytes, form: bytes) -> int:
-    """How many bytes at the end of `text` are the beginning of `form`."""
-    at = text.find(form[:1], max(0, len(text) - len(form) + 1))
-    while at >= 0 and not form.startswith(text[at:]):
-        at = text.find(form[:1], at + 1)
-    return len(text) - at if at >= 0 else 0
-
-
-def scrub(body: bytes, secrets: Iterable[bytes]) -> bytes:
-    """A whole body, or the value of a header, without the secrets."""
-    scrubber = Scrubber(secrets)
-    return scrubber.feed(body) + scrubber.finish()
-
-
-__all__ = ["Outgoing", "Scrubber", "applies", "bound_to", "fetch", "outgoing", "reflecting", "scrub", "stripped"]
+__all__ = [
+    "Outgoing",
+    "Scrubber",
+    "applies",
+    "bound_to",
+    "fetch",
+    "other_credentials",
+    "outgoing",
+    "reflecting",
+    "scrub",
+    "stripped",
+]

@@ -28,6 +28,7 @@ from belljar.egress.names import (
 from belljar.egress.paths import AmbiguousPath
 from belljar.egress.request import Request, Said
 from belljar.egress.rules import Rule, Rules
+from belljar.policy import carriers
 from belljar.policy.builtin import HOST_NAME
 from belljar.policy.records import dataclass
 
@@ -62,9 +63,9 @@ def decide_name(rules: Rules, name: str | bytes, *, names_so_far: int = 0) -> Ve
         return _host_allowed(rules) if rules.host_ports else _refused(rules, "name-not-listed", key="net.host_ports")
     if denial := _denied(rules, host, None):
         return denial
-    naming = _by_precision([rule for rule in rules.allow if host_matches(rule.host, host)])
+    naming = _by_precision([rule for rule in rules.allow if _means(rule, host)])
     if not naming:
-        return _refused(rules, "address-not-listed" if is_address(host) else "name-not-listed")
+        return _unlisted(rules, host)
     if any(rule.host == host for rule in naming):
         return _allowed(naming[0])
     if is_address(host):
@@ -107,9 +108,9 @@ def _connection(rules: Rules, host: str, port: int) -> Verdict:
     if host == HOST_NAME:
         allowed = port in rules.host_ports
         return _host_allowed(rules) if allowed else _refused(rules, "port-not-listed", str(port), key="net.host_ports")
-    naming = [rule for rule in rules.allow if host_matches(rule.host, host)]
+    naming = [rule for rule in rules.allow if _means(rule, host)]
     if not naming:
-        return _refused(rules, "address-not-listed" if is_address(host) else "name-not-listed")
+        return _unlisted(rules, host)
     fitting = [rule for rule in naming if port in rule.ports]
     if not fitting:
         return _refused(rules, "port-not-listed", str(port), naming[0])
@@ -120,17 +121,38 @@ def _connection(rules: Rules, host: str, port: int) -> Verdict:
 
 def must_open(rules: Rules, host: str, port: int) -> bool:
     """Whether TLS with this host has to be opened, because something about it is inside."""
-    if host == HOST_NAME:
-        return any(rule.narrows for rule in _denying(rules, host, port))
     if rules.canaries:
         return True
+    if host == HOST_NAME:
+        return any(rule.narrows for rule in _denying(rules, host, port))
+    allowing = _allowing(rules, host, port)
+    if is_address(host) and allowing and not any(rule.host == host for rule in allowing):
+        return True  # a star covers it: without a name it can't be told which host it is, but from the inside
     return inspects(rules, host, port)
 
 
 def inspects(rules: Rules, host: str, port: int) -> bool:
     """Whether a rule for this host and port looks at requests, so that what is no request can't pass."""
     allowing = any(rule.inspects for rule in _allowing(rules, host, port))
-    return allowing or any(rule.narrows for rule in _denying(rules, host, port))
+    if allowing or any(rule.narrows for rule in _denying(rules, host, port)):
+        return True
+    return takes_no_foreign_credential(rules, host, port) or any(host_matches(rule.host, host) for rule in rules.lifted)
+
+
+def takes_no_foreign_credential(rules: Rules, host: str, port: int) -> bool:
+    """Return True if a rule for a model vendor's API or a cloud's leaves out `foreign_credentials`."""
+    if carriers.guarded(host) is None:
+        return False
+    return not all(rule.foreign_credentials for rule in _allowing(rules, host, port))
+
+
+def lifted_upload(rules: Rules, request: Request) -> Rule | None:
+    """The lifted entry of the built-in list by which this request is an upload."""
+    lifted = [rule for rule in rules.lifted if _port_fits(rule, request.port) and host_matches(rule.host, request.host)]
+    if not lifted:
+        return None
+    said = Said.of(request, *paths.split_target(request.target))
+    return next((rule for rule in lifted if _denies(rule, said)), None)
 
 
 def decide_server_name(rules: Rules, host: str, port: int, server_name: str | bytes | None) -> Verdict:
@@ -270,9 +292,22 @@ def _lacks(rule: Rule, said: Said) -> tuple[int, str, str]:
 def _allowing(rules: Rules, host: str, port: int) -> tuple[Rule, ...]:
     found: tuple[Rule, ...] = rules.remembered(
         ("allowing", host, port),
-        lambda: tuple(rule for rule in rules.allow if port in rule.ports and host_matches(rule.host, host)),
+        lambda: tuple(rule for rule in rules.allow if port in rule.ports and _means(rule, host)),
     )
     return found
+
+
+def _means(rule: Rule, host: str) -> bool:
+    """Return True if a rule is for this host; one with a star is not for hosts that need a rule of their own."""
+    return host_matches(rule.host, host) and carriers.names(rule.host, host)
+
+
+def _unlisted(rules: Rules, host: str) -> Verdict:
+    """The refusal of a host that no rule opens. A rule that is too broad for it is named."""
+    broad = next((rule for rule in rules.allow if host_matches(rule.host, host)), None)
+    if broad is not None and (known := carriers.reserved(host)):
+        return _refused(rules, "rule-too-broad", f"{known[0].kind}: {known[0].why}", broad)
+    return _refused(rules, "address-not-listed" if is_address(host) else "name-not-listed")
 
 
 def _denying(rules: Rules, host: str, port: int) -> tuple[Rule, ...]:
@@ -338,5 +373,7 @@ __all__ = [
     "decide_request",
     "decide_server_name",
     "inspects",
+    "lifted_upload",
     "must_open",
+    "takes_no_foreign_credential",
 ]

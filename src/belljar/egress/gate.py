@@ -10,6 +10,7 @@ from belljar.egress.decide import Request, Verdict, decide_request
 from belljar.egress.http1_messages import Header
 from belljar.egress.passing import Meter
 from belljar.egress.run import NOT_RECORDED, Run
+from belljar.egress.websocket import Watch
 
 
 class Passage:
@@ -67,8 +68,10 @@ class Gate:
             run.tell("credential", host, port, Verdict(allowed=True, detail=name), method=method, path=_path(target))
         reflected = reflecting(run.rules, host, port, run.secrets) if run.secrets else ()
         kept = sent.headers
+        if reflected or run.tokens:  # compressed frames could not be looked into, and no more could compressed answers
+            kept = tuple(header for header in kept if header[0] != b"sec-websocket-extensions")
         if reflected:
-            kept = tuple(header for header in kept if header[0] != b"accept-encoding")
+            kept = (*(header for header in kept if header[0] != b"accept-encoding"), (b"accept-encoding", b"identity"))
         return Passage(kept, sent.target.encode("latin-1"), run.meter(host, port, verdict.rule), reflected, run.act)
 
     def _decided(self, said: _Said) -> tuple[Verdict, Outgoing | None]:
@@ -111,11 +114,15 @@ class Gate:
     @property
     def scans(self) -> bool:
         """Whether there are tokens to look for."""
-        return bool(self._run.canary_forms)
+        return bool(self._run.tokens)
 
     def scanner(self, host: str, port: int) -> Meter:
         """For the body of a request, in its parts."""
         return Meter(self._run, host, port, None)
+
+    def watch(self, host: str, port: int) -> Watch | None:
+        """For the frames of a WebSocket, if there are tokens to look for."""
+        return Watch(self.scanner(host, port), self.scanner(host, port)) if self.scans else None
 
     def tell_refused(self, host: str, port: int, verdict: Verdict, method: str = "", path: str = "") -> None:
         """Tell of a request that was refused before it could be judged."""

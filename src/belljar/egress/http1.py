@@ -23,7 +23,7 @@ from belljar.egress.http1_messages import (
 from belljar.egress.http1_server import ServerSide
 from belljar.egress.names import NameRefused
 from belljar.egress.passing import Meter
-from belljar.egress.tunnel import Tunnel
+from belljar.egress.websocket import WebSocketTunnel
 
 _IDLE_SECONDS = 300.0
 _HEAD_SECONDS = 60.0
@@ -58,7 +58,7 @@ class Http1Relay:
         """What an absolute target named last, and may."""
         self._loop = asyncio.get_running_loop()
         self._server: ServerSide | None = None
-        self._tunnel: Tunnel | None = None
+        self._tunnel: WebSocketTunnel | None = None
         self._dialling: asyncio.Task[None] | None = None
         self._requests = RequestReader(gate, dialled or ("", 0))
         self._current: Exchange | None = None
@@ -314,7 +314,15 @@ class Http1Relay:
     def upgraded(self, rest: bytes) -> None:
         """WebSocket: from here on bytes are carried as they come."""
         assert self._server is not None
-        self._tunnel = Tunnel(self._client, self._server.channel, on_closed=self._gone, meter=self._meter)
+        current = self._current
+        self._tunnel = WebSocketTunnel(
+            self._client,
+            self._server.channel,
+            on_closed=self._gone,
+            meter=self._meter,
+            watch=self._gate.watch(self._server.host, self._server.port),
+            reflected=current.passage.reflected if current is not None and current.passage is not None else (),
+        )
         self._tunnel.start()
         leftover, self._requests.leftover = self._requests.leftover, b""
         if leftover:

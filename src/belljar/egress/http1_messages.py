@@ -143,6 +143,19 @@ def split_connect(target: bytes) -> tuple[str, int]:
     return host, port
 
 
+def reflected_header(name: bytes, value: bytes, reflected: tuple[bytes, ...]) -> Header:
+    """A header of an answer without the secrets.
+
+    Raises:
+        BadMessageError: it tells of a body that can't be searched, because it is compressed.
+    """
+    if name.lower() == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
+        raise BadMessageError(
+            "the body is compressed, although that was not asked for: secrets could not be found in it"
+        )
+    return scrub(name, reflected), scrub(value, reflected)
+
+
 UNTIL_CLOSE = "until-close"
 LENGTH = "length"
 CHUNKS = "chunks"
@@ -167,7 +180,8 @@ class Answer:
         for name, value in headers:
             small = name.lower()
             if small not in _NOT_FOR_CLIENTS:
-                kept += (name, b": ", scrub(value, reflected) if reflected else value, b"\r\n")
+                shown, said = reflected_header(name, value, reflected) if reflected else (name, value)
+                kept += (shown, b": ", said, b"\r\n")
             elif small == b"content-length":
                 length = value
             elif small == b"transfer-encoding":
@@ -181,7 +195,7 @@ class Answer:
         for at in range(len(kept) - 4, -1, -4) if named else ():
             if kept[at].lower() in named:
                 del kept[at : at + 4]
-        parts = [b"HTTP/1.1 %d " % status, words, b"\r\n", *kept]
+        parts = [b"HTTP/1.1 %d " % status, scrub(words, reflected) if reflected else words, b"\r\n", *kept]
         if length is not None:
             parts += (b"Content-Length: ", length, b"\r\n")
         if self.body == CHUNKS and request.version == "1.1":

@@ -15,10 +15,10 @@ from hyperframe.frame import GoAwayFrame
 
 from belljar.egress import refusal
 from belljar.egress.channel import Channel
-from belljar.egress.credentials import scrub
 from belljar.egress.decide import Verdict
 from belljar.egress.gate import Gate, Passage
 from belljar.egress.http1 import Reach
+from belljar.egress.http1_messages import BadMessageError, reflected_header
 from belljar.egress.http2_stream import Headers, Side, Stream
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -272,7 +272,8 @@ class Http2Relay:
                 data = event.data if stream.scrubber is None else stream.scrubber.feed(event.data)
                 stream.response.add(data, event.flow_controlled_length or 0)
         elif isinstance(event, h2.events.TrailersReceived):
-            self._end_response(stream, _scrubbed(stream, list(event.headers)))
+            trailers = [header for header in event.headers if header[0] != b"content-encoding"]
+            self._end_response(stream, _scrubbed(stream, trailers))
         elif isinstance(event, h2.events.StreamEnded):
             self._end_response(stream, None)
         elif isinstance(event, h2.events.StreamReset):
@@ -287,7 +288,12 @@ class Http2Relay:
 
     def _respond(self, stream: Stream, headers: Headers) -> None:
         kept = [header for header in headers if header[0] != b"alt-svc"]
-        self._client.h2.send_headers(stream.client_id, _scrubbed(stream, kept))
+        try:
+            scrubbed = _scrubbed(stream, kept)
+        except BadMessageError:
+            self._break_off(stream)
+            return
+        self._client.h2.send_headers(stream.client_id, scrubbed)
 
     def _end_response(self, stream: Stream, trailers: Headers | None) -> None:
         if stream.response.ended:
@@ -425,4 +431,4 @@ class Http2Relay:
 def _scrubbed(stream: Stream, headers: Headers) -> Headers:
     """Without the credentials that the policy expects to come back."""
     reflected = stream.passage.reflected
-    return [(name, scrub(value, reflected)) for name, value in headers] if reflected else headers
+    return [reflected_header(name, value, reflected) for name, value in headers] if reflected else headers

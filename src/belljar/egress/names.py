@@ -12,6 +12,8 @@ from collections import Counter
 from functools import lru_cache
 from ipaddress import AddressValueError, IPv6Address
 
+from belljar.policy.carriers import fits
+
 LONGEST_NAME = 253
 _LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
 _NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*\Z")
@@ -131,6 +133,8 @@ def host_matches(pattern: str, host: str) -> bool:
     """Whether a normalised host is meant by a rule's host: itself, `*.` its subdomains (never an address), `*` all."""
     if pattern in ("*", host):
         return True
+    if "*" in pattern[1:] or pattern[:2] == "*-":  # only the built-in lists have such
+        return fits(pattern, host)
     return pattern.startswith("*.") and host.endswith(pattern[1:]) and not is_address(host)
 
 

@@ -21,7 +21,7 @@ class Meter:
         self._host = host
         self._port = port
         self._rule = rule
-        self._scanner = Scanner(run.canary_forms) if run.canary_forms else None
+        self._scanner = Scanner(run.tokens) if run.tokens else None
         self._stopped = False
 
     def outgoing(self, data: bytes) -> bool:

@@ -16,6 +16,7 @@ REASONS = MappingProxyType(
         "name-form": "the name of the host is not plain: letters, digits, '-', '_' and '.' only",
         "address-form": "the address is not written plainly: four decimal numbers, or IPv6 without a zone",
         "name-not-listed": "no entry of net.allowlist names this host",
+        "rule-too-broad": "a rule with a star does not open this kind of host, only one that names it does",
         "name-too-long": "the name is longer than net.max_name_length",
         "name-entropy": "a part of the name looks like encoded data (net.max_name_entropy)",
         "too-many-names": "the run has asked for net.max_names different names already",
@@ -32,6 +33,8 @@ REASONS = MappingProxyType(
         "path-ambiguous": "servers would understand this path in different ways",
         "denied-by-rule": "an entry of net.denylist denies it",
         "foreign-credential": "a credential that is not the policy's was sent to a host that has one",
+        "unbound-credential": "a credential was sent to an API for which the policy has none, and may be anyone's",
+        "upload-without-credential": "uploads are opened only together with a credential of the policy's",
         "rate": "more requests than the rule's rate allows",
         "budget": "the byte budget is used up",
         "canary": "a canary token was in what was sent: the run is stopped",
@@ -82,6 +85,12 @@ def change(
     table = {
         "net-off": f"net.enabled: true, {entry}",
         "name-not-listed": entry,
+        "rule-too-broad": entry,
+        "unbound-credential": (
+            f"{key}.credential, a credential of the policy's; "
+            f"or net.allowlist: [{{host: {name}, foreign_credentials: true}}]"
+        ),
+        "upload-without-credential": f"{key}.credential, a credential of the policy's",
         "address-not-listed": entry,
         "name-too-long": f"net.max_name_length: {len(host)}",
         "name-entropy": f"net.allowlist: [{name}], by its whole name",

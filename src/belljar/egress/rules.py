@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from belljar.policy.builtin import BUILTIN
+from belljar.policy.builtin import BUILTIN, BuiltIn
+from belljar.policy.carriers import fits, overlap
 from belljar.policy.models import Credential, Policy
 from belljar.policy.records import dataclass, field
 
@@ -36,6 +37,7 @@ class Rule:
     rate: str | None = None
     budget_bytes: int | None = None
     addresses: tuple[str, ...] = ()
+    foreign_credentials: bool = False
     builtin: str = ""
     """The name of the built-in entry, if it is one."""
 
@@ -61,6 +63,8 @@ class Rules:
     allow: tuple[Rule, ...] = ()
     deny: tuple[Rule, ...] = ()
     """The denylist, then the built-in list without what was lifted."""
+    lifted: tuple[Rule, ...] = ()
+    """Upload endpoints of the built-in list that were lifted: they open only for a credential of the policy's."""
     host_ports: tuple[int, ...] = ()
     max_name_length: int = 100
     max_name_entropy: float = 4.2
@@ -92,7 +96,7 @@ class Rules:
     def to_json(self) -> dict[str, Any]:
         """Plain values, that JSON carries."""
         plain = _plain(self)
-        for name in ("allow", "deny", "credentials"):
+        for name in ("allow", "deny", "lifted", "credentials"):
             plain[name] = [_plain(item) for item in plain[name]]
         del plain["memo"]
         return {**plain, "places": dict(self.places)}
@@ -103,6 +107,7 @@ class Rules:
         values = _tuples(plain)
         values["allow"] = tuple(Rule(**_tuples(item)) for item in plain["allow"])
         values["deny"] = tuple(Rule(**_tuples(item)) for item in plain["deny"])
+        values["lifted"] = tuple(Rule(**_tuples(item)) for item in plain["lifted"])
         values["credentials"] = tuple(Credential(**_tuples(item)) for item in plain["credentials"])
         values["places"] = MappingProxyType(dict(plain["places"]))
         return cls(**values)
@@ -132,6 +137,7 @@ def compile_rules(policy: Policy, *, dashboard_ports: Sequence[int] = ()) -> Rul
     return Rules(
         allow=tuple(_allow(policy, at) for at in range(len(net.allowlist))),
         deny=(*(_deny(policy, at) for at in range(len(net.denylist))), *_builtin(policy, dashboard_ports)),
+        lifted=_lifted(policy),
         host_ports=net.host_ports,
         max_name_length=net.max_name_length,
         max_name_entropy=net.max_name_entropy,
@@ -160,6 +166,7 @@ def _allow(policy: Policy, at: int) -> Rule:
         rate=rule.rate,
         budget_bytes=rule.budget_bytes,
         addresses=rule.addresses,
+        foreign_credentials=rule.foreign_credentials,
     )
 
 
@@ -175,12 +182,34 @@ def _builtin(policy: Policy, dashboard_ports: Sequence[int]) -> list[Rule]:
     for entry in BUILTIN:
         if entry.name in policy.net.allow_builtin:
             continue
+        if entry.paths and not _is_reached(policy, entry):
+            continue
         ports = tuple(dashboard_ports) if entry.name == "belljar-dashboard" else entry.ports
         if entry.name == "belljar-dashboard" and not ports:
             continue
-        key = f"built-in {entry.name}"
-        rules += [
-            Rule(len(rules), key, "", host, ports, entry.methods, entry.paths, builtin=entry.name)
-            for host in entry.hosts
-        ]
+        rules += _of_entry(entry, ports)
     return rules
+
+
+def _is_reached(policy: Policy, entry: BuiltIn) -> bool:
+    """Return True if a rule may be for a host of the entry: what no rule reaches need not be sent to the proxy."""
+    return any(_may_mean(rule.host, host) for rule in policy.net.allowlist for host in entry.hosts)
+
+
+def _may_mean(rule_host: str, host: str) -> bool:
+    if rule_host == "*" or ("*" in host[1:] and rule_host.startswith("*")):
+        return True
+    return overlap(rule_host, host) or fits(host, rule_host)
+
+
+def _lifted(policy: Policy) -> tuple[Rule, ...]:
+    entries = [entry for entry in BUILTIN if entry.paths and entry.name in policy.net.allow_builtin]
+    return tuple(rule for entry in entries for rule in _of_entry(entry, entry.ports))
+
+
+def _of_entry(entry: BuiltIn, ports: tuple[int, ...]) -> list[Rule]:
+    key = f"built-in {entry.name}"
+    return [
+        Rule(at, key, "", host, ports, entry.methods, entry.paths, builtin=entry.name)
+        for at, host in enumerate(entry.hosts)
+    ]

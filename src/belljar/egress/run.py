@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from belljar.egress import nameserver
 from belljar.egress.budget import Limits
 from belljar.egress.ca import Issuer
-from belljar.egress.canary import forms
+from belljar.egress.canary import Tokens
 from belljar.egress.channel import reset
 from belljar.egress.decide import Verdict, decide_connection, decide_name
 from belljar.egress.dial import UnreachableError
@@ -73,7 +73,7 @@ class Run:
         self.run_id = run_id
         self.rules = rules
         self.secrets = secrets
-        self.canary_forms = frozenset(form for token in canaries for form in forms(token))
+        self.tokens = Tokens(canaries)
         self.limits = Limits(rules)
         self.decided: dict[Any, Any] = {}
         """Requests that were decided before; `Gate` keeps them."""
@@ -181,7 +181,7 @@ class Run:
             host = normalise(name)
         except NameRefused:
             host = (name if isinstance(name, str) else name.decode("latin-1"))[:253]
-        if self.canary_forms and any(form in host.lower().encode("latin-1") for form in self.canary_forms):
+        if self.tokens and self.tokens.in_name(host):
             self.canary_found(host, 0)
             return Verdict(allowed=False, reason="canary"), host
         known = host in self.names
@@ -200,7 +200,7 @@ class Run:
     def meter(self, host: str, port: int, rule: Rule | None) -> Meter | None:
         """Who counts and searches the bytes of a stream, if anyone has to."""
         limited = self.rules.budget_bytes is not None or (rule is not None and rule.budget_bytes is not None)
-        return Meter(self, host, port, rule) if limited or self.canary_forms else None
+        return Meter(self, host, port, rule) if limited or self.tokens else None
 
     def canary_found(self, host: str, port: int) -> None:
         """A token was about to leave: tell of it, and let nothing of this run pass any more."""

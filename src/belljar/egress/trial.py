@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from belljar.egress.credentials import applies, bound_to
+from belljar.egress.credentials import applies, bound_to, other_credentials, outgoing
 from belljar.egress.decide import (
     Request,
     Verdict,
@@ -39,6 +39,8 @@ class Trial:
     addresses: tuple[str, ...] = ()
     """Where it would be dialled by the policy's own word."""
     credentials: tuple[str, ...] = ()
+    other_credentials: str = ""
+    """Why a credential that the code sends itself would be refused; nothing if it would not be."""
 
 
 def trial(rules: Rules, url: str, method: str = "GET", *, enabled: bool = True) -> Trial:
@@ -62,8 +64,25 @@ def trial(rules: Rules, url: str, method: str = "GET", *, enabled: bool = True) 
     authority = f"[{host}]" if ":" in host else host
     request = Request(host, port, bool(tls), method, target, authority)
     verdict = refused or decide_request(rules, request)
-    used = _used(rules, verdict, request)
-    return Trial(verdict, host, port, method, target, tls, shown, used)
+    if verdict.allowed and (used := _without_secrets(rules, verdict, request)) is not None:
+        verdict = used
+    return Trial(
+        verdict,
+        host,
+        port,
+        method,
+        target,
+        tls,
+        shown,
+        _used(rules, verdict, request),
+        other_credentials(rules, verdict.rule, request) if verdict.allowed else "",
+    )
+
+
+def _without_secrets(rules: Rules, verdict: Verdict, request: Request) -> Verdict | None:
+    """What the credentials say of it, as far as that depends on no secret: there is none here."""
+    sent = outgoing(rules, verdict.rule, request, {item.name: "" for item in rules.credentials if not item.algorithm})
+    return sent if isinstance(sent, Verdict) and sent.reason != "credential-missing" else None
 
 
 def _parsed(url: str) -> tuple[str, str, int, str, str]:

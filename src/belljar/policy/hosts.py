@@ -13,6 +13,7 @@ _NUMBER = Pattern(r"(?:[0-9]+|0x[0-9a-f]*)\Z")
 _WITH_PORT = Pattern(r"(\[[^\]]*\]|[0-9.]+):([1-9][0-9]{0,4})\Z")
 _RATE = Pattern(r"([1-9][0-9]{0,8})/(s|m|h)\Z")
 _RATE_SECONDS = {"s": 1, "m": 60, "h": 3600}
+_JAR_ITSELF = ("localhost", "localhost.localdomain", "ip6-localhost")
 RATE_PATTERN = r"^[1-9][0-9]{0,8}/[smh]$"
 
 
@@ -46,6 +47,11 @@ def host_name(text: str) -> str:
         raise HostError(f"wanted a host such as example.com or *.example.com, found {text[:60]!a}")
     if _NUMBER.match(labels[-1]) and not _is_address(name):
         raise HostError(f"wanted a name, or an address as four numbers, found {text[:60]!a}")
+    if name in _JAR_ITSELF or name.endswith(".localhost"):
+        raise HostError(
+            f"wanted a host, found {text[:60]!a}, which in a jar is the jar itself: write ports of this host in "
+            f"net.host_ports, the code reaches them as {HOST_NAME}"
+        )
     if name == HOST_NAME:
         raise HostError(f"wanted a host, found {text[:60]!a}, which is this one: write its ports in net.host_ports")
     return name
@@ -148,12 +154,18 @@ def covers(outer: HostRule, inner: HostRule) -> bool:
         and _covers_budget(outer.budget_bytes, inner.budget_bytes)
         # Pinned addresses may be private ones, so they are a grant; and where they bind, asking DNS instead is one.
         and (set(inner.addresses) <= set(outer.addresses) and bool(inner.addresses) == bool(outer.addresses))
+        and (outer.foreign_credentials or not inner.foreign_credentials)
     )
 
 
 def _covers_host(outer: str, inner: str) -> bool:
     if outer == inner:
         return True
+    if outer.startswith("*"):  # which leaves some hosts closed that a rule with their name opens
+        from belljar.policy.carriers import opens_more
+
+        if opens_more(outer, inner):
+            return False
     if _is_address(inner):
         # `*` is the public internet; a rule that names a private address reaches it.
         from belljar.policy.addresses import is_public

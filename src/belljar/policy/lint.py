@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from belljar.policy.addresses import is_public
 from belljar.policy.builtin import BUILTIN
-from belljar.policy.carriers import carrier, overlap
+from belljar.policy.carriers import carrier, guarded, overlap
 from belljar.policy.globs import DenyGlobs
 from belljar.policy.models import HostRule, Policy
 from belljar.policy.records import dataclass
@@ -94,6 +94,13 @@ class _Linter:
         if rule.host == "*":
             yield self._warning(
                 "every-host", key, "'*' is every host of the internet: data can leave to any of them", "name the hosts"
+            )
+        elif rule.foreign_credentials and (known := guarded(rule.host)):
+            yield self._warning(
+                "foreign-credentials",
+                key,
+                f"any key may be sent to {rule.host} ({known.kind}): {known.why}",
+                "credential: NAME, which the proxy adds and the code never sees",
             )
         elif match := carrier(rule.host):
             kind, why, name = match

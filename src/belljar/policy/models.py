@@ -70,6 +70,8 @@ class HostRule:
     budget_bytes: int | None = None
     sign: str | None = None
     """The credential, a key, by which requests are signed."""
+    foreign_credentials: bool = False
+    """Whether credentials that are not the policy's may be sent to a model vendor's API or a cloud's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,6 +81,13 @@ NET_KEYS = (
         optional=True,
     ),
     Key(
+        "net.allowlist[].foreign_credentials",
+        Kind.BOOLEAN,
+        "Whether the code may send credentials of its own to this host. The model APIs and cloud control planes that "
+        "belljar knows refuse them otherwise, because the key decides whose account has the data. Other hosts do not.",
+        example=True,
+    ),
+    Key(
         "net.denylist",
         Kind.DENIED,
         "What is refused whatever the allowlist says. Entries add to the inherited ones.",

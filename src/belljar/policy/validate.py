@@ -177,6 +177,10 @@ class _Validator:
         values = self._record("net.allowlist[]", node, where, needs="host")
         if "budget_mb" in values:
             values["budget_bytes"] = values.pop("budget_mb")
+        if values.get("foreign_credentials") and (values.get("credential") or values.get("sign")):
+            raise InvalidError(
+                "wanted 'credential' or 'sign', which keep others off the host, or 'foreign_credentials'"
+            )
         return HostRule(**values)
 
     def denied(self, key: Key, node: Node) -> tuple[Written, ...]:

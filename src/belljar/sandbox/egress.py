@@ -35,6 +35,8 @@ _TOLD = ("kind", "host", "port", "method", "path", "reason", "detail", "rule", "
 """What of a decision is in the audit log, as far as there is something to tell."""
 _TELLING = ("canary", "proxy")
 """Refusals that are recorded however many others there were: a token that was sent, a fault of the proxy's."""
+UNREACHED = "upstream"
+"""The reason of what was allowed and failed: the name has no address, nobody answered. It is in the records."""
 _MOST_ROOTS = 4 << 20
 CANARY = "canary-token"
 """Why a run is ended that sent a planted token."""
@@ -159,7 +161,7 @@ class Traffic:
     def _counted(self, event: Event) -> bool:
         """Count it, and keep it for the result; whether it is recorded."""
         self._counts["allowed" if event.allowed else "refused"] += event.kind != "closed"
-        if not event.allowed:
+        if not event.allowed and event.reason != UNREACHED:
             self._refused(event)
         if (event.allowed and event.kind != "name") or event.kind in _TELLING:
             self._passed += 1
@@ -275,4 +277,4 @@ def _target(event: Event) -> str:
     return f"connect {host}:{event.port}"
 
 
-__all__ = ["CANARY", "Egress", "Traffic"]
+__all__ = ["CANARY", "UNREACHED", "Egress", "Traffic"]

@@ -44,6 +44,10 @@ _WRITE_CALLS = frozenset({
 })  # fmt: skip
 
 
+_THIS_JAR = ("[::1]", "[::]", "0.0.0.0", "[::ffff:0.0.0.0]")  # noqa: S104 compared, not bound
+"""Addresses by which a connection stays in the jar. Resolvers connect to those of `bind`, to sort them."""
+
+
 class Observer:
     """Answers a jar's notifications and remembers what would be, or was, refused."""
 
@@ -122,7 +126,7 @@ class Observer:
         port = struct.unpack_from("!H", raw, 2)[0]
         if port == 53:
             self._note("name", "", "EAI_AGAIN")
-        elif not host.startswith("127.") and host != "[::1]":
+        elif not host.startswith(("127.", "[::ffff:127.")) and host not in _THIS_JAR:
             self._note("network", f"{host}:{port}", "ENETUNREACH")
 
     def _note_file(self, name: str, notification: Notification) -> None:

@@ -1,0 +1,198 @@
+"""Looking into WebSocket frames (RFC 6455): canary tokens in what leaves, reflected secrets in what comes back.
+
+Frames from a client are masked, and a message may come in several, so neither is seen in the bytes of the connection.
+No extension is offered to the server where this is used: compressed frames end the connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from belljar.egress.channel import Channel
+from belljar.egress.encodings import Reflected, Scrubber
+from belljar.egress.passing import Meter
+from belljar.egress.tunnel import Tunnel
+from belljar.policy.records import NamedTuple
+
+_FINAL, _RESERVED, _OPCODE, _MASKED, _LENGTH = 0x80, 0x70, 0x0F, 0x80, 0x7F
+_CONTROL = 8
+_KNOWN = frozenset((0, 1, 2, 8, 9, 10))
+_MOST_CONTROL = 125
+
+
+class BadFrameError(Exception):
+    """What came is no frame, or one of an extension that nobody agreed on."""
+
+
+class Part(NamedTuple):
+    """Part of a frame, not masked."""
+
+    opcode: int
+    payload: bytes
+    final: bool
+    """Whether the message ends with the frame."""
+    ends: bool
+    """Whether the frame ends with this part."""
+
+    @property
+    def is_control(self) -> bool:
+        """Whether it is a ping, a pong or the end, which may stand between the frames of a message."""
+        return self.opcode >= _CONTROL
+
+
+class Frames:
+    """Reads the frames of one direction, wherever its chunks are cut."""
+
+    def __init__(self) -> None:
+        self._unread = b""
+        self._opcode = 0
+        self._final = False
+        self._mask = b""
+        self._left: int | None = None
+        """What is still to come of a frame's payload; None between two frames."""
+
+    def take(self, data: bytes) -> Iterator[Part]:
+        """The parts that have come. Raises BadFrameError."""
+        self._unread += data
+        while True:
+            if self._left is None and not self._head():
+                return
+            assert self._left is not None
+            payload, self._unread = self._unread[: self._left], self._unread[self._left :]
+            self._left -= len(payload)
+            ends = self._left == 0
+            if payload or ends:
+                yield Part(self._opcode, self._unmasked(payload), self._final, ends)
+            if not ends:
+                return
+            self._left = None
+
+    def _head(self) -> bool:
+        """Read the head of a frame, if all of it is there."""
+        unread = self._unread
+        if len(unread) < 2:
+            return False
+        first, second = unread[0], unread[1]
+        length = second & _LENGTH
+        more = {126: 2, 127: 8}.get(length, 0)
+        size = 2 + more + (4 if second & _MASKED else 0)
+        if first & _RESERVED or first & _OPCODE not in _KNOWN:
+            raise BadFrameError("a frame of an extension")
+        if len(unread) < size:
+            return False
+        if more:
+            length = int.from_bytes(unread[2 : 2 + more], "big")
+        if length >> 63 or ((first & _OPCODE) >= _CONTROL and (length > _MOST_CONTROL or not first & _FINAL)):
+            raise BadFrameError("a length that no frame has")
+        self._opcode, self._final = first & _OPCODE, bool(first & _FINAL)
+        self._mask = unread[size - 4 : size] if second & _MASKED else b""
+        self._left = length
+        self._unread = unread[size:]
+        return True
+
+    def _unmasked(self, payload: bytes) -> bytes:
+        if not self._mask or not payload:
+            return payload
+        mask = (self._mask * (len(payload) // 4 + 1))[: len(payload)]
+        turn = len(payload) % 4
+        self._mask = self._mask[turn:] + self._mask[:turn]
+        return (int.from_bytes(payload, "big") ^ int.from_bytes(mask, "big")).to_bytes(len(payload), "big")
+
+
+def frame(opcode: int, payload: bytes, *, final: bool) -> bytes:
+    """A frame as servers send it."""
+    first = opcode | (_FINAL if final else 0)
+    if len(payload) < 126:
+        return bytes((first, len(payload))) + payload
+    if len(payload) < 1 << 16:
+        return bytes((first, 126)) + len(payload).to_bytes(2, "big") + payload
+    return bytes((first, 127)) + len(payload).to_bytes(8, "big") + payload
+
+
+class Watch:
+    """Searches what a client sends: the payload of its messages, and of pings, apart from each other."""
+
+    def __init__(self, messages: Meter, controls: Meter) -> None:
+        self._frames = Frames()
+        self._messages = messages
+        self._controls = controls
+
+    def passes(self, data: bytes) -> bool:
+        """Return True if this may be sent on. Raises BadFrameError."""
+        parts = self._frames.take(data)
+        return all((self._controls if part.is_control else self._messages).clean(part.payload) for part in parts)
+
+
+class FrameScrubber:
+    """Blots secrets out of what a server sends. A message may leave in more frames than it came in."""
+
+    def __init__(self, reflected: Reflected) -> None:
+        self._frames = Frames()
+        self._reflected = reflected
+        self._scrubber = Scrubber(reflected)
+        self._control = b""
+        self._begun = False
+        """Whether a frame of the message has been sent on."""
+        self._kind = 0
+
+    def feed(self, data: bytes) -> bytes:
+        """The frames that may be sent on. Raises BadFrameError."""
+        return b"".join(self._sent(part) for part in self._frames.take(data))
+
+    def _sent(self, part: Part) -> bytes:
+        if part.is_control:
+            self._control += part.payload
+            if not part.ends:
+                return b""
+            whole, self._control = self._control, b""
+            scrubber = Scrubber(self._reflected)
+            return frame(part.opcode, scrubber.feed(whole) + scrubber.finish(), final=True)
+        if part.opcode:
+            self._kind = part.opcode
+        payload = self._scrubber.feed(part.payload)
+        last = part.final and part.ends
+        if last:
+            payload += self._scrubber.finish()
+        if not payload and not last:
+            return b""
+        opcode = 0 if self._begun else self._kind
+        self._begun = not last
+        return frame(opcode, payload, final=last)
+
+
+class WebSocketTunnel(Tunnel):
+    """A tunnel whose frames are looked into, as far as there is something to look for."""
+
+    def __init__(
+        self,
+        client: Channel,
+        server: Channel,
+        *,
+        on_closed: Callable[[], None],
+        meter: Meter | None = None,
+        watch: Watch | None = None,
+        reflected: Reflected | tuple[bytes, ...] = (),
+    ) -> None:
+        super().__init__(client, server, on_closed=on_closed, meter=meter)
+        self._watch = watch
+        self._scrubber = FrameScrubber(Reflected(reflected)) if reflected else None
+
+    def _from_client(self, data: bytes) -> None:
+        try:
+            if self._watch is not None and not self._watch.passes(data):
+                self.close()
+                return
+        except BadFrameError:
+            self.close()
+            return
+        super()._from_client(data)
+
+    def _from_server(self, data: bytes) -> None:
+        if self._scrubber is not None:
+            try:
+                data = self._scrubber.feed(data)
+            except BadFrameError:
+                self.close()
+                return
+        if data:
+            super()._from_server(data)

@@ -29,7 +29,7 @@ OWN = {
      "belljar.backends", "belljar.errors", "belljar.guest",
     "belljar.guest.tree", "belljar.limits", "belljar.policy", "belljar.sandbox",
     *(f"belljar.backends.{name}" for name in (
-        "contract", "hostile_files", "network", "network.clauses", "registry", "runtimes",
+        "contract", "hostile_files", "installations", "network", "network.clauses", "registry", "runtimes",
         "redaction_clauses", "session_clauses", "sockets",
     )),
     *(f"belljar.backends.bubblewrap{name}" for name in (

@@ -19,6 +19,7 @@ MASKS = f"{TRUSTED}/mask"
 SCRATCH = f"{TRUSTED}/scratch"
 CODE = f"{TRUSTED}/code"
 EMPTY = f"{TRUSTED}/empty"
+RUNTIMES = f"{TRUSTED}/runtimes"
 UPPER = f"{DATA}/upper"
 WORK = f"{DATA}/work"
 PLAIN = f"{DATA}/plain"
@@ -46,6 +47,11 @@ OURS = (COMMAND, WARM, SHIM)
 def source(index: int) -> str:
     """The staged host directory number `index`."""
     return f"{SOURCES}/{index}"
+
+
+def runtime(index: int) -> str:
+    """The staged tree of interpreters number `index`."""
+    return f"{RUNTIMES}/{index}"
 
 
 def inside(path: str) -> str:

@@ -16,7 +16,7 @@ from belljar.backends.bubblewrap import layout
 from belljar.backends.bubblewrap.jar_root import CLOSED, make_root
 from belljar.backends.bubblewrap.lifeline import die_with
 from belljar.backends.bubblewrap.stageplan import Source, StagePlan
-from belljar.backends.bubblewrap.views import QUIET, Staged, make_view
+from belljar.backends.bubblewrap.views import QUIET, Staged, make_runtime, make_view
 from belljar.errors import PrerequisiteError, SandboxUnavailableError
 
 _NAMESPACE_LIMITS = {"max_user_namespaces": 128, "max_inotify_instances": 32, "max_inotify_watches": 8192}
@@ -45,6 +45,8 @@ def build(plan: StagePlan, kernel_uid: int, *, launcher: int) -> Staged:
     make_root(plan)
     for index, view in sorted(enumerate(plan.views), key=lambda entry: len(entry[1].jar_path)):
         make_view(index, view, plan, staged)
+    for index, tree in enumerate(plan.runtimes):
+        make_runtime(index, tree, plan)
     kernel.restrict(layout.ROOT, CLOSED, recursive=False)
     _limit_what_is_counted(plan.pool["most"] if plan.pool else 0)
     return staged
@@ -182,7 +184,7 @@ def _mount_own(plan: StagePlan) -> None:
     kernel.mount("belljar", layout.TRUSTED, "tmpfs", QUIET, "mode=700,size=256m")
     options = f"mode=700,size={plan.size_bytes},nr_inodes={plan.inodes + _OWN_INODES}"
     kernel.mount("belljar", layout.DATA, "tmpfs", QUIET, options)
-    for directory in (layout.ROOT, layout.MASKS, layout.SCRATCH, layout.CODE, layout.EMPTY):
+    for directory in (layout.ROOT, layout.MASKS, layout.SCRATCH, layout.CODE, layout.EMPTY, layout.RUNTIMES):
         os.mkdir(directory, 0o755)
     for directory in (layout.UPPER, layout.WORK, layout.PLAIN, layout.RUNS):
         os.mkdir(directory, 0o700)

@@ -127,7 +127,7 @@ def open_tree(path: str, *, recursive: bool) -> int:
         OSError: ELOOP if a part of `path` is a link. Someone made it since the path was resolved.
     """
     flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH | (AT_RECURSIVE if recursive else 0)
-    found = openat2(AT_FDCWD, path, os.O_PATH | os.O_NOFOLLOW, resolve=RESOLVE_NO_SYMLINKS)
+    found = openat2(AT_FDCWD, path, os.O_PATH, resolve=RESOLVE_NO_SYMLINKS)
     try:
         return _syscall(_NR_OPEN_TREE, found, b"", ctypes.c_uint(flags), what=path)
     finally:

@@ -140,7 +140,9 @@ class _Validator:
         if os.path.basename(text) in ("", ".", ".."):
             return paths.host_path(text, self.base)
         directory = paths.host_path(os.path.dirname(text) or ".", self.base)
-        return os.path.join(directory, os.path.basename(text))
+        path = os.path.join(directory, os.path.basename(text))
+        paths.real_path(path)
+        return path
 
     def globs(self, key: Key, node: Node) -> tuple[Written, ...]:
         return self._items(key, node, lambda item, _: glob(item))

@@ -7,6 +7,8 @@ import stat
 from collections.abc import Sequence
 
 from belljar.backends.hostile_files import copy_content, open_beneath, parts
+from belljar.errors import UsageError
+from belljar.policy.paths import PathError, real_path
 from belljar.sandbox.kept_files import KeptFiles
 
 
@@ -14,8 +16,12 @@ def save(changed: int, paths: Sequence[str], directory: str | KeptFiles) -> list
     """Copy the files at `paths` beneath the descriptor `changed` into `directory`; the paths that were written."""
     if isinstance(directory, KeptFiles):
         return directory.take(changed, paths)
-    os.makedirs(directory, exist_ok=True)
-    target = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        real = real_path(directory)
+    except PathError as error:
+        raise UsageError(f"artifacts can't be saved in {directory}: {error}") from None
+    os.makedirs(real, exist_ok=True)
+    target = os.open(real, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         return [os.path.join(directory, path) for path in paths if _copy(changed, target, path)]
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from belljar.backends.bubblewrap.host import Host
 from belljar.backends.bubblewrap.stageplan import NOT_FROZEN
 from belljar.backends.contract import Clause, EnforcementReport, Status
+from belljar.backends.live_clauses import COVERED_IN_LIVE, lost_in_live
 from belljar.backends.network.clauses import network_clauses
 from belljar.backends.redaction_clauses import redaction_clauses
 from belljar.backends.session_clauses import session_clauses
@@ -58,10 +59,8 @@ def _enforced(key: str, by: str) -> Clause:
 def _deny_globs(policy: Policy, host: Host) -> Clause:
     key = "fs.deny_globs"
     live = [mount for mount in policy.fs.mounts if mount.source and mount.rw and not mount.cow]
-    if live and policy.fs.deny_globs:
-        names = ", ".join(mount.path for mount in live)
-        lost = f"{names} is the host's own directory: a denied file that is replaced, or appears later, can be read"
-        return Clause(key, Status.DEGRADED, "covered files in a live mount", lost)
+    if live:
+        return Clause(key, Status.DEGRADED, COVERED_IN_LIVE, lost_in_live([mount.path for mount in live]))
     with_source = [mount for mount in policy.fs.mounts if mount.source]
     venv = f"; {_IN_VENV}" if policy.python.venv else ""
     if not with_source:

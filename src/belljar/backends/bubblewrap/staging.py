@@ -131,6 +131,11 @@ def _tree(source: Source, staged: Staged, namespaces: dict[tuple[int, int], int]
     except OSError as error:
         if error.errno == errno.EINVAL and not source.recursive:  # something is mounted beneath it, and locked
             tree = kernel.open_tree(source.path, recursive=True)
+        elif error.errno == errno.ELOOP:
+            raise SandboxUnavailableError(
+                f"can't mount {source.path}: since the policy was read, somebody put a link there",
+                hint="look at who changes it (another jar with a live directory?), and try again",
+            ) from error
         else:
             raise SandboxUnavailableError(f"can't mount {source.path}: {error.strerror}") from error
     if source.idmap and os.geteuid() == 0:

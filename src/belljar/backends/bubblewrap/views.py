@@ -180,7 +180,8 @@ def _make_directory_view(index: int, view: View, target: str, plan: StagePlan, s
         return
     lower = _lower_layers(str(index), view, plan, found, staged)
     if view.kind is ViewKind.READONLY:
-        _mount_readonly(lower, root, target)
+        # Without anything denied there is a layer as well: a socket behind overlayfs is nobody's.
+        _mount_readonly(lower or _whited_out(str(index), view, plan, found)[1], root, target)
     elif not _copy_on_write_works() or not _mount_cow(index, lower or f"lowerdir={root}", root, target):
         _copy(index, view, plan, found, staged)
 
@@ -296,18 +297,22 @@ def _copy_on_write_works() -> bool:
 
 
 def _mask_live(jar_path: str, found: Denied, staged: Staged) -> None:
-    """The best that a directory shared for writing allows: cover what is there now. The report calls it degraded."""
+    """The best that a directory shared for writing allows: cover what is there now. The report calls it degraded.
+
+    The host's sockets and named pipes are covered too: the code could talk to whoever listens there.
+    """
     closed_file, closed_directory = f"{layout.TRUSTED}/closed-file", f"{layout.TRUSTED}/closed-directory"
     if not os.path.exists(closed_file):
         create(closed_file)
         os.chmod(closed_file, 0)
         os.mkdir(closed_directory, 0)
-    if len(found.paths) > _MAX_LIVE_MASKS:
+    hidden = [*found.paths, *found.doors]
+    if len(hidden) > _MAX_LIVE_MASKS:
         raise SandboxUnavailableError(
-            f"{len(found.paths)} denied files lie in the live directory; {_MAX_LIVE_MASKS} can be covered",
+            f"{len(hidden)} denied files, sockets and pipes in the live directory: {_MAX_LIVE_MASKS} can be covered",
             hint="leave out --live: the code then works on a copy-on-write view, which has no such limit",
         )
-    for path in found.paths:
+    for path in hidden:
         covered = open_inside(f"{jar_path}/{path}", os.O_PATH | os.O_NOFOLLOW)
         try:
             kind = os.fstat(covered).st_mode

@@ -26,11 +26,11 @@ OF_THE_LAUNCHER = {"_ctypes", "_struct", "resource", "struct"}
 
 OWN = {
     "belljar", *(f"belljar.audit{name}" for name in ("", ".chain", ".killswitch", ".log", ".state", ".stored")),
-     "belljar.backends", "belljar.errors", "belljar.guest",
+     "belljar.backends", "belljar.errors", "belljar.guest", "belljar.state",
     "belljar.guest.tree", "belljar.limits", "belljar.policy", "belljar.sandbox",
     *(f"belljar.backends.{name}" for name in (
-        "contract", "hostile_files", "machine", "network", "network.clauses", "registry", "runtimes",
-        "redaction_clauses", "session_clauses", "sockets",
+        "contract", "hostile_files", "installations", "live_clauses", "machine", "network", "network.clauses",
+        "registry", "redaction_clauses", "runtimes", "session_clauses", "sockets",
     )),
     *(f"belljar.backends.bubblewrap{name}" for name in (
         "", ".backend", ".client", ".compile", ".host", ".layout", ".report", ".stageplan", ".wire",

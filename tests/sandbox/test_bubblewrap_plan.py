@@ -18,8 +18,8 @@ from belljar.backends.bubblewrap.stageplan import StagePlan
 from belljar.backends.bubblewrap.whiteout import Whiteouts, names_to_deny
 from belljar.backends.contract import LaunchPlan, RunRequest
 from belljar.backends.denied_walk import find_denied
-from belljar.backends.runtimes import Runtime
-from belljar.errors import UsageError
+from belljar.backends.runtimes import Installation, Runtime
+from belljar.errors import PolicyError, UsageError
 from belljar.limits.detect import CgroupSupport, Mechanism
 from belljar.policy.globs import DenyGlobs
 from belljar.policy.keys import CLAUSES
@@ -36,7 +36,18 @@ HOST = Host(
     etc=("ld.so.cache",),
     cgroup=CgroupSupport(Mechanism.V1, ("memory", "cpu", "pids")),
     runtimes=(
-        Runtime("python", "/opt/python/bin/python3", ("/opt/python",)),
+        Runtime(
+            "python",
+            "/opt/python/bin/python3",
+            ("/opt/python",),
+            installations=(Installation("/opt/python", (("bin", "/opt/python/bin"), ("lib", "/opt/python/lib"))),),
+        ),
+        Runtime(
+            "javascript",
+            "/opt/node/bin/node",
+            ("/opt/node",),
+            installations=(Installation("/opt/node", (("bin", "/opt/node/bin"),)),),
+        ),
         Runtime("bash", "/usr/bin/bash"),
     ),
     secrets=("/etc/shadow", "/root/.ssh", "/root/.local/state/belljar"),
@@ -90,6 +101,50 @@ class TestPlan:
         shown, hidden = (plan({"proc": {"host_info": word}}).stage["expect"] for word in ("host", "limits"))
         assert {"/proc/keys", "/proc/key-users"} <= set(shown["readonly"])
         assert (shown["only_processes"], hidden["only_processes"]) == (False, True)
+
+    RUNS = [
+        ({"code": b"1"}, ["/opt/python"]),
+        ({"code": b"1", "language": "javascript"}, ["/opt/node"]),
+        ({"code": b"1", "language": "bash"}, ["/opt/node", "/opt/python"]),
+        ({"argv": ("true",)}, ["/opt/node", "/opt/python"]),
+    ]
+
+    @pytest.mark.parametrize(("request_", "seen"), RUNS)
+    def test_a_run_sees_the_interpreter_of_its_language(self, request_: dict[str, Any], seen: list[str]) -> None:
+        """A shell and a command may start any of them. All of it is staged once."""
+        made = plan(**request_)
+        arguments = made.stage["arguments"]
+        bound = [arguments[at + 2] for at, word in enumerate(arguments) if word == "--ro-bind"]
+        assert sorted(path for path in bound if path.startswith("/opt")) == seen
+        assert [path for path in made.stage["expect"]["readonly"] if path.startswith("/opt")] == seen
+        assert all((f"{path}/bin" in made.env["PATH"]) == (path in seen) for path in ("/opt/node", "/opt/python"))
+        assert made.stage["plan"] == plan().stage["plan"]
+
+    def test_an_interpreter_hides_no_canary(self) -> None:
+        """However much of the host its directory shows, what no jar may show is looked for."""
+        shown = Installation("/root", ((".ssh", "/root/.ssh"), ("bin", "/root/bin")))
+        python = Runtime("python", "/root/bin/python3", ("/root",), installations=(shown,))
+        made = plan(host=replace(HOST, runtimes=(python,)), code=b"1")
+        assert set(made.stage["expect"]["absent"]) == set(HOST.secrets)
+
+    def test_no_mount_of_the_policy_lies_in_an_interpreter(self) -> None:
+        """It would be hidden by it. One that has the interpreter in it is what the code sees there."""
+        with pytest.raises(PolicyError, match="/opt/python/data lies in /opt/python"):
+            plan({"fs": {"mounts": [{"path": "/opt/python/data"}]}})
+        assert "/opt/python" not in plan({"fs": {"mounts": [{"path": "/opt"}]}}).stage["arguments"]
+
+    def test_interpreters_that_share_a_directory(self) -> None:
+        """They are one tree, of both languages, with the parts of both."""
+        node = Runtime(
+            "javascript",
+            "/opt/python/node/bin/node",
+            ("/opt/python/node",),
+            installations=(Installation("/opt/python/node", (("bin", "/opt/python/node/bin"),)),),
+        )
+        made = plan(host=replace(HOST, runtimes=(HOST.runtimes[0], node)), code=b"1")
+        (tree,) = made.stage["plan"]["runtimes"]
+        assert tree["languages"] == ("python", "javascript")
+        assert [name for name, _source in tree["parts"]] == ["bin", "lib", "node/bin"]
 
     def test_secrets_are_canaries(self) -> None:
         """What the host has and no jar may show."""
@@ -161,7 +216,7 @@ class TestCommand:
         layer = {"env": {"set": {"LANG": "C", "BOTH": "set"}, "pass": ["BOTH", "PASSED", "NOT_THERE"]}}
         caller = {"BOTH": "passed", "PASSED": "passed", "SECRET": "secret", "PATH": "/evil"}
         assert plan(layer, argv=("true",), env=caller).env == {
-            "PATH": "/opt/python/bin:/usr/bin:/usr/local/bin:/bin", "HOME": "/tmp/home", "USER": "jar",
+            "PATH": "/opt/python/bin:/opt/node/bin:/usr/bin:/usr/local/bin:/bin", "HOME": "/tmp/home", "USER": "jar",
             "LOGNAME": "jar", "TMPDIR": "/tmp", "PWD": "/workspace", "LANG": "C", "BOTH": "set", "PASSED": "passed",
         }  # fmt: skip
 

@@ -16,7 +16,7 @@ from belljar.agents.repository import Worktree, worktree_of
 from belljar.errors import PolicyError, UsageError
 from belljar.policy.mapping import to_mapping
 from belljar.policy.models import Policy
-from belljar.policy.paths import WORKSPACE, beneath, visited
+from belljar.policy.paths import WORKSPACE, PathError, beneath, real_path, visited
 from belljar.policy.resolve import resolve
 from belljar.sandbox.sandbox import Sandbox
 
@@ -117,7 +117,10 @@ def prepare(wanted: Wanted) -> Agent:
 
 
 def _project(path: str) -> str:
-    project = os.path.realpath(path)
+    try:
+        project = real_path(path)
+    except PathError as error:
+        raise UsageError(f"the project {path}: {error}") from None
     if not os.path.isdir(project):
         found = "it is no directory" if os.path.exists(project) else "there is no such directory"
         raise UsageError(f"the project {path}: {found}", hint="--project DIR says which, or cd into it")

@@ -15,6 +15,8 @@ class Denied:
 
     def __init__(self) -> None:
         self.paths: list[str] = []
+        self.doors: list[str] = []
+        """Sockets and named pipes: who opens one talks to a process of the host's."""
         self.directories: list[str] = []
         """Every directory that stays visible, the nearest to the top first."""
 
@@ -37,8 +39,18 @@ def find_denied(root: str, host_root: str, jar_root: str, globs: DenyGlobs, star
                 found.paths.append(below)
             elif entry.is_dir(follow_symlinks=False):
                 queue.append(below)
+            elif not entry.is_file(follow_symlinks=False) and _is_door(entry):
+                found.doors.append(below)
     found.paths.extend(_other_names(root, found))
     return found
+
+
+def _is_door(entry: os.DirEntry[str]) -> bool:
+    try:
+        mode = entry.stat(follow_symlinks=False).st_mode
+    except FileNotFoundError:
+        return False
+    return stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode)
 
 
 def _other_names(root: str, found: Denied) -> Iterator[str]:

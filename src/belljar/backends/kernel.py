@@ -122,9 +122,17 @@ def unmount(target: str) -> None:
 
 
 def open_tree(path: str, *, recursive: bool) -> int:
-    """A detached copy of the mount at `path`, as a descriptor."""
-    flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | (AT_RECURSIVE if recursive else 0)
-    return _syscall(_NR_OPEN_TREE, AT_FDCWD, os.fsencode(path), ctypes.c_uint(flags), what=path)
+    """A detached copy of the mount at `path`, which has no link in it, as a descriptor.
+
+    Raises:
+        OSError: ELOOP if a part of `path` is a link. Someone made it since the path was resolved.
+    """
+    flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH | (AT_RECURSIVE if recursive else 0)
+    found = openat2(AT_FDCWD, path, os.O_PATH, resolve=RESOLVE_NO_SYMLINKS)
+    try:
+        return _syscall(_NR_OPEN_TREE, found, b"", ctypes.c_uint(flags), what=path)
+    finally:
+        os.close(found)
 
 
 def move_mount(tree: int, target: str) -> None:

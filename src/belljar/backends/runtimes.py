@@ -26,12 +26,33 @@ _ALIASES = {
 
 
 @dataclass(frozen=True, slots=True)
+class Installation:
+    """A host directory that an interpreter is installed in, and the parts of it that a jar shows at the same path."""
+
+    path: str
+    parts: tuple[tuple[str, str], ...]
+    """(name beneath `path`, real path on the host); a directory or a file."""
+    links: tuple[tuple[str, str], ...] = ()
+    """(name beneath `path`, target)."""
+    searched: bool = False
+    """Whether names that `fs.deny_globs` deny are hidden in it: in a virtual environment.
+
+    The others count as system directories: to search one takes up to 300 ms, and it is software, not somebody's files.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class Runtime:
-    """An interpreter: its path, inside and outside, and the host directories it is made of."""
+    """An interpreter: its path, inside and outside, and the host directories it is installed in."""
 
     language: str
     path: str
-    mounts: tuple[str, ...] = ()
+    prefixes: tuple[str, ...] = ()
+    """Outside of the system directories."""
+    venv: str | None = None
+    """Which of them is a virtual environment."""
+    installations: tuple[Installation, ...] = ()
+    """What a jar shows of them; only `find_shown` fills it in."""
 
     @property
     def file_name(self) -> str:
@@ -61,7 +82,7 @@ def _on_path(language: str, program: str, install: str) -> Runtime:
     if found is None:
         raise PrerequisiteError(f"{program} is not installed on this host", hint=install)
     real = os.path.realpath(found)
-    return Runtime(language, found if _in_system(found) else real, _needed(os.path.dirname(os.path.dirname(real))))
+    return Runtime(language, found if _in_system(found) else real, _prefixes(os.path.dirname(os.path.dirname(real))))
 
 
 def find_program(name: str, path: str) -> str | None:
@@ -80,7 +101,7 @@ def _find_python(policy: Policy) -> Runtime:
         return _from_interpreter(policy.python.interpreter, policy)
     own = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
     if os.access(own, os.X_OK):
-        return Runtime("python", own, _needed(sys.base_prefix, os.path.dirname(os.path.dirname(own))))
+        return Runtime("python", own, _prefixes(sys.base_prefix, os.path.dirname(os.path.dirname(own))))
     return _on_path("python", "python3", "apt install python3")
 
 
@@ -89,7 +110,7 @@ def _from_interpreter(path: str, policy: Policy) -> Runtime:
         where = policy.origin("python.interpreter")
         raise PolicyError(f"{where}: python.interpreter: {path} is not a program that can be run")
     real = os.path.realpath(path)
-    return Runtime("python", real, _needed(os.path.dirname(os.path.dirname(real))))
+    return Runtime("python", real, _prefixes(os.path.dirname(os.path.dirname(real))))
 
 
 def _from_venv(venv: str, policy: Policy) -> Runtime:
@@ -111,7 +132,7 @@ def _from_venv(venv: str, policy: Policy) -> Runtime:
     for base in bases:
         if not _is_python_prefix(base):  # whoever wrote pyvenv.cfg could have any directory shown otherwise
             raise PolicyError(f"{where}: python.venv: {venv} says that its Python lives in {base}, and none does")
-    return Runtime("python", program, _needed(venv, *bases))
+    return Runtime("python", program, _prefixes(venv, *bases), venv=os.path.normpath(venv))
 
 
 def _is_python_prefix(path: str) -> bool:
@@ -131,18 +152,10 @@ def _beginning(directory: str, name: str) -> list[str]:
         return []
 
 
-def _needed(*prefixes: str) -> tuple[str, ...]:
-    """The directories to mount: none twice, none inside another, none of the system's."""
-    needed: list[str] = []
-    for prefix in sorted({os.path.normpath(prefix) for prefix in prefixes if prefix}):
-        if prefix.count("/") < 2 and not _in_system(prefix):
-            raise PrerequisiteError(
-                f"the interpreter lives in {prefix}, and all of that would have to be shown to the code",
-                hint="name another with python.interpreter or python.venv in the policy",
-            )
-        if not _in_system(prefix) and not any(prefix == outer or prefix.startswith(f"{outer}/") for outer in needed):
-            needed.append(prefix)
-    return tuple(needed)
+def _prefixes(*prefixes: str) -> tuple[str, ...]:
+    """Those outside of the system directories, none twice."""
+    found = dict.fromkeys(os.path.normpath(prefix) for prefix in prefixes if prefix)
+    return tuple(prefix for prefix in found if not _in_system(prefix))
 
 
 def _in_system(path: str) -> bool:

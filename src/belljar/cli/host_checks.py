@@ -19,7 +19,7 @@ _OWN_STATE = "export BELLJAR_STATE_DIR=$HOME/.belljar"
 
 def host_checks(policy: Policy, state: str) -> list[Check]:
     """One line each."""
-    return [*_languages(policy), _managed(), _state(state), *_of_state()]
+    return [*_languages(policy, state), _managed(), _state(state), *_of_state()]
 
 
 def blocking(checks: Sequence[Check]) -> Check | None:
@@ -38,13 +38,14 @@ def _of_state() -> Iterator[Check]:
         yield Check("audit log", ok=False, found=str(error), meaning="nothing runs unrecorded", hint=_OWN_STATE)
 
 
-def _languages(policy: Policy) -> Iterator[Check]:
+def _languages(policy: Policy, state: str) -> Iterator[Check]:
     from belljar.backends.contract import Check
-    from belljar.backends.runtimes import LANGUAGES, find_runtime
+    from belljar.backends.installations import find_shown, private_paths
+    from belljar.backends.runtimes import LANGUAGES
 
     for language in LANGUAGES:
         try:
-            yield Check(f"language {language}", ok=True, found=find_runtime(language, policy).path)
+            yield Check(f"language {language}", ok=True, found=find_shown(language, policy, private_paths(state)).path)
         except BelljarError as error:
             meaning = f"code in {language} can't run here"
             yield Check(f"language {language}", ok=False, found=error.message, meaning=meaning, hint=error.hint)

@@ -14,6 +14,8 @@ RESERVED = (
 _NEVER_BENEATH = ("/proc", "/sys")
 _NEVER = ("/", "/dev", *_NEVER_BENEATH)
 _LONGEST = 1024
+_MOST_LINKS = 64
+"""The kernel follows 40."""
 
 
 class PathError(ValueError):
@@ -74,7 +76,7 @@ def host_path(text: str, base: str) -> str:
         raise PathError(f"wanted a path, found {text[:60]!a}")
     if text == "~" or text.startswith("~/"):
         raise PathError(f"wanted a path without '~', found {text[:60]!a}")
-    resolved = os.path.realpath(os.path.join(base, text))
+    resolved = real_path(os.path.join(base, text))
     if not os.path.isabs(text) and not beneath(resolved, os.path.realpath(base)):
         raise PathError(f"wanted an absolute path, or one beneath {base}, found {text[:60]!a}, which leaves it")
     return resolved
@@ -99,17 +101,42 @@ def mount_source(text: str, base: str) -> str:
     return path
 
 
+def real_path(path: str) -> str:
+    """The path with every link resolved. A link that code could have made, in a directory that was live, is refused.
+
+    Raises:
+        PathError: there is such a link on the way, or more links than anybody needs.
+
+    """
+    links, end = _followed(path)
+    if len(links) > _MOST_LINKS:
+        raise PathError(f"wanted a path, found {path[:60]!a}, which leads through more than {_MOST_LINKS} links")
+    if links:
+        from belljar.policy.live_places import first_inside
+
+        if link := first_inside(links):
+            raise PathError(
+                f"wanted a path without links of the code's, found {path[:200]!a}: {link[:200]!a} is a link in a "
+                f"directory that code could write (--live); if that is right, name the place itself: {end[:200]}"
+            )
+    return end
+
+
 def visited(path: str) -> set[str]:
     """Every place that opening `path` goes through last: the path itself and each link on its way, to the end.
 
     Whoever can write to a directory that holds one of them can choose what is opened.
     """
-    places = {os.path.abspath(path)}
-    waiting = os.path.abspath(path).split("/")[1:]
+    links, end = _followed(path)
+    return {os.path.abspath(path), *links, end}
+
+
+def _followed(path: str) -> tuple[list[str], str]:
+    """The links that the kernel follows to open `path`, and where that ends: at most one more than _MOST_LINKS."""
+    links: list[str] = []
+    waiting = (path if os.path.isabs(path) else os.path.join(os.getcwd(), path)).split("/")
     current = "/"
-    for _ in range(4096):
-        if not waiting:
-            break
+    while waiting and len(links) <= _MOST_LINKS:
         name = waiting.pop(0)
         if name in ("", "."):
             continue
@@ -122,8 +149,7 @@ def visited(path: str) -> set[str]:
         except OSError:
             current = step
             continue
-        places.add(step)
+        links.append(step)
         waiting = target.split("/") + waiting
         current = "/" if target.startswith("/") else current
-    places.add(current)
-    return places
+    return links, current

@@ -223,6 +223,13 @@ class _Sources:
         return []
 
     def _refuse_within_workspace(self, path: str) -> None:
+        from belljar.policy.live_places import holding
+
+        if place := holding(path):
+            raise PolicyError(
+                f"{path}: a policy in {place} is never read: that was a live directory, so code could have written it",
+                hint=f"read it, and move it out of {place}",
+            )
         if self.workspace is None:
             return
         roots = {os.path.abspath(self.workspace), os.path.realpath(self.workspace)}

@@ -144,7 +144,9 @@ class _Validator:
         except paths.PathError:
             paths.host_path(text, self.base)  # so that the message shows the whole path
             raise
-        return os.path.join(directory, os.path.basename(text))
+        path = os.path.join(directory, os.path.basename(text))
+        paths.real_path(path)
+        return path
 
     def globs(self, key: Key, node: Node) -> tuple[Written, ...]:
         return self._items(key, node, lambda item, _: glob(item))

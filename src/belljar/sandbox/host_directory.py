@@ -13,6 +13,7 @@ from belljar.audit.state import state_directory
 from belljar.backends.hostile_files import leaves, open_beneath
 from belljar.errors import UsageError
 from belljar.policy.globs import DenyGlobs
+from belljar.policy.paths import PathError, real_path
 from belljar.sandbox.git_settings import ActedPaths, Repositories, repository_of
 from belljar.sandbox.trusted_names import NOT_READABLE, acted_upon, in_bytecode, link_acted_upon, plain_name
 
@@ -191,8 +192,11 @@ def open_target(directory: str) -> int:
     """
     check_target(directory)
     try:
-        os.makedirs(directory, exist_ok=True)
-        root = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        real = real_path(directory)  # follows no link that code could have made
+        os.makedirs(real, exist_ok=True)
+        root = os.open(real, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except PathError as error:
+        raise UsageError(f"{directory} can't be written to: {error}") from None
     except OSError as error:
         raise UsageError(f"{directory} can't be written to: {error.strerror}") from error
     return root

@@ -8,7 +8,7 @@ import time
 from _thread import RLock  # `threading` takes a millisecond to import
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
-from belljar.audit.state import state_directory
+from belljar.audit.state import private_directory, state_directory
 from belljar.backends.contract import End, EnforcementReport, Entry, Jar, LaunchPlan, Process, RunRequest
 from belljar.backends.runtimes import language_named
 from belljar.errors import BelljarError, UsageError
@@ -509,6 +509,7 @@ class Sandbox:
                 plan = plan or self.plan(argv=["true"])
                 if self._network:
                     self._network.prepare()
+                _remember_live(self.policy)
                 self._jar = self._backend.open(self.policy, plan)
                 self._opened_ns = time.time_ns()
                 if self._network:
@@ -587,6 +588,15 @@ def resolved(
         backend=backend,
         timeout=timeout,
     )
+
+
+def _remember_live(policy: Policy) -> None:
+    live = [mount.source for mount in policy.fs.mounts if mount.source and mount.rw and not mount.cow]
+    if live:
+        from belljar.policy.live_places import remember
+
+        private_directory(state_directory())
+        remember(live)
 
 
 def network_of(policy: Policy, on_egress: Callable[[Event], None] | None) -> Network | None:

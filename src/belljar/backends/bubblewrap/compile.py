@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from belljar.backends import machine
 from belljar.backends.bubblewrap import layout
 from belljar.backends.bubblewrap.host import Host
 from belljar.backends.bubblewrap.report import report
-from belljar.backends.bubblewrap.stageplan import Source, StagePlan, View, ViewKind
+from belljar.backends.bubblewrap.stageplan import RuntimeTree, Source, StagePlan, View, ViewKind
 from belljar.backends.contract import LaunchPlan, RunRequest
-from belljar.backends.runtimes import find_runtime
-from belljar.errors import UsageError
+from belljar.backends.installations import find_shown, merged
+from belljar.errors import PolicyError, UsageError
 from belljar.limits.values import Limits
 from belljar.policy.models import Mount, Policy
+from belljar.policy.paths import beneath
 
 TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
@@ -43,8 +44,9 @@ def covered(policy: Policy) -> dict[str, str]:
 def compile_plan(policy: Policy, request: RunRequest, host: Host) -> LaunchPlan:
     """The plan for one run. The stage part depends on the policy and the runtime only, so a Sandbox stages once."""
     stage = stage_plan(policy, request, host)
+    trees = bound_trees(policy, stage, request)
     environment = _environment(policy, request, host)
-    readonly, writable = _mount_points(policy, host)
+    readonly, writable = _mount_points(policy, host, trees)
     return LaunchPlan(
         backend="bubblewrap",
         argv=tuple(_command(policy, request, host)),
@@ -54,7 +56,7 @@ def compile_plan(policy: Policy, request: RunRequest, host: Host) -> LaunchPlan:
         stage={
             "plan": stage.to_json(),
             "bwrap": host.bwrap,
-            "arguments": arguments_of(policy, stage, covered=covered(policy)),
+            "arguments": arguments_of(policy, trees, covered=covered(policy)),
             "cgroup": host.cgroup.to_json(),
             "expect": {
                 "readonly": readonly,
@@ -63,7 +65,7 @@ def compile_plan(policy: Policy, request: RunRequest, host: Host) -> LaunchPlan:
                 "only_processes": policy.proc.host_info != "host",
             },
             "host_info": policy.proc.host_info,
-            "absent_at_first": _absent_at_first(policy, stage),
+            "absent_at_first": _absent_at_first(policy, stage, trees),
             "memory_group": "memory" in host.cgroup.controllers,
             "code_name": _code_name(request, host),
             "warms": _warms(policy, request, environment),
@@ -103,8 +105,11 @@ def stage_plan(policy: Policy, request: RunRequest, host: Host) -> StagePlan:
             index = len(sources)
             sources.append(Source(mount.source, idmap=host.root, recursive=kind is ViewKind.LIVE))
         views.append(View(kind, mount.path, mount.rw, index))
-    runtimes = tuple(enumerate(host.runtime_mounts(), start=len(sources)))
-    sources.extend(Source(path, idmap=host.root, recursive=True) for _index, path in runtimes)
+    runtimes = []
+    for shown, languages in merged(host.runtimes):
+        parts = tuple((name, len(sources) + at) for at, (name, _real) in enumerate(shown.parts))
+        sources.extend(Source(real, idmap=host.root, recursive=True) for _name, real in shown.parts)
+        runtimes.append(RuntimeTree(shown.path, languages, parts, shown.links, shown.searched))
     return StagePlan(
         sources=tuple(sources),
         views=tuple(views),
@@ -117,7 +122,7 @@ def stage_plan(policy: Policy, request: RunRequest, host: Host) -> StagePlan:
         etc_host=host.etc,
         directories=host.directories,
         links=host.links,
-        runtimes=runtimes,
+        runtimes=tuple(runtimes),
         network=policy.net.enabled,
         veth=host.veth,
         publishes=bool(policy.net.publish),
@@ -169,9 +174,32 @@ def _opened_etc(policy: Policy, request: RunRequest) -> dict[str, str]:
 # --- bubblewrap's arguments ------------------------------------------------------------------------------------------
 
 
+def bound_trees(policy: Policy, stage: StagePlan, request: RunRequest) -> list[tuple[int, RuntimeTree]]:
+    """The interpreters' directories that a run sees: those of its language. A command or a shell may start any of them.
+
+    What lies in a mount of the policy is left out: there the mount decides what is seen.
+
+    Raises:
+        PolicyError: a mount of the policy lies in one of them.
+    """
+    every = request.code is None or request.language == "bash"
+    bound = []
+    for index, tree in enumerate(stage.runtimes):
+        for mount in policy.fs.mounts:
+            if mount.path != tree.path and beneath(mount.path, tree.path):
+                raise PolicyError(
+                    f"fs.mounts: {mount.path} lies in {tree.path}, which an interpreter is installed in",
+                    hint="mount it elsewhere: beneath /data, or /mnt",
+                )
+        in_a_mount = any(beneath(tree.path, mount.path) for mount in policy.fs.mounts)
+        if not in_a_mount and (every or request.language in tree.languages):
+            bound.append((index, tree))
+    return bound
+
+
 def arguments_of(
     policy: Policy,
-    stage: StagePlan,
+    trees: Sequence[tuple[int, RuntimeTree]],
     *,
     covered: Mapping[str, str],
     beside_code: Mapping[str, str] | None = None,
@@ -191,47 +219,46 @@ def arguments_of(
     arguments += ["--ro-bind", f"{layout.CODE}/{layout.RUN}", layout.JAR_CODE]
     for path, source in (beside_code or {}).items():
         arguments += ["--ro-bind", source, path]
-    for index, path in stage.runtimes:
-        if stage.is_late(path):
-            arguments += ["--ro-bind", layout.source(index), path]
+    for index, tree in trees:
+        arguments += ["--ro-bind", layout.runtime(index), tree.path]
     return [*arguments, "--chdir", policy.fs.workdir, "--seccomp", str(layout.SECCOMP_FD)]
 
 
-def _mount_points(policy: Policy, host: Host) -> tuple[list[str], list[str]]:
+def _mount_points(policy: Policy, host: Host, trees: Sequence[tuple[int, RuntimeTree]]) -> tuple[list[str], list[str]]:
     """The mount points that a finished jar must have: (read-only, writable)."""
-    readonly = ["/", "/dev", layout.JAR_CODE, *host.directories, *host.runtime_mounts()]
+    readonly = ["/", "/dev", layout.JAR_CODE, *host.directories, *(tree.path for _index, tree in trees)]
     readonly += [*covered(policy), *(f"/proc/{name}" for name in machine.SHOWN[policy.proc.host_info])]
     readonly += [mount.path for mount in policy.fs.mounts if not mount.rw]
     return readonly, ["/proc", "/tmp", "/dev/shm", *(mount.path for mount in policy.fs.mounts if mount.rw)]
 
 
 def _absent(policy: Policy, host: Host) -> list[str]:
-    """Canary paths: what the host has and the jar must not show."""
-    shown = [mount.path for mount in policy.fs.mounts] + list(host.runtime_mounts())
-    return [path for path in host.secrets if not any(_beneath(path, top) for top in shown)]
+    """Canary paths: what the host has and the jar must not show, unless the policy itself mounts something there."""
+    shown = [mount.path for mount in policy.fs.mounts]
+    return [path for path in host.secrets if not any(beneath(path, top) for top in shown)]
 
 
-def _beneath(path: str, top: str) -> bool:
-    return path == top or path.startswith(f"{top}/")
-
-
-def _absent_at_first(policy: Policy, stage: StagePlan) -> list[str]:
+def _absent_at_first(policy: Policy, stage: StagePlan, trees: Sequence[tuple[int, RuntimeTree]]) -> list[str]:
     """Denied names at the top of each mount; only before the first run, since code may make files of these names."""
-    paths = []
-    for view in stage.views:
-        if view.source is not None and view.kind is not ViewKind.LIVE:
-            from belljar.policy.globs import DenyGlobs
+    tops = [view.jar_path for view in stage.views if view.source is not None and view.kind is not ViewKind.LIVE]
+    for _index, tree in trees:
+        if tree.searched:
+            tops += [tree.path, *(f"{tree.path}/{name}" for name, _source in tree.parts)]
+    if not tops:
+        return []
+    from belljar.policy.globs import DenyGlobs
 
-            globs = DenyGlobs(policy.fs.deny_globs).within(stage.sources[view.source].path, view.jar_path)
-            paths += [f"{view.jar_path}/{name}" for name in globs.literal_names()]
-    return paths
+    names = DenyGlobs(policy.fs.deny_globs).literal_names()
+    return [f"{top}/{name}" for top in tops for name in names]
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
 def _environment(policy: Policy, request: RunRequest, host: Host) -> dict[str, str]:
-    programs = [os.path.dirname(runtime.path) for runtime in host.runtimes]
+    every = request.code is None or request.language == "bash"
+    seen = [each for each in host.runtimes if every or each.language == request.language or not each.installations]
+    programs = [os.path.dirname(runtime.path) for runtime in seen]
     path = ":".join(dict.fromkeys([*programs, "/usr/local/bin", "/usr/bin", "/bin"]))
     environment = {
         "PATH": path,
@@ -275,5 +302,5 @@ def _command(policy: Policy, request: RunRequest, host: Host) -> list[str]:
         if not request.argv:
             raise UsageError("nothing to run: the command is empty")
         return list(request.argv)
-    runtime = host.runtime(request.language) or find_runtime(request.language, policy)
+    runtime = host.runtime(request.language) or find_shown(request.language, policy, host.secrets)
     return [runtime.path, f"{layout.JAR_CODE}/{_code_name(request, host)}", *request.arguments]

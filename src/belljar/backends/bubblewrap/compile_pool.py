@@ -9,10 +9,10 @@ from dataclasses import replace
 import belljar.guest
 from belljar.backends import machine
 from belljar.backends.bubblewrap import layout
-from belljar.backends.bubblewrap.compile import arguments_of, compile_plan, covered, stage_plan
+from belljar.backends.bubblewrap.compile import arguments_of, bound_trees, compile_plan, covered, stage_plan
 from belljar.backends.bubblewrap.host import Host
 from belljar.backends.contract import LaunchPlan, RunRequest
-from belljar.backends.runtimes import find_runtime
+from belljar.backends.installations import find_shown
 from belljar.errors import PolicyError
 from belljar.limits.values import Limits
 from belljar.policy.models import Policy
@@ -37,7 +37,7 @@ def compile_pool(policy: Policy, request: RunRequest, host: Host, *, size: int, 
     """
     plan = compile_plan(policy, request, host)
     _refuse_nested(policy)
-    runtime = host.runtime("python") or find_runtime("python", policy)
+    runtime = host.runtime("python") or find_shown("python", policy, host.secrets)
     stage = stage_plan(policy, request, host)
     limits = {name: plan.limits[name] for name in Limits._fields} | {"helper_pids": _HELPERS}
     jar = {
@@ -50,7 +50,8 @@ def compile_pool(policy: Policy, request: RunRequest, host: Host, *, size: int, 
         "observe_files": False,
         "observe_network": plan.stage["gateway_ports"] is None,
     }
-    late = [path for _index, path in stage.runtimes if stage.is_late(path)]
+    trees = bound_trees(policy, stage, request)
+    late = [tree.path for _index, tree in trees if tree.late]
     settings = {
         "preload": list(preload),
         "env": dict(plan.env),
@@ -82,7 +83,7 @@ def compile_pool(policy: Policy, request: RunRequest, host: Host, *, size: int, 
         "command": [runtime.path, "-u", f"{layout.JAR_CODE}/zygote.py"],
         "arguments": arguments_of(
             policy,
-            stage,
+            trees,
             covered={},  # what covers a part of the zygote's own /proc, keeps its jars from having one
             beside_code={} if policy.proc.host_info == "host" else {layout.ZYGOTE_MACHINE: layout.MACHINE},
             env={**outer, **_ONE_THREAD, **_BOUND},

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
 
-from belljar.backends.runtimes import LANGUAGES, Runtime, find_program, find_runtime
+from belljar.backends.installations import find_shown, private_paths
+from belljar.backends.runtimes import LANGUAGES, Runtime, find_program
 from belljar.errors import PrerequisiteError
 from belljar.limits.detect import CgroupSupport, Mechanism, detect
 from belljar.policy.models import Policy
@@ -60,10 +61,6 @@ class Host:
         """The interpreter for a language, if there is one here."""
         return next((runtime for runtime in self.runtimes if runtime.language == language), None)
 
-    def runtime_mounts(self) -> tuple[str, ...]:
-        """Host directories that interpreters are made of, beyond the system's."""
-        return tuple(dict.fromkeys(path for runtime in self.runtimes for path in runtime.mounts))
-
 
 def gather(policy: Policy, *, state: str) -> Host:
     """Look at this host. Raises PrerequisiteError when bubblewrap is missing."""
@@ -79,20 +76,20 @@ def gather(policy: Policy, *, state: str) -> Host:
             directories.append(path)
     if os.path.isdir("/nix/store"):
         directories.append("/nix/store")
-    home = os.path.expanduser("~")
+    secrets = private_paths(state)
     return Host(
         bwrap=bwrap,
         root=os.geteuid() == 0,
-        home=home,
+        home=os.path.expanduser("~"),
         state=state,
         directories=tuple(directories),
         links=tuple(links),
         etc=tuple(name for name in (*_ETC, *_java()) if os.path.exists(f"/etc/{name}")),
         cgroup=cgroup_support(),
-        runtimes=tuple(_runtimes(policy)),
+        runtimes=tuple(_runtimes(policy, secrets)),
         veth=os.environ.get("BELLJAR_VETH") != "none",
         freezes=os.environ.get("BELLJAR_FROZEN_NAMES") != "none" and kernel_version() >= _FREEZING,
-        secrets=("/etc/shadow", f"{home}/.ssh", f"{home}/.aws", state, "/run/docker.sock", "/var/run", "/sys/kernel"),
+        secrets=secrets,
     )
 
 
@@ -106,10 +103,10 @@ def _java() -> list[str]:
     return [name for name in os.listdir("/etc") if name.startswith("java-")]
 
 
-def _runtimes(policy: Policy) -> Iterator[Runtime]:
+def _runtimes(policy: Policy, secrets: tuple[str, ...]) -> Iterator[Runtime]:
     for language in LANGUAGES:
         with suppress(PrerequisiteError):  # told when someone asks for that language
-            yield find_runtime(language, policy)
+            yield find_shown(language, policy, secrets)
 
 
 def find_bwrap() -> str | None:

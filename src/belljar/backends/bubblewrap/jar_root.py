@@ -33,9 +33,9 @@ def make_root(plan: StagePlan) -> None:
         share(f"/etc/{name}", layout.inside(f"/etc/{name}"), CLOSED)
     for name, text in plan.etc_files.items():
         _replace(layout.inside(f"/etc/{name}"), text.encode(errors="surrogateescape"))
-    for index, path in plan.runtimes:
-        if not plan.is_late(path):
-            _show(layout.source(index), path)
+    for tree in plan.runtimes:
+        if not tree.late:
+            os.makedirs(layout.inside(tree.path), exist_ok=True)  # a run of its language binds the tree there
     _make_dev()
 
 

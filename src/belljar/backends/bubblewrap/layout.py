@@ -20,6 +20,7 @@ SCRATCH = f"{TRUSTED}/scratch"
 CODE = f"{TRUSTED}/code"
 EMPTY = f"{TRUSTED}/empty"
 MACHINE = f"{TRUSTED}/machine"
+RUNTIMES = f"{TRUSTED}/runtimes"
 UPPER = f"{DATA}/upper"
 WORK = f"{DATA}/work"
 PLAIN = f"{DATA}/plain"
@@ -50,6 +51,11 @@ OURS = (COMMAND, WARM, SHIM)
 def source(index: int) -> str:
     """The staged host directory number `index`."""
     return f"{SOURCES}/{index}"
+
+
+def runtime(index: int) -> str:
+    """The staged tree of interpreters number `index`."""
+    return f"{RUNTIMES}/{index}"
 
 
 def inside(path: str) -> str:

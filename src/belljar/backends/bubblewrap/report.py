@@ -5,6 +5,7 @@ from __future__ import annotations
 from belljar.backends.bubblewrap.host import Host
 from belljar.backends.bubblewrap.stageplan import NOT_FROZEN
 from belljar.backends.contract import Clause, EnforcementReport, Status
+from belljar.backends.live_clauses import COVERED_IN_LIVE, lost_in_live
 from belljar.backends.machine import GAPS
 from belljar.backends.network.clauses import network_clauses
 from belljar.backends.redaction_clauses import redaction_clauses
@@ -50,6 +51,9 @@ def report(policy: Policy, host: Host) -> EnforcementReport:
     )
 
 
+_IN_VENV = "in python.venv, whiteouts for what is there when it is opened, not for what the host makes later"
+
+
 def _enforced(key: str, by: str) -> Clause:
     return Clause(key, Status.ENFORCED, by)
 
@@ -57,18 +61,18 @@ def _enforced(key: str, by: str) -> Clause:
 def _deny_globs(policy: Policy, host: Host) -> Clause:
     key = "fs.deny_globs"
     live = [mount for mount in policy.fs.mounts if mount.source and mount.rw and not mount.cow]
-    if live and policy.fs.deny_globs:
-        names = ", ".join(mount.path for mount in live)
-        lost = f"{names} is the host's own directory: a denied file that is replaced, or appears later, can be read"
-        return Clause(key, Status.DEGRADED, "covered files in a live mount", lost)
+    if live:
+        return Clause(key, Status.DEGRADED, COVERED_IN_LIVE, lost_in_live([mount.path for mount in live]))
     with_source = [mount for mount in policy.fs.mounts if mount.source]
+    venv = f"; {_IN_VENV}" if policy.python.venv else ""
     if not with_source:
-        return _enforced(key, "nothing of the host is mounted but its system directories")
+        return _enforced(key, f"nothing of the host is mounted but its system directories and interpreters{venv}")
     if policy.fs.snapshot:
-        return _enforced(key, "what is denied is not copied")
+        return _enforced(key, f"what is denied is not copied{venv}")
     if host.freezes:
-        return _enforced(key, "overlayfs, with the names that were there when it was opened, and no others")
-    return Clause(key, Status.DEGRADED, "overlayfs whiteouts, and a watch for what the host makes later", NOT_FROZEN)
+        return _enforced(key, f"overlayfs, with the names that were there when it was opened, and no others{venv}")
+    by = f"overlayfs whiteouts, and a watch for what the host makes later{venv}"
+    return Clause(key, Status.DEGRADED, by, NOT_FROZEN)
 
 
 def _size(policy: Policy) -> tuple[Clause, ...]:

@@ -57,6 +57,35 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
+class RuntimeTree:
+    """A directory that interpreters are installed in, as the jar shows it.
+
+    The stage makes it once. A run of one of its languages binds it.
+    """
+
+    path: str
+    """In the jar."""
+    languages: tuple[str, ...]
+    parts: tuple[tuple[str, int], ...]
+    """(name beneath the path, index into the sources)."""
+    links: tuple[tuple[str, str], ...] = ()
+    """(name beneath the path, target)."""
+    searched: bool = False
+    """Whether denied names in it are hidden."""
+
+    @property
+    def late(self) -> bool:
+        """Whether it lies in a directory that each run has anew, so that its place can be made only then."""
+        return self.path.startswith("/tmp/")
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> RuntimeTree:
+        """From plain values."""
+        pairs = {name: tuple((one, other) for one, other in data[name]) for name in ("parts", "links")}
+        return cls(**{**data, **pairs, "languages": tuple(data["languages"])})
+
+
+@dataclass(frozen=True, slots=True)
 class StagePlan:
     """All that is made once for a Sandbox, before its first jar."""
 
@@ -77,8 +106,8 @@ class StagePlan:
     """System directories of the host, shown read-only."""
     links: tuple[tuple[str, str], ...] = ()
     """Links in the jar's root: (path, target)."""
-    runtimes: tuple[tuple[int, str], ...] = ()
-    """Interpreters' directories: (index into the sources, path in the jar)."""
+    runtimes: tuple[RuntimeTree, ...] = ()
+    """Interpreters' directories. A run sees those of its language."""
 
     network: bool = False
     """Whether its jars have a gateway."""
@@ -91,16 +120,13 @@ class StagePlan:
     pool: Mapping[str, Any] | None = None
     """For a pool: what its zygote is made of, and how many jars wait."""
 
-    def is_late(self, path: str) -> bool:
-        """Whether `path` lies in a directory that each run has anew, so that it can be mounted only then."""
-        return path.startswith("/tmp/")
-
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
         return {
             "sources": [_plain(source) for source in self.sources],
             "views": [_plain(view) for view in self.views],
-            **{name: value for name, value in _plain(self).items() if name not in ("sources", "views")},
+            "runtimes": [_plain(tree) for tree in self.runtimes],
+            **{name: value for name, value in _plain(self).items() if name not in ("sources", "views", "runtimes")},
         }
 
     @classmethod
@@ -118,7 +144,7 @@ class StagePlan:
             etc_host=tuple(data["etc_host"]),
             directories=tuple(data["directories"]),
             links=tuple((path, target) for path, target in data["links"]),
-            runtimes=tuple((index, path) for index, path in data["runtimes"]),
+            runtimes=tuple(map(RuntimeTree.of, data["runtimes"])),
             network=data["network"],
             veth=data["veth"],
             publishes=data["publishes"],
@@ -127,5 +153,5 @@ class StagePlan:
         )
 
 
-def _plain(record: Source | View | StagePlan) -> dict[str, Any]:
+def _plain(record: Source | View | RuntimeTree | StagePlan) -> dict[str, Any]:
     return {name: getattr(record, name) for name in record.__match_args__}

@@ -17,7 +17,7 @@ from belljar.backends.bubblewrap.jar_root import CLOSED, make_root
 from belljar.backends.bubblewrap.lifeline import die_with
 from belljar.backends.bubblewrap.own_proc import NO_TIME_NAMESPACE, make_files, start_clocks
 from belljar.backends.bubblewrap.stageplan import Source, StagePlan
-from belljar.backends.bubblewrap.views import QUIET, Staged, make_view
+from belljar.backends.bubblewrap.views import QUIET, Staged, make_runtime, make_view
 from belljar.errors import PrerequisiteError, SandboxUnavailableError
 
 _NAMESPACE_LIMITS = {"max_user_namespaces": 128, "max_inotify_instances": 32, "max_inotify_watches": 8192}
@@ -46,6 +46,8 @@ def build(plan: StagePlan, kernel_uid: int, *, launcher: int) -> Staged:
     make_root(plan)
     for index, view in sorted(enumerate(plan.views), key=lambda entry: len(entry[1].jar_path)):
         make_view(index, view, plan, staged)
+    for index, tree in enumerate(plan.runtimes):
+        make_runtime(index, tree, plan)
     kernel.restrict(layout.ROOT, CLOSED, recursive=False)
     _limit_what_is_counted(plan.pool["most"] if plan.pool else 0)
     if plan.machine is not None:
@@ -135,6 +137,11 @@ def _tree(source: Source, staged: Staged, namespaces: dict[tuple[int, int], int]
     except OSError as error:
         if error.errno == errno.EINVAL and not source.recursive:  # something is mounted beneath it, and locked
             tree = kernel.open_tree(source.path, recursive=True)
+        elif error.errno == errno.ELOOP:
+            raise SandboxUnavailableError(
+                f"can't mount {source.path}: since the policy was read, somebody put a link there",
+                hint="look at who changes it (another jar with a live directory?), and try again",
+            ) from error
         else:
             raise SandboxUnavailableError(f"can't mount {source.path}: {error.strerror}") from error
     if source.idmap and os.geteuid() == 0:
@@ -188,7 +195,7 @@ def _mount_own(plan: StagePlan) -> None:
     kernel.mount("belljar", layout.TRUSTED, "tmpfs", QUIET, "mode=700,size=256m")
     options = f"mode=700,size={plan.size_bytes},nr_inodes={plan.inodes + _OWN_INODES}"
     kernel.mount("belljar", layout.DATA, "tmpfs", QUIET, options)
-    for directory in (layout.ROOT, layout.MASKS, layout.SCRATCH, layout.CODE, layout.EMPTY):
+    for directory in (layout.ROOT, layout.MASKS, layout.SCRATCH, layout.CODE, layout.EMPTY, layout.RUNTIMES):
         os.mkdir(directory, 0o755)
     for directory in (layout.UPPER, layout.WORK, layout.PLAIN, layout.RUNS):
         os.mkdir(directory, 0o700)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from belljar.backends import kernel
 from belljar.backends.bubblewrap import layout
 from belljar.backends.bubblewrap.jar_root import CLOSED, create, write_all
-from belljar.backends.bubblewrap.stageplan import TOO_MANY_NAMES, StagePlan, View, ViewKind
+from belljar.backends.bubblewrap.stageplan import TOO_MANY_NAMES, RuntimeTree, StagePlan, View, ViewKind
 from belljar.errors import SandboxUnavailableError
 
 TYPE_CHECKING = False  # see policy/records.py
@@ -69,6 +69,47 @@ def make_view(index: int, view: View, plan: StagePlan, staged: Staged) -> None:
     os.close(mounted)
 
 
+def make_runtime(index: int, tree: RuntimeTree, plan: StagePlan) -> None:
+    """Put together what jars show of an interpreter's directory, read-only. Nothing else of that directory is there.
+
+    In a virtual environment the denied names that are there now are hidden. It may have 50,000 names, so those that
+    the host makes later are not.
+    """
+    top = layout.runtime(index)
+    os.mkdir(top, 0o755)
+    kernel.mount(top, top, None, kernel.MS_BIND)
+    for name, link in tree.links:
+        os.makedirs(os.path.dirname(f"{top}/{name}"), exist_ok=True)
+        os.symlink(link, f"{top}/{name}")
+    for number, (name, source) in enumerate(tree.parts):
+        view = View(ViewKind.READONLY, f"{tree.path}/{name}", writable=False, source=source)
+        root, target = layout.source(source), f"{top}/{name}"
+        if tree.searched and _is_denied(view, plan):
+            continue
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        if not os.path.isdir(root):
+            create(target)
+            kernel.mount(root, target, None, kernel.MS_BIND)
+            continue
+        os.mkdir(target, 0o755)
+        denied = _denied_in(view, plan) if tree.searched else None
+        if denied and denied.paths:
+            denied.directories = []  # to cover names that do not exist yet takes as long as everything else together
+            lower = _whited_out(f"runtime-{index}-{number}", view, plan, denied)[1]
+        else:
+            lower = ""
+        _mount_readonly(lower, root, target)
+    kernel.restrict(top, CLOSED, recursive=True)
+
+
+def _is_denied(view: View, plan: StagePlan) -> bool:
+    from belljar.policy.globs import DenyGlobs
+
+    directory, name = os.path.split(view.jar_path)
+    globs = DenyGlobs(plan.deny_globs).within(directory, directory)
+    return globs.may_end_at(name) and globs.match(view.jar_path) is not None
+
+
 def open_inside(path: str, flags: int = os.O_PATH) -> int:
     """Open the jar's `path` in the stage, through no link: what lies in a workspace may be anyone's."""
     root = os.open(layout.ROOT, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -110,14 +151,13 @@ def _globs(view: View, plan: StagePlan, host_path: str) -> DenyGlobs:
     return DenyGlobs(plan.deny_globs).within(host_path, view.jar_path)
 
 
-def _make_directory_view(index: int, view: View, target: str, plan: StagePlan, staged: Staged) -> None:
+def _denied_in(view: View, plan: StagePlan) -> Denied:
     from belljar.backends.denied_walk import find_denied
 
     assert view.source is not None
-    root, host_path = layout.source(view.source), plan.sources[view.source].path
-    globs = _globs(view, plan, host_path)
+    host_path = plan.sources[view.source].path
     try:
-        found = find_denied(root, host_path, view.jar_path, globs)
+        return find_denied(layout.source(view.source), host_path, view.jar_path, _globs(view, plan, host_path))
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG:
             raise
@@ -125,6 +165,12 @@ def _make_directory_view(index: int, view: View, target: str, plan: StagePlan, s
             f"{host_path} has directories so deep that their paths are longer than the kernel takes",
             hint="remove them: what can't be named can't be looked through for denied files",
         ) from error
+
+
+def _make_directory_view(index: int, view: View, target: str, plan: StagePlan, staged: Staged) -> None:
+    assert view.source is not None
+    root = layout.source(view.source)
+    found = _denied_in(view, plan)
     if view.kind is ViewKind.LIVE:
         kernel.mount(root, target, None, kernel.MS_BIND | kernel.MS_REC)
         _mask_live(view.jar_path, found, staged)
@@ -132,9 +178,10 @@ def _make_directory_view(index: int, view: View, target: str, plan: StagePlan, s
     if plan.snapshot:
         _copy(index, view, plan, found, staged)
         return
-    lower = _lower_layers(index, view, plan, found, staged)
+    lower = _lower_layers(str(index), view, plan, found, staged)
     if view.kind is ViewKind.READONLY:
-        _mount_readonly(lower, root, target)
+        # Without anything denied there is a layer as well: a socket behind overlayfs is nobody's.
+        _mount_readonly(lower or _whited_out(str(index), view, plan, found)[1], root, target)
     elif not _copy_on_write_works() or not _mount_cow(index, lower or f"lowerdir={root}", root, target):
         _copy(index, view, plan, found, staged)
 
@@ -145,41 +192,50 @@ def _plain_directory(index: int) -> str:
     return path
 
 
-def _lower_layers(index: int, view: View, plan: StagePlan, found: Denied, staged: Staged) -> str:
+def _lower_layers(name: str, view: View, plan: StagePlan, found: Denied, staged: Staged) -> str:
     """What overlayfs is to show, as its option; empty if nothing in the directory is denied, now or later."""
-    from belljar.backends.bubblewrap.whiteout import Whiteouts, names_to_deny
+    from belljar.backends.bubblewrap.whiteout import names_to_deny
 
     assert view.source is not None
-    root, host_path = layout.source(view.source), plan.sources[view.source].path
+    host_path = plan.sources[view.source].path
     globs = _globs(view, plan, host_path)
     if not found.paths and not globs.has_wildcards() and not names_to_deny(globs):
         return ""
     if plan.freezes:
-        if lower := _frozen(index, view, host_path, globs, found):
+        if lower := _frozen(name, view, host_path, globs, found):
             return lower
         staged.shortfalls.append(("fs.deny_globs", f"{host_path}: {TOO_MANY_NAMES}"))
-    layer = f"{layout.MASKS}/{index}"
-    os.mkdir(layer)
-    os.chmod(layer, stat.S_IMODE(os.stat(root).st_mode) & 0o777 | 0o500)
-    whiteouts = Whiteouts(layer, root, host_path, view.jar_path, globs)
-    whiteouts.build(found)
+    whiteouts, lower = _whited_out(name, view, plan, found)
     if not whiteouts.complete:
         lost = f"{host_path} has too many directories: a denied name that appears later deep in it would show"
         staged.shortfalls.append(("fs.deny_globs", lost))
-    staged.whiteouts.append((whiteouts, root))
-    return f"lowerdir={layer}:{root}"
+    staged.whiteouts.append((whiteouts, layout.source(view.source)))
+    return lower
 
 
-def _frozen(index: int, view: View, host_path: str, globs: DenyGlobs, found: Denied) -> str:
+def _whited_out(name: str, view: View, plan: StagePlan, found: Denied) -> tuple[Whiteouts, str]:
+    """A layer of whiteouts for what was found, and overlayfs' option for both layers."""
+    from belljar.backends.bubblewrap.whiteout import Whiteouts
+
+    assert view.source is not None
+    root, host_path, layer = layout.source(view.source), plan.sources[view.source].path, f"{layout.MASKS}/{name}"
+    os.mkdir(layer)
+    os.chmod(layer, stat.S_IMODE(os.stat(root).st_mode) & 0o777 | 0o500)
+    whiteouts = Whiteouts(layer, root, host_path, view.jar_path, _globs(view, plan, host_path))
+    whiteouts.build(found)
+    return whiteouts, f"lowerdir={layer}:{root}"
+
+
+def _frozen(name: str, view: View, host_path: str, globs: DenyGlobs, found: Denied) -> str:
     """With the names that are there now, and no others; empty if the kernel can't, or there are too many of them."""
     from belljar.backends.bubblewrap import frozen
 
     assert view.source is not None
-    root, layer = layout.source(view.source), f"{layout.MASKS}/{index}-names"
+    root, layer = layout.source(view.source), f"{layout.MASKS}/{name}-names"
 
     def denies(below: str) -> bool:
-        name = below.rpartition("/")[2]
-        return globs.may_end_at(name) and globs.denies(f"{host_path}/{below}", f"{view.jar_path}/{below}") is not None
+        last = below.rpartition("/")[2]
+        return globs.may_end_at(last) and globs.denies(f"{host_path}/{below}", f"{view.jar_path}/{below}") is not None
 
     if not frozen.freezing_works():
         return ""
@@ -241,18 +297,22 @@ def _copy_on_write_works() -> bool:
 
 
 def _mask_live(jar_path: str, found: Denied, staged: Staged) -> None:
-    """The best that a directory shared for writing allows: cover what is there now. The report calls it degraded."""
+    """The best that a directory shared for writing allows: cover what is there now. The report calls it degraded.
+
+    The host's sockets and named pipes are covered too: the code could talk to whoever listens there.
+    """
     closed_file, closed_directory = f"{layout.TRUSTED}/closed-file", f"{layout.TRUSTED}/closed-directory"
     if not os.path.exists(closed_file):
         create(closed_file)
         os.chmod(closed_file, 0)
         os.mkdir(closed_directory, 0)
-    if len(found.paths) > _MAX_LIVE_MASKS:
+    hidden = [*found.paths, *found.doors]
+    if len(hidden) > _MAX_LIVE_MASKS:
         raise SandboxUnavailableError(
-            f"{len(found.paths)} denied files lie in the live directory; {_MAX_LIVE_MASKS} can be covered",
+            f"{len(hidden)} denied files, sockets and pipes in the live directory: {_MAX_LIVE_MASKS} can be covered",
             hint="leave out --live: the code then works on a copy-on-write view, which has no such limit",
         )
-    for path in found.paths:
+    for path in hidden:
         covered = open_inside(f"{jar_path}/{path}", os.O_PATH | os.O_NOFOLLOW)
         try:
             kind = os.fstat(covered).st_mode

@@ -9,6 +9,7 @@ import errno
 import itertools
 import os
 import secrets
+import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -21,7 +22,7 @@ from belljar.backends.container.depot import Depot, source_frames
 from belljar.backends.container.engine import Engine
 from belljar.backends.container.faults import UnattachedError
 from belljar.backends.container.keeper import KEEPER, owner
-from belljar.backends.container.live import Live, is_directory, need_writable
+from belljar.backends.container.live import Live, is_directory, need_writable, open_source, refuse_nested
 from belljar.backends.container.process import ContainerProcess, RefusedProcess
 from belljar.backends.container.report import newly_unheard, unheard
 from belljar.backends.container.slots import Slots
@@ -107,9 +108,12 @@ class ContainerJar:
                 )
             if self._stage["idmap"]:
                 self._live.share(index, source, uid)
-            elif not self._stage["keeps_id"]:
-                need_writable(source, uid)
-            denied = self._live.covers(source, path, tuple(deny_globs))
+            else:
+                refuse_nested(source, self._stage["views"])
+                if not self._stage["keeps_id"]:
+                    need_writable(source, uid)
+            doors = not self._stage["expect"]["gvisor"]
+            denied = self._live.covers(source, path, tuple(deny_globs), doors=doors)
             self._covers += [(f"{source}/{name}", f"{path}/{name}", f"{LIVE}/{index}/{name}") for name in denied]
         lost = self._live.shortfalls
         self.shortfalls = tuple(Clause("fs.deny_globs", Status.DEGRADED, "covered files", why) for why in lost)
@@ -169,6 +173,10 @@ class ContainerJar:
         values |= {"{volume}": self._volume, "{files}": self._files, "{live}": self._live.directory}
         values["{user}"] = str(self._user)
         filled = [_fill_in(argument, values) for argument in arguments]
+        if not self._stage["idmap"]:  # then the engine looks the paths up again, for each container
+            for view in self._stage["views"]:
+                if view["live"]:
+                    os.close(open_source(view["source"]))
         image = filled.index(self._stage["image_id"])
         filled[image:image] = self._cover(depot=run.startswith("depot"))
         with self._lock:
@@ -204,14 +212,14 @@ class ContainerJar:
                 hint="mount the directory that it is in, or use --backend bubblewrap",
             )
         globs = DenyGlobs(tuple(deny_globs)).within(source, jar_path)
-        found = find_denied(source, source, jar_path, globs)
-        denied = set(found.paths)
-
-        def wanted(path: str) -> bool:  # judged again: it may have been made since the walk
-            return path not in denied and globs.denies(f"{source}/{path}", f"{jar_path}/{path}") is None
-
-        root = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        root = open_source(source)
         try:
+            found = find_denied(f"/proc/self/fd/{root}" if sys.platform == "linux" else source, source, jar_path, globs)
+            denied = set(found.paths)
+
+            def wanted(path: str) -> bool:  # judged again: it may have been made since the walk
+                return path not in denied and globs.denies(f"{source}/{path}", f"{jar_path}/{path}") is None
+
             self._depot.fill(index, source_frames(root, found.directories, wanted))
         except OSError as error:
             if error.errno == errno.ENOSPC:

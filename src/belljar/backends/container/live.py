@@ -8,11 +8,13 @@ and what it makes is the owner's. Anybody else's directory is bound as it is.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from belljar.backends import kernel
 from belljar.backends.container.keeper import KEEPER
@@ -21,6 +23,7 @@ from belljar.backends.denied_walk import find_denied
 from belljar.errors import PolicyError, SandboxUnavailableError
 from belljar.limits.naming import is_dead
 from belljar.policy.globs import DenyGlobs
+from belljar.policy.paths import beneath
 
 MOST_COVERS = 500
 _NAMESPACE = "import ctypes,sys;sys.exit(ctypes.CDLL(None).unshare(0x10000000)or print(flush=True)or sys.stdin.read())"
@@ -52,23 +55,29 @@ class Live:
             finally:
                 os.close(tree)
         except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise _became_a_link(source) from error
             raise SandboxUnavailableError(
                 f"{source} can't be shown to the code for writing: its owner can't be mapped ({error.strerror})",
                 hint="leave out --live and use --apply, put the directory on ext4, xfs or btrfs, or start belljar as "
                 "the directory's owner",
             ) from error
 
-    def covers(self, source: str, jar_path: str, deny_globs: tuple[str, ...]) -> list[str]:
-        """What is denied in a directory now, as paths in it, for the engine to cover."""
+    def covers(self, source: str, jar_path: str, deny_globs: tuple[str, ...], *, doors: bool) -> list[str]:
+        """What the engine has to cover in a directory, as paths in it: denied names, and `doors`: sockets and pipes.
+
+        gVisor has no way to a socket or a named pipe of the host, and does not start with a mount on one.
+        """
         found = find_denied(source, source, jar_path, DenyGlobs(deny_globs).within(source, jar_path))
-        if len(found.paths) > MOST_COVERS:
+        hidden = [*found.paths, *(found.doors if doors else ())]
+        if len(hidden) > MOST_COVERS:
             raise SandboxUnavailableError(
-                f"{len(found.paths)} denied files lie in the live directory; {MOST_COVERS} can be covered",
+                f"{len(hidden)} denied files, sockets and pipes in the live directory: {MOST_COVERS} can be covered",
                 hint="leave out --live: the code then works on a copy-on-write view, which has no such limit",
             )
-        links = [path for path in found.paths if os.path.islink(os.path.join(source, path))]
+        links = [path for path in hidden if os.path.islink(os.path.join(source, path))]
         self.shortfalls += [f"{path} is a link, which can't be covered in a live directory" for path in links]
-        return [path for path in found.paths if path not in links]
+        return [path for path in hidden if path not in links]
 
     def closed(self, *, directory: bool) -> str:
         """Something that nobody can read, to cover with."""
@@ -124,6 +133,43 @@ def _clear(directory: str) -> None:
         os.rmdir(os.path.join(directory, "closed-directory"))
     with contextlib.suppress(OSError):
         os.rmdir(directory)
+
+
+def refuse_nested(source: str, views: Iterable[Mapping[str, Any]]) -> None:
+    """For an ordinary user, whose engine looks paths up for each container: refuse a live directory in another one.
+
+    Code that has the outer one could put a link in the place of the inner one, for the next container to follow.
+    """
+    for view in views:
+        if view["live"] and view["source"] != source and beneath(view["source"], source):
+            raise PolicyError(
+                f"{view['source']} lies in {source}, and both are live: code could put a link in its place",
+                hint="mount the outer one alone, or use --backend bubblewrap",
+            )
+
+
+def open_source(path: str) -> int:
+    """Open a directory that a mount of the policy names, through no link. The caller must close it.
+
+    Raises:
+        SandboxUnavailableError: somebody put a link on the way to it since the policy was read.
+    """
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    try:
+        if sys.platform != "linux":
+            return os.open(path, flags | os.O_NOFOLLOW)
+        return kernel.openat2(kernel.AT_FDCWD, path, flags, resolve=kernel.RESOLVE_NO_SYMLINKS)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise SandboxUnavailableError(f"can't mount {path}: {error.strerror}") from error
+        raise _became_a_link(path) from error
+
+
+def _became_a_link(path: str) -> SandboxUnavailableError:
+    return SandboxUnavailableError(
+        f"can't mount {path}: since the policy was read, somebody put a link there",
+        hint="look at who changes it (another jar with a live directory?), and try again",
+    )
 
 
 def is_directory(path: str) -> bool | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from belljar.backends.container.machine_files import host_info_clause
 from belljar.backends.contract import Clause, EnforcementReport, Status
+from belljar.backends.live_clauses import COVERED_IN_LIVE, lost_in_live
 from belljar.backends.network.clauses import NETWORK_CLAUSES, network_clauses
 from belljar.backends.redaction_clauses import redaction_clauses
 from belljar.backends.session_clauses import session_clauses
@@ -82,9 +83,8 @@ def _uid(policy: Policy, place: Place) -> Clause:
 
 def _deny_globs(policy: Policy) -> Clause:
     live = _live(policy)
-    if live and policy.fs.deny_globs:
-        lost = f"{', '.join(live)} is the host's own directory: a denied file that is replaced, or appears later, shows"
-        return Clause("fs.deny_globs", Status.DEGRADED, "covered files in a live mount", lost)
+    if live:
+        return Clause("fs.deny_globs", Status.DEGRADED, COVERED_IN_LIVE, lost_in_live(live))
     return _enforced("fs.deny_globs", "what is denied is not copied into the container's volume")
 
 

@@ -35,7 +35,7 @@ _SERVE_SECONDS = 60.0
 """How long the code may have to wait for its listeners to be served, before its time begins."""
 _LOOK_SECONDS = 1.0
 """When a run has lasted so long, or half of its time, its processes are looked up."""
-_LOST_SECONDS = 60.0
+_LOST_SECONDS = 15.0
 """How long a container may outlast SIGKILL before the run is given up, with an error: there is no end to tell of."""
 _MOST_UNSENT = 1 << 22
 """Of carried connections: how much may wait for the container, whatever it says that it took."""
@@ -298,6 +298,9 @@ class ContainerProcess:
             descriptors.append(self._stdin)
         left = self._deadline - time.monotonic()
         if left <= 0:
+            if self._tries >= _ENGINE_TRY and self._outside is not None and self._outside.has_ended():
+                self._told = _ended_without_a_word(self._killed)  # verified, though the engine does not tell of it
+                return
             self._end_it_from_outside()
             left = max(0.0, self._deadline - time.monotonic())
         left = min(left, self._look_up())

@@ -9,9 +9,15 @@ from __future__ import annotations
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
-METADATA = ("169.254.169.254", "169.254.170.2", "169.254.170.23", "100.100.100.200", "168.63.129.16", "192.0.0.192")
+METADATA = (
+    *("169.254.169.254", "169.254.170.2", "169.254.170.23", "100.100.100.200", "168.63.129.16", "192.0.0.192"),
+    *("169.254.0.23", "169.254.10.10", "169.254.42.42", "169.254.169.250", "169.254.169.251", "169.254.100.1"),
+)
 """Where clouds answer questions about the machine that asks, with its credentials. Azure's is in a public range."""
-METADATA_V6 = ("fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254", "fd00:42::42")
+METADATA_V6 = (
+    *("fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254", "fd00:42::42", "fd00:c1::a9fe:a9fe", "fd00:a9fe:a9fe::1"),
+    "fe80::a9fe:a9fe",
+)
 
 _V4 = (
     ("unspecified", "0.0.0.0/8"),

@@ -52,7 +52,7 @@ def test_a_fix_and_its_commit_come_back(home: Home, tmp_path: Path) -> None:
 
 _LOOK_FOR_KEY = r"""
 import os, re, sys
-wanted = [bytes.fromhex(sys.argv[1]), bytes.fromhex(sys.argv[2])]
+wanted = [bytes(byte ^ 85 for byte in bytes.fromhex(word)) for word in sys.argv[1:3]]
 found, looked = [0, 0], 0
 for pid in filter(str.isdigit, os.listdir("/proc")):
     if int(pid) == os.getpid():
@@ -79,7 +79,9 @@ print("memory: secret", found[0], "placeholder", "some" if found[1] else "none",
 
 def test_what_it_must_not_do(home: Home) -> None:
     """Keys, other hosts, the Files API, a key of someone else's, hooks: one conversation tries them all."""
-    hidden, placeholder = SECRET.encode().hex(), b"sk-ant-placeholder-of-belljar-0000".hex()
+    # The model's answers are searched for the key, in hexadecimal digits too: so it is disguised.
+    words = (SECRET.encode(), b"sk-ant-placeholder-of-belljar-0000")
+    hidden, placeholder = (bytes(byte ^ 85 for byte in word).hex() for word in words)
     turns = [
         bash("ls -a ~ ~/.ssh /root/.ssh /home/*/.ssh; cat /workspace/.env; cat ~/.ssh/id_ed25519"),
         bash("curl -sS -m 5 https://example.org/ || curl -sS -m 5 --noproxy '*' https://93.184.215.14/"),

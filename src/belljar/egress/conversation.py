@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from belljar.egress import refusal, socks
 from belljar.egress.channel import Channel, reset
-from belljar.egress.client_hello import Hello
+from belljar.egress.client_hello import BadHelloError, Greeting, Hello, HelloSearch
 from belljar.egress.connect_request import ConnectRequest, read_connect
-from belljar.egress.decide import Verdict, decide_connection, decide_server_name, inspects, must_open
+from belljar.egress.decide import Verdict, decide_connection, decide_server_name, inspects, must_open, name_hidden
 from belljar.egress.dial import UnreachableError
-from belljar.egress.first_bytes import Kind, Opening, begins_http
+from belljar.egress.first_bytes import Kind, Opening, begins_http, look
 from belljar.egress.gate import Gate
 from belljar.egress.http1 import Http1Relay
 from belljar.egress.http2 import PREFACE, Http2Relay
@@ -157,7 +157,7 @@ class Conversation:
             except UnreachableError as error:
                 await self._refuse(error.verdict)
                 return
-        kind, hello = await self._proxy.first_bytes.look(self._sock, self._server, seconds=_FIRST_BYTES_SECONDS)
+        kind, hello = await look(self._sock, self._server, seconds=_FIRST_BYTES_SECONDS)
         if kind is Kind.TLS:
             assert hello is not None
             await self._by_tls(hello)
@@ -171,8 +171,43 @@ class Conversation:
         else:
             client = Channel(self._sock, self._proxy.poller)
             self._carry(client, Channel(self._server, self._proxy.poller))
+            self._search_hellos(client)
             if kind is not Kind.OTHER:
                 self._listen_on(client)
+
+    def _search_hellos(self, client: Channel) -> None:
+        """Judge the TLS that a client of another protocol changes to. Many such clients name no server."""
+        carried, search = client.on_data, HelloSearch()
+
+        def searched(data: bytes) -> None:
+            try:
+                hellos = search.feed(data)
+            except BadHelloError as error:
+                self._break_off(Verdict(allowed=False, reason="bad-request", detail=str(error)))
+                return
+            for hello in hellos:
+                if not self._judge_hello(hello, optional=True):
+                    return
+            carried(data)
+
+        client.on_data = searched
+
+    def _judge_hello(self, hello: Hello, *, optional: bool = False) -> bool:
+        """Return True if a ClientHello may pass on a connection that is carried, and break it off otherwise."""
+        rules, host, port = self._run.rules, self._host, self._port
+        verdict = Verdict(allowed=True)
+        if hello.server_name is not None or not optional:
+            verdict = decide_server_name(rules, host, port, hello.server_name)
+        if verdict.allowed and hello.encrypted:
+            verdict = name_hidden(rules, host, port)
+        if not verdict.allowed:
+            self._break_off(verdict, "tls")
+        return verdict.allowed
+
+    def _break_off(self, verdict: Verdict, kind: str = "connect") -> None:
+        """End a connection that is carried already."""
+        self._run.tell(kind, self._host, self._port, verdict)
+        self.close()
 
     def _listen_on(self, client: Channel) -> None:
         """Judge what comes first from a client that was too slow to be waited for."""
@@ -181,9 +216,7 @@ class Conversation:
         def first(data: bytes) -> None:
             kind = opening.judge(data)
             if kind in (Kind.HTTP, Kind.TLS):
-                verdict = Verdict(allowed=False, reason="bad-request", detail="too slow a beginning")
-                self._run.tell("connect", self._host, self._port, verdict)
-                self.close()
+                self._break_off(Verdict(allowed=False, reason="bad-request", detail="too slow a beginning"))
                 return
             if kind is Kind.OTHER:
                 client.on_data = carried
@@ -225,15 +258,44 @@ class Conversation:
 
     async def _by_tls(self, hello: Hello) -> None:
         verdict = decide_server_name(self._run.rules, self._host, self._port, hello.server_name)
+        opened = must_open(self._run.rules, self._host, self._port)
+        if verdict.allowed and hello.encrypted and not opened:
+            opened = True  # what it hides is addressed to a server that understands it: this end does not
+            detail = "opened: the ClientHello is encrypted (ECH)"
+            verdict = Verdict(allowed=True, detail=detail, rule=verdict.rule, key=verdict.key, where=verdict.where)
         self._run.tell("tls", self._host, self._port, verdict)
         if not verdict.allowed:
             await self._refuse_in_tls(verdict, hello)
-        elif must_open(self._run.rules, self._host, self._port):
+        elif opened:
             await self._open(hello)
         else:
             assert self._server is not None
             await self._run.until_recorded()
-            self._carry(Channel(self._sock, self._proxy.poller), Channel(self._server, self._proxy.poller))
+            client, server = Channel(self._sock, self._proxy.poller), Channel(self._server, self._proxy.poller)
+            self._carry(client, server)
+            self._greet(client, server)
+
+    def _greet(self, client: Channel, server: Channel) -> None:
+        """Judge every ClientHello that is carried, the first one once more: what passes is what is judged."""
+        out, into, greeting = client.on_data, server.on_data, Greeting()
+
+        def from_client(data: bytes) -> None:
+            try:
+                hellos = greeting.from_client(data)
+            except BadHelloError as error:
+                self._break_off(Verdict(allowed=False, reason="bad-request", detail=str(error)), "tls")
+                return
+            for hello in hellos:
+                if not self._judge_hello(hello):
+                    return
+            out(data)
+
+        def from_server(data: bytes) -> None:
+            if greeting.chosen(data):
+                client.on_data, server.on_data = out, into
+            into(data)
+
+        client.on_data, server.on_data = from_client, from_server
 
     async def _open(self, hello: Hello) -> None:
         """Speak TLS with both: first with the server, so that the client is offered the protocol that it chose."""
@@ -322,7 +384,7 @@ class Conversation:
         if self._server is not None:
             self._server.close()
             self._server = None
-        kind, hello = await self._proxy.first_bytes.look(self._sock, None, seconds=_REFUSED_SECONDS)
+        kind, hello = await look(self._sock, None, seconds=_REFUSED_SECONDS)
         if kind is Kind.HTTP:
             self._say(refusal.response(verdict, host=self._host, port=self._port))
         elif kind is Kind.TLS:

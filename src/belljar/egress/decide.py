@@ -145,6 +145,11 @@ def decide_server_name(rules: Rules, host: str, port: int, server_name: str | by
     return _allowed(rule) if said == host else _refused(rules, "server-name-mismatch", said, rule)
 
 
+def name_hidden(rules: Rules, host: str, port: int) -> Verdict:
+    """Return the refusal of an encrypted ClientHello that can't be opened any more."""
+    return _refused(rules, "server-name-hidden", "", next(iter(_allowing(rules, host, port)), None))
+
+
 def decide_address(rules: Rules, host: str, port: int, ip: str) -> Verdict:
     """Whether `ip`, which is what `host` resolved to, may be dialled. It has to be the address that then is dialled."""
     try:
@@ -339,4 +344,5 @@ __all__ = [
     "decide_server_name",
     "inspects",
     "must_open",
+    "name_hidden",
 ]

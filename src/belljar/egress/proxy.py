@@ -10,10 +10,8 @@ from functools import partial
 
 from belljar.egress import nameserver
 from belljar.egress.ca import Authority, Issuer
-from belljar.egress.client_hello import HelloReader
 from belljar.egress.conversation import Conversation
 from belljar.egress.dial import Dialler
-from belljar.egress.first_bytes import FirstBytes
 from belljar.egress.ledger import Ledger
 from belljar.egress.names import NameRefused, is_address, split_authority
 from belljar.egress.poller import Poller
@@ -28,9 +26,7 @@ _STREAMS = frozenset({"tcp", "http-proxy", "socks"})
 class Proxy:
     """Serves runs. Lives in a process of its own, outside every jar."""
 
-    def __init__(self, issuer: Issuer, roots: str, ledger: Ledger) -> None:
-        """`issuer` is for what no jar ever sees."""
-        self.first_bytes = FirstBytes(HelloReader(issuer.context("hello.belljar.internal")))
+    def __init__(self, roots: str, ledger: Ledger) -> None:
         self.poller = Poller(asyncio.get_running_loop())
         self.dialler = Dialler()
         self.verifier = Verifier(roots)

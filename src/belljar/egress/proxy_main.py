@@ -184,7 +184,7 @@ def main(descriptor: int) -> None:
             _give_up_root()
         gc.freeze()
         gc.set_threshold(2000, 10, 10)  # connections are cycles of a few dozen objects: no need to look at each
-        loop.run_until_complete(_serve(end, issuer, hello["roots"]))
+        loop.run_until_complete(_serve(end, hello["roots"]))
         os._exit(0)  # nothing is left that an orderly end would close
 
 
@@ -196,11 +196,11 @@ def import_everything(issuer: Issuer) -> None:
     issuer.context("192.0.2.1")
 
 
-async def _serve(end: socket.socket, issuer: Issuer, roots: str) -> None:
+async def _serve(end: socket.socket, roots: str) -> None:
     loop = asyncio.get_running_loop()
     control = Control(end, loop)
     loop.set_exception_handler(control.fault)
-    proxy = Proxy(issuer, roots, control.ledger)
+    proxy = Proxy(roots, control.ledger)
     with contextlib.suppress(OSError):  # the host is gone already: that is seen next
         wire.send(end, {"op": "ready"})
     control.start(proxy)

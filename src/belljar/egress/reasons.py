@@ -24,6 +24,7 @@ REASONS = MappingProxyType(
         "private-address": "the address is not on the public internet, and no rule names it",
         "server-name-mismatch": "the TLS server name is not the host that was dialled",
         "server-name-missing": "TLS without a server name: it can't be seen which host is meant",
+        "server-name-hidden": "the ClientHello is encrypted: it can't be seen which host is meant",
         "authority-mismatch": "the Host of the request is not the host that was dialled",
         "authority-missing": "the request says no Host",
         "method-not-listed": "no rule for this host allows the method",

@@ -105,6 +105,7 @@ class Http1Relay:
         meter = self._meter
         if meter is not None and not meter.spend(len(data)):
             self.close()
+            return
         if self._server is not None:
             self._server.channel.write(data)
             if self._server.channel.full:
@@ -155,7 +156,8 @@ class Http1Relay:
             self._gate.tell_refused(exchange.host, exchange.port, refused, head.method.decode("ascii"), head.path)
         if refused is None:
             method = head.method.decode("ascii")
-            judged = self._gate.judge(exchange.host, exchange.port, method, head.target, head.authority, head.headers)
+            said = (method, head.target, head.authority, head.headers)
+            judged = self._gate.judge(exchange.host, exchange.port, *said, body=head.has_body)
             if isinstance(judged, Passage):
                 exchange.passage = judged
                 exchange.pieces.insert(0, head.send_on(judged.headers, judged.target))
@@ -214,9 +216,10 @@ class Http1Relay:
             pieces, exchange.pieces = exchange.pieces, exchange.pieces[:1]
             assert exchange.passage is not None
             data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-            server.request(exchange.head, data, exchange.passage.reflected)
             if exchange.passage.meter is not None and not exchange.passage.meter.spend(len(data)):
                 self.close()
+                return
+            server.request(exchange.head, data, exchange.passage.reflected)
             return
         self._drop_server()
         self._client.pause()

@@ -38,6 +38,8 @@ class Rule:
     addresses: tuple[str, ...] = ()
     builtin: str = ""
     """The name of the built-in entry, if it is one."""
+    get_body: bool = False
+    """Whether GET and HEAD may carry a body."""
 
     @property
     def narrows(self) -> bool:
@@ -160,6 +162,7 @@ def _allow(policy: Policy, at: int) -> Rule:
         rate=rule.rate,
         budget_bytes=rule.budget_bytes,
         addresses=rule.addresses,
+        get_body=rule.get_body,
     )
 
 

@@ -137,6 +137,8 @@ def _host(rule: HostRule) -> str | dict[str, Any]:
             written[name] = value
     if rule.budget_bytes is not None:
         written["budget_mb"] = _size(rule.budget_bytes)
+    if rule.get_body:
+        written["get_body"] = True
     return written
 
 

@@ -70,6 +70,8 @@ class HostRule:
     budget_bytes: int | None = None
     sign: str | None = None
     """The credential, a key, by which requests are signed."""
+    get_body: bool = False
+    """Whether GET and HEAD may carry a body."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from belljar.egress.http2 import PREFACE, Http2Relay
 from belljar.egress.names import NameRefused, normalise
 from belljar.egress.run import Closable, Run
 from belljar.egress.tunnel import Tunnel
+from belljar.egress.turns import Errand
 from belljar.egress.waiting import handshake, peek, until_readable
 
 if TYPE_CHECKING:
@@ -50,13 +51,13 @@ class Conversation:
         self._role = role
         self._place = place
         self._relay: Closable | None = None
+        self._ended_early = True
         self._host = ""
         self._port = 0
         self._tls = False
         self._loop = asyncio.get_running_loop()
         run.add(self)
-        self._task = self._loop.create_task(self._converse())
-        self._task.add_done_callback(self._conversed)
+        self._errand = Errand(run.turns, self._converse(), self._conversed)
 
     def check(self, now: float) -> None:
         """Let the relay look at the time."""
@@ -68,9 +69,10 @@ class Conversation:
         if self._relay is not None:
             self._relay.close()
         else:
-            self._task.cancel()
+            self._errand.cancel()
 
     async def _converse(self) -> None:
+        self._ended_early = False
         try:
             await self._begin()
         except (OSError, UnreachableError, asyncio.CancelledError):
@@ -80,10 +82,10 @@ class Conversation:
             reset(self._sock)
             self.close()
 
-    def _conversed(self, task: asyncio.Task[None]) -> None:
-        """The task is done. One that was cancelled before its first step has done nothing itself."""
+    def _conversed(self) -> None:
+        """The errand is over. One that was cancelled before its first step has done nothing itself."""
         if self._relay is None:
-            if task.cancelled():
+            if self._ended_early:
                 reset(self._sock)
             self._sock.close()
             if self._server is not None:
@@ -169,8 +171,8 @@ class Conversation:
                 self._run.tell("connect", self._host, self._port, Verdict(allowed=False, reason=reason))
             reset(self._sock)
         else:
-            client = Channel(self._sock, self._proxy.poller)
-            self._carry(client, Channel(self._server, self._proxy.poller))
+            client = Channel(self._sock, self._run.turns)
+            self._carry(client, Channel(self._server, self._run.turns))
             self._search_hellos(client)
             if kind is not Kind.OTHER:
                 self._listen_on(client)
@@ -235,7 +237,7 @@ class Conversation:
     async def _dial(self, host: str, port: int) -> socket.socket:
         try:
             await self._run.until_recorded()
-            return await self._proxy.dialler.dial(self._run.rules, host, port)
+            return await self._proxy.dialler.dial(self._run.rules, host, port, self._run.resolving)
         except UnreachableError as error:
             self._run.tell("connect", host, port, error.verdict)
             raise
@@ -245,7 +247,7 @@ class Conversation:
         sock = await self._dial(host, port)
         if self._tls:
             sock = await self._secure(sock, host, port, ("http/1.1",))
-        return Channel(sock, self._proxy.poller)
+        return Channel(sock, self._run.turns)
 
     async def _secure(self, sock: socket.socket, host: str, port: int, protocols: tuple[str, ...]) -> ssl.SSLSocket:
         try:
@@ -271,7 +273,7 @@ class Conversation:
         else:
             assert self._server is not None
             await self._run.until_recorded()
-            client, server = Channel(self._sock, self._proxy.poller), Channel(self._server, self._proxy.poller)
+            client, server = Channel(self._sock, self._run.turns), Channel(self._server, self._run.turns)
             self._carry(client, server)
             self._greet(client, server)
 
@@ -333,7 +335,7 @@ class Conversation:
     def _sniff(self) -> None:
         """Inside TLS that was opened for canary tokens only: requests are requests, and all else is carried."""
         assert self._server is not None
-        client, server = Channel(self._sock, self._proxy.poller), Channel(self._server, self._proxy.poller)
+        client, server = Channel(self._sock, self._run.turns), Channel(self._server, self._run.turns)
         self._carry(client, server)
         carried = client.on_data
 
@@ -350,15 +352,15 @@ class Conversation:
     # Relays
 
     def _relay_http1(self, *, dialled: tuple[str, int] | None, ends: tuple[Channel, Channel] | None = None) -> None:
-        client = ends[0] if ends else Channel(self._sock, self._proxy.poller)
-        server = ends[1] if ends else Channel(self._server, self._proxy.poller) if self._server is not None else None
+        client = ends[0] if ends else Channel(self._sock, self._run.turns)
+        server = ends[1] if ends else Channel(self._server, self._run.turns) if self._server is not None else None
         relay = Http1Relay(client, Gate(self._run, tls=self._tls), self, dialled)
         self._relay = relay
         relay.start(server)
 
     def _relay_http2(self) -> None:
         assert self._server is not None
-        ends = Channel(self._sock, self._proxy.poller), Channel(self._server, self._proxy.poller)
+        ends = Channel(self._sock, self._run.turns), Channel(self._server, self._run.turns)
         relay = Http2Relay(*ends, Gate(self._run, tls=self._tls), self, (self._host, self._port))
         self._relay = relay
         relay.start()
@@ -410,7 +412,7 @@ class Conversation:
 
     def _say(self, data: bytes) -> None:
         """Send this and end, without losing it on the way."""
-        farewell = _Farewell(Channel(self._sock, self._proxy.poller), self)
+        farewell = _Farewell(Channel(self._sock, self._run.turns), self)
         self._relay = farewell
         farewell.say(data)
 

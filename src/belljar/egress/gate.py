@@ -42,10 +42,11 @@ def _is_small(said: _Said) -> bool:
 class Gate:
     """Judges the requests of one connection."""
 
-    __slots__ = ("_run", "tls")
+    __slots__ = ("_run", "tls", "turns")
 
     def __init__(self, run: Run, *, tls: bool) -> None:
         self._run = run
+        self.turns = run.turns
         self.tls = tls
 
     def judge(  # noqa: PLR0917 they are a request

@@ -24,10 +24,11 @@ from belljar.egress.http1_server import ServerSide
 from belljar.egress.names import NameRefused
 from belljar.egress.passing import Meter
 from belljar.egress.tunnel import Tunnel
+from belljar.egress.turns import Errand
 
 _IDLE_SECONDS = 300.0
 _HEAD_SECONDS = 60.0
-_AT_ONCE = 16
+_AT_ONCE = 4
 
 
 class Reach(Protocol):
@@ -59,7 +60,7 @@ class Http1Relay:
         self._loop = asyncio.get_running_loop()
         self._server: ServerSide | None = None
         self._tunnel: Tunnel | None = None
-        self._dialling: asyncio.Task[None] | None = None
+        self._dialling: Errand | None = None
         self._requests = RequestReader(gate, dialled or ("", 0))
         self._current: Exchange | None = None
         self._done = False
@@ -133,7 +134,7 @@ class Http1Relay:
             return
         if self._current is None and requests.waiting:  # a pile of refused ones: others have their turn
             self._client.pause()
-            self._loop.call_soon(self._advance)
+            self._gate.turns.soon(self._advance)
             return
         if self._current is None and requests.bad:
             self._answer_bad()
@@ -223,7 +224,7 @@ class Http1Relay:
             return
         self._drop_server()
         self._client.pause()
-        self._dialling = self._loop.create_task(self._dial(exchange))
+        self._dialling = Errand(self._gate.turns, self._dial(exchange))
 
     async def _dial(self, exchange: Exchange) -> None:
         try:

@@ -114,7 +114,7 @@ class Http2Relay:
             side.channel.pause()
         elif side.unread:
             side.channel.pause()
-            self._loop.call_soon(self._work, side)
+            self._gate.turns.soon(self._work, side)
         else:
             side.channel.start()
 
@@ -201,7 +201,7 @@ class Http2Relay:
             self._waiting.append((stream_id, passage, [headers, ended, *held]))
             return
         if passage.meter is not None and not passage.meter.spend(_size(headers)):
-            self._loop.call_soon(self.close)
+            self._gate.turns.soon(self.close)
             return
         server_id = server.get_next_available_stream_id()
         server.send_headers(server_id, headers, end_stream=ended)
@@ -303,7 +303,7 @@ class Http2Relay:
         if meter is None or meter.spend(count):
             return True
         self._break_off(stream)
-        self._loop.call_soon(self.close)
+        self._gate.turns.soon(self.close)
         return False
 
     def _break_off(self, stream: Stream) -> None:

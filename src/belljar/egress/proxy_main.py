@@ -23,7 +23,6 @@ from belljar.egress.ledger import Ledger
 from belljar.egress.proxy import Proxy
 from belljar.egress.rules import Rules
 
-_EVENTS_A_MESSAGE = 250
 _NOBODY = 65534
 _USED_LATER = (
     "belljar.egress.builtin",
@@ -60,8 +59,7 @@ class Control:
         self._loop.add_reader(self._end, self._readable)
 
     def _send_events(self, events: list[list[Any]]) -> None:
-        for place in range(0, len(events), _EVENTS_A_MESSAGE):
-            self._send({"op": "events", "events": events[place : place + _EVENTS_A_MESSAGE]})
+        self._send({"op": "events", "events": events})
 
     def _send(self, message: wire.Message) -> None:
         while not self.done.done():
@@ -105,7 +103,7 @@ class Control:
         assert self._proxy is not None
         for run_id, state in message["runs"].items():
             self._proxy.note(run_id, state)
-        self.ledger.answered(message["count"])
+        self.ledger.answered()
 
     def _obey(self, message: wire.Message, descriptors: list[int]) -> None:
         assert self._proxy is not None
@@ -117,7 +115,7 @@ class Control:
             self._serve(message, self._listeners.pop(run_id))
         elif message["op"] == "tell":
             self._listeners.pop(run_id)
-            self.ledger.flush()
+            self._proxy.flush(run_id)
             self._send({"op": "told", "run": run_id})
         elif message["op"] == "secrets":
             self._listeners.pop(run_id)
@@ -128,7 +126,6 @@ class Control:
             self._proxy.close(run_id, partial(self._closed, run_id))
 
     def _closed(self, run_id: str) -> None:
-        self.ledger.flush()
         self._send({"op": "closed", "run": run_id})
 
     def _serve(self, message: wire.Message, listeners: list[tuple[str, int, socket.socket]]) -> None:

@@ -65,7 +65,7 @@ class Attacker:
         return sock
 
     def _many(self, *said: bytes) -> None:
-        """Say this on many connections at once, and wait until each has ended or been quiet for a while."""
+        """Say this on many connections at once, and read what is answered for a moment."""
         socks = [self._connect() for _ in range(SOCKETS // 8)]
         for part in said:
             for sock in socks:
@@ -73,7 +73,7 @@ class Attacker:
                     sock.sendall(part)
             self._begun.set()
         for sock in socks:
-            sock.settimeout(0.5)
+            sock.settimeout(0.02)
             with sock, contextlib.suppress(OSError):
                 while sock.recv(1 << 20):
                     pass

@@ -95,6 +95,7 @@ BYPASSES = {
     "more blank lines": ({}, b"\n" * 100_000 + EVIL),
     "other blanks": ({}, b"\v\f" * 8192 + b"\r\n" + EVIL),
     "a long method": ({}, b"M" * 40 + b" /x HTTP/1.1\r\nHost: evil.test\r\n\r\n"),
+    "a method without end": ({}, b"M" * 40_000 + b" /x HTTP/1.1\r\nHost: evil.test\r\n\r\n"),
     "a long target": ({}, b"ODD /" + b"x" * 17_000 + b" HTTP/1.1\r\nHost: evil.test\r\n\r\n"),
     "an odd method after blanks": ({}, b"\n" * 16_380 + b"ODD /x HTTP/1.1\r\nHost: evil.test\r\n\r\n"),
     "a method that is none": ({}, b"O(D /x HTTP/1.1\r\nHost: evil.test\r\n\r\n"),

@@ -21,7 +21,7 @@ from belljar.egress.client import ProxyClient
 
 Make = Callable[..., Bench]
 MOST_SECONDS = 0.05
-PROBES = 11
+PROBES, SPARED = 11, 3
 ATTACKS = {
     "large_headers": {},
     "allowed_headers": {},
@@ -76,7 +76,7 @@ def hostile(bench: Make, kind: str) -> Iterator[Bench]:
 
 @pytest.mark.parametrize("kind", ATTACKS)
 def test_a_hostile_neighbour(bench: Make, proxy: ProxyClient, kind: str) -> None:
-    """In the middle of its probes, so that a moment in which the machine stands still changes nothing."""
+    """A few of its probes are spared, so that a moment in which the machine stands still changes nothing."""
 
     def answer(sock: socket.socket) -> None:
         while sock.recv(65536):
@@ -98,5 +98,5 @@ def test_a_hostile_neighbour(bench: Make, proxy: ProxyClient, kind: str) -> None
                     assert read_all(sock).endswith(b"ok")
                 delays["kept connection"].append(middle - began)
                 delays["new connection"].append(processor_seconds(proxy.pid) - middle)
-        middle_of = {how: sorted(times)[PROBES // 2] for how, times in delays.items()}
-        assert max(middle_of.values()) < MOST_SECONDS, delays
+        most = max(sorted(times)[-SPARED - 1] for times in delays.values())
+        assert most < MOST_SECONDS, delays

@@ -12,6 +12,7 @@ from belljar.egress.waiting import peek, until_readable, wake_when_more
 
 _KNOWN_METHOD = re.compile(rb"(?:GET|HEAD|POST|PUT|DELETE|OPTIONS|PATCH|TRACE|CONNECT|PRI)(?:[ \t]|\Z)", re.IGNORECASE)
 _MAYBE_METHOD = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+(?:[ \t][^\r\n]*)?\Z")
+_TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 _REQUEST_LINE = re.compile(rb"[^\r\n]*[ \t]HTTP/", re.IGNORECASE)
 _PROXY_LINE = b"PROXY "
 _PROXY_MARK = b"\r\n\r\n\x00"
@@ -50,6 +51,8 @@ def _judge(first: bytes) -> _Sure:
     line, newline, _rest = first.lstrip(_BLANK).partition(b"\n")
     if line.startswith(_PROXY_LINE):
         return _Sure.HTTP
+    if not newline and line and _TOKEN.match(line):  # however long: a method has no limit, and neither has a word
+        return _Sure.UNSURE
     if newline or len(first) >= _MAX_LINE:
         is_request = _REQUEST_LINE.match(line) or _KNOWN_METHOD.match(line)
         unfinished = not newline and (not line or _MAYBE_METHOD.match(line))
@@ -73,6 +76,8 @@ class Opening:
 
     def __init__(self) -> None:
         self._said = b""
+        self._long = False
+        """Whether the first word was longer than any line, and was forgotten but for its beginning."""
 
     def judge(self, data: bytes) -> Kind:
         """HTTP, TLS or OTHER; UNSURE as long as it is not clear."""
@@ -82,7 +87,11 @@ class Opening:
             return Kind.TLS if tls else Kind.UNSURE
         sure = _judge(self._said)
         if sure is _Sure.UNSURE:
+            if len(self._said) >= _MAX_LINE and self._said.strip(_BLANK):
+                self._said, self._long = b"x", True
             return Kind.UNSURE
+        if self._long and b"\n" not in self._said:
+            return Kind.UNSURE if len(self._said) < _MAX_LINE else Kind.OTHER
         return Kind.OTHER if sure is _Sure.OTHER else Kind.HTTP
 
 

@@ -124,8 +124,9 @@ class ServerSide:
 
     def _finish(self, *, spent: bool) -> None:
         assert self.answer is not None
+        last = self._request is not None and self._request.has_body  # the server was told so
         self._request = None
-        if spent or self.answer.close:
+        if spent or last or self.answer.close:
             self.close()
         elif self.answer.body == NONE:  # it may have announced a body that does not come
             self._parser = httptools.HttpResponseParser(self)

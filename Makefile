@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --no-input
 # How long one pass of the tests may take before it is ended, in seconds.
-TEST_SECONDS ?= 2400
+TEST_SECONDS ?= 3000
 PYTEST_ARGS  ?=
 # `here`: the tests start no container engines of their own.
 BELLJAR_TEST_ENGINES ?=

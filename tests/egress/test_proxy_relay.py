@@ -25,6 +25,7 @@ from belljar.egress.events import Event
 from belljar.egress.proxy import _Questions
 from belljar.egress.rules import Rules
 from belljar.egress.run import CROWDED, MAX_CONNECTIONS
+from belljar.egress.turns import Turns
 from belljar.guest.relay import hand_over, receive
 
 
@@ -223,6 +224,7 @@ class Counting:
     def __init__(self) -> None:
         self.open: set[object] = set()
         self.add, self.remove = self.open.add, self.open.remove
+        self.turns = Turns(asyncio.get_running_loop())
 
 
 @pytest.mark.parametrize(
@@ -246,6 +248,7 @@ def test_connection_that_ends_before_it_began(begin: Callable[[Any, socket.socke
                 await asyncio.sleep(0)
             assert not run.open
             assert theirs.fileno() == -1
+        run.turns.close()
 
     asyncio.run(both())
 

@@ -12,7 +12,6 @@ import pytest
 from proxy_bench import Bench, echo, exchange, read_all, rule, rules, serving
 
 from belljar.egress import ca
-from belljar.egress.client_hello import looks_like_tls
 
 Make = Callable[..., Bench]
 
@@ -145,11 +144,6 @@ def test_closing_a_run_ends_its_connections_and_listeners(bench: Make) -> None:
         with pytest.raises(OSError):
             run.connect("socks")
         assert [event.kind for event in run.events] == ["name", "connect", "closed"]
-
-
-def test_looks_like_tls() -> None:
-    assert looks_like_tls(b"\x16\x03\x01")
-    assert not looks_like_tls(b"GET")
 
 
 @pytest.mark.parametrize(

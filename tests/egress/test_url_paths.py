@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -49,7 +51,8 @@ def test_globs(glob: str, path: str, wanted: bool) -> None:
 AMBIGUOUS = [
     "/a/../b", "/a/./b", "/..", "/a/%2e%2e/b", "/a/%2E./b", "/a/.%2e", "/a/..;/b", "/a/..;x=1/b", "/a\\b", "/a%5cb", "/a%00b",
     "/a%0ab", "/a%0d", "/a%7f", "/a%", "/a%2", "/a%zz", "/%252e%252e/b", "/a%252fb", "/a%2500", "/%c0%ae%c0%ae/", "/%ff",
-    "/%80", "/a/%2e%2e%2fb", "/a%2f..%2fb", "/a/;x=1/../b", "/a/.;/b", "/%ee%80%80",
+    "//v1/files", "/%2fv1/files", "/;x//v1/files", "/%2561dmin", "/a%253fb", "/a/..%3f", "/a/%ef%bc%8e%ef%bc%8e/b", "/a/%ef%bc%bcb",
+    "/" + "a" * 8192, "/%80", "/a/%2e%2e%2fb", "/a%2f..%2fb", "/a/;x=1/../b", "/a/.;/b", "/%ee%80%80",
 ]  # fmt: skip
 
 
@@ -67,6 +70,11 @@ READINGS = {
     "/v1;x=1/items": {"/v1;x=1/items", "/v1/items"},
     "/@s%2fx": {"/@s\ue000x", "/@s/x"},
     "/caf%C3%A9": {"/café"},
+    "/who%3F": {"/who?", "/who"},
+    "/a%23b/c": {"/a#b/c", "/a"},
+    "/a./b%20": {"/a./b ", "/a/b"},
+    "/%ef%bc%a1/b": {"/\uff21/b", "/A/b"},
+    "/100%25/x": {"/100%/x"},
     "/a...b/..c": {"/a...b/..c"},
     "*": {"*"},
 }
@@ -87,7 +95,7 @@ def test_allowed_if_all_readings_are() -> None:
     assert not allowed_by(("/v1/items",), readings("/v1//items"))
 
 
-DENIED = ["/v1/files", "/v1/files/", "/v1/files/x", "//v1/files", "/v1//files/x", "/v1;a/files", "/v1/files;a=b", "/v1/%66iles",
+DENIED = ["/v1/files", "/v1/files/", "/v1/files/x", "/v1/files.", "/v1/files%20/x", "/v1/files%3f", "/v1/files%23x", "/v1/%ef%bd%86iles", "/v1//files/x", "/v1;a/files", "/v1/files;a=b", "/v1/%66iles",
           "/v1%2ffiles", "/v1/files//"]  # fmt: skip
 
 
@@ -149,6 +157,25 @@ def _segment(glob: str, text: str) -> bool:
     if glob[0] == "*":
         return any(_segment(glob[1:], text[at:]) for at in range(len(text) + 1))
     return bool(text) and glob[0] == text[0] and _segment(glob[1:], text[1:])
+
+
+def test_globs_take_linear_time() -> None:
+    """A path that nearly fits in a million ways is refused as fast as any other."""
+    for glob, path in (
+        ("/**/a/**/b/**/c/**/d", "/a/b/c" * 1300),
+        ("/" + "*a" * 20 + "b", "/" + "a" * 8000),
+        ("/**/*a*a*a*b/x", "/aaaaaaa" * 1000),
+    ):
+        began = time.thread_time()
+        assert not matches(glob, path)
+        assert time.thread_time() - began < 0.5
+
+
+def test_too_many_keys() -> None:
+    with pytest.raises(AmbiguousPath):
+        split_target("/?" + "&" * 2000)
+    with pytest.raises(AmbiguousPath):
+        query_keys("a;" * 2000)
 
 
 segments = st.lists(st.text("ab.", max_size=3), min_size=1, max_size=4)

@@ -150,8 +150,8 @@ class Stage:
     async def _gate(self) -> Gate:
         issuer = ca.Issuer(ca.new_authority())
 
-        def answer(events: list[list[Any]]) -> None:
-            self._loop.call_soon(ledger.answered, len(events))
+        def answer(_events: list[list[Any]]) -> None:
+            self._loop.call_soon(ledger.answered)
 
         ledger = Ledger(self._loop, answer)
         run = Run("fuzz", RULES, issuer=issuer, ledger=ledger, secrets={}, canaries=(), names=Names(), roots="")
@@ -173,7 +173,7 @@ class Stage:
     async def _play(self, scene: Callable[[], Sequence[Callable[[], None]]]) -> None:
         for step in scene():
             step()
-            for _turn in range(3):
+            for _turn in range(6):
                 await asyncio.sleep(0)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+import ssl
 from urllib.parse import unquote_to_bytes
 
 _NAME = re.compile(rb"(?:web\.test|(?:[a-z0-9_-]+\.)+wild\.test)\.?\Z", re.IGNORECASE)
@@ -85,3 +86,28 @@ def server_name_of(first: bytes) -> bytes | None:
     except IndexError:
         pass
     return None
+
+
+def names_in_tls(data: bytes) -> set[str | None]:
+    """The server names that OpenSSL is asked for by what begins with, or changes to, TLS."""
+    found: set[str | None] = set()
+    for context in _CONTEXTS:
+        context.sni_callback = lambda _connection, name, _context: found.add(name)
+        incoming = ssl.MemoryBIO()
+        incoming.write(data.removeprefix(b"STARTTLS\r\n"))
+        connection = context.wrap_bio(incoming, ssl.MemoryBIO(), server_side=True)
+        try:
+            connection.do_handshake()
+        except ssl.SSLError:
+            pass
+    return found
+
+
+def _contexts() -> tuple[ssl.SSLContext, ...]:
+    """Without a certificate OpenSSL stops behind the extensions; asked for the newest version only, before any key."""
+    newest = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    newest.minimum_version = ssl.TLSVersion.TLSv1_3
+    return newest, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+
+
+_CONTEXTS = _contexts()

@@ -13,14 +13,22 @@ from typing import cast
 import dns.message
 import h11
 from fuzz_ends import HOST, PORT, RULES, End, Owner, Stage, judge, pieces
-from fuzz_oracle import name_is_listed, place_is_listed, question_of, request_is_listed, server_name_of, socks_request
+from fuzz_oracle import (
+    name_is_listed,
+    names_in_tls,
+    place_is_listed,
+    question_of,
+    request_is_listed,
+    server_name_of,
+    socks_request,
+)
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 
-from belljar.egress import ca, connect_request
+from belljar.egress import connect_request
 from belljar.egress import dns as names
 from belljar.egress.channel import Channel
-from belljar.egress.client_hello import BadHelloError, HelloReader
+from belljar.egress.client_hello import BadHelloError, Greeting, Hello, HelloSearch, begins_like_tls, read_hello
 from belljar.egress.decide import Request, decide_name, decide_request, decide_server_name
 from belljar.egress.http1 import Http1Relay
 from belljar.egress.http2 import PREFACE, Http2Relay
@@ -28,7 +36,6 @@ from belljar.egress.socks import MAX_MESSAGE, Handshake
 
 Target = Callable[[bytes], None]
 STAGE = Stage()
-_HELLOS = HelloReader(ca.Issuer(ca.new_authority()).context("hello.test"))
 _MOST_OUT = 400_000
 """More bytes than any input can rightly call for."""
 
@@ -206,7 +213,7 @@ def questions(data: bytes) -> None:
 def hello(data: bytes) -> None:
     """The first bytes of TLS."""
     try:
-        said = _HELLOS.read(data)
+        said = read_hello(data)
     except BadHelloError:
         return
     if said is not None and said.server_name and decide_server_name(RULES, HOST, PORT, said.server_name).allowed:
@@ -215,9 +222,25 @@ def hello(data: bytes) -> None:
         assert read.lower().removesuffix(b".") == HOST.encode(), read
 
 
+def greeting(data: bytes) -> None:
+    """What a client says on a connection that is carried: OpenSSL reads no other server name in what passes."""
+    passed, carried = b"", Greeting() if data[1:] and begins_like_tls(data[1:]) else HelloSearch()
+    read: Callable[[bytes], list[Hello]] = carried.from_client if isinstance(carried, Greeting) else carried.feed
+    for piece in pieces(data):
+        try:
+            hellos = read(piece)
+        except BadHelloError:
+            break
+        said = [hello.server_name for hello in hellos if hello.server_name is not None]
+        if not all(decide_server_name(RULES, HOST, PORT, name).allowed for name in said):
+            break
+        passed += piece
+    assert names_in_tls(passed) <= {None, HOST}
+
+
 TARGETS: dict[str, Target] = {
     target.__name__: target
-    for target in (http1, http1_proxy, http1_response, http2, request, connect, socks, questions, hello)
+    for target in (http1, http1_proxy, http1_response, http2, request, connect, socks, questions, hello, greeting)
 }
 
 
@@ -291,6 +314,13 @@ SEEDS: dict[str, list[bytes]] = {
     ],
     "socks": [cut + text for text in _SOCKS for cut in (b"\x00", b"\x03")] + [b"\x00\x05\x01\x00\x05\x01\x00\x01" * 2],
     "questions": _DNS,
+    "greeting": [
+        cut + before + _hello(name, newest=newest)
+        for name in ("web.test", "evil.test")
+        for newest in (True, False)
+        for before in (b"", b"\x15\x03\x01\x00\x02\x01\x5a", b"STARTTLS\r\n")
+        for cut in (b"\x00", b"\x20")
+    ],
     "hello": [_hello(name, newest=newest) for name in ("web.test", "evil.test") for newest in (True, False)],
 }
 _ORDER = list(TARGETS)

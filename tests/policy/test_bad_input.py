@@ -140,7 +140,7 @@ TOLD = {
             "8:36: net.allowlist[5].rate: wanted a rate such as 10/s, found 5",
             "8:47: net.allowlist[5].paths[0]: wanted a path that starts with '/', without '..', found 'x'",
             "9:5: net.allowlist[6]: wanted 'host', found 'ports'",
-            "10:5: net.allowlist[7]: wanted a mapping of host, ports, methods, paths, query, credential, rate, addresses, budget_mb, sign, foreign_credentials, found 4",
+            "10:5: net.allowlist[7]: wanted a mapping of host, ports, methods, paths, query, credential, rate, addresses, budget_mb, get_body, sign, foreign_credentials, found 4",
         ],
     ),
     "more hosts": (

@@ -15,7 +15,7 @@ import struct
 from collections.abc import Callable
 from functools import cache
 
-from belljar.egress.poller import READ, WRITE, Poller
+from belljar.egress.turns import READ, WRITE, Turns
 from belljar.guest.relay import break_off
 
 CHUNK = 64 << 10
@@ -55,10 +55,10 @@ class Channel:
         "_descriptor",
         "_ending",
         "_loop",
-        "_poller",
         "_queue",
         "_reading",
         "_timer",
+        "_turns",
         "_writing",
         "closed",
         "ended",
@@ -74,11 +74,11 @@ class Channel:
         "tls",
     )
 
-    def __init__(self, sock: socket.socket, poller: Poller) -> None:
+    def __init__(self, sock: socket.socket, turns: Turns) -> None:
         self.sock = sock
         self._descriptor = sock.fileno()
-        self._poller = poller
-        self._loop = poller.loop
+        self._turns = turns
+        self._loop = turns.loop
         self.tls = isinstance(sock, ssl.SSLSocket)
         self.on_data: Callable[[bytes], None] = _ignore_data
         self.on_end: Callable[[], None] = _ignore
@@ -113,7 +113,7 @@ class Channel:
         self._reading = True
         self._watch()
         if self.tls and self.sock.pending():  # type: ignore[attr-defined]  # decrypted already: no event tells of it
-            self._loop.call_soon(self._readable)
+            self._turns.soon(self._readable)
 
     def pause(self) -> None:
         """Read no more until `start`."""
@@ -124,9 +124,9 @@ class Channel:
     def _watch(self) -> None:
         wanted = (READ if self._reading else 0) | (WRITE if self._writing else 0)
         if wanted:
-            self._poller.watch(self._descriptor, wanted, self._ready)
+            self._turns.watch(self._descriptor, wanted, self._ready)
         else:
-            self._poller.forget(self._descriptor)
+            self._turns.forget(self._descriptor)
 
     def _ready(self, events: int) -> None:
         if self._writing and events & ~READ:  # what is wrong with it is found by whoever tries
@@ -135,8 +135,9 @@ class Channel:
             self._readable()
 
     def _readable(self) -> None:
-        size = CHUNK if _Held.total < _MUCH else _SMALL_CHUNK
-        for _read in range(_READS_AT_ONCE if self.tls else 1):
+        alone = self._turns.alone()
+        size = _SMALL_CHUNK if _Held.total >= _MUCH else CHUNK if alone else _FULL_RECORD
+        for _read in range(_READS_AT_ONCE if self.tls and alone else 1):
             if not self._reading:
                 return
             try:
@@ -157,8 +158,10 @@ class Channel:
             except BaseException:  # a fault of ours: the connection ends, and the loop's handler tells of it
                 self._lose()
                 raise
-            if len(data) < _FULL_RECORD:  # what follows, if anything does, wakes us again
-                return
+            if len(data) < _FULL_RECORD:
+                if self.tls and not self.closed and self.sock.pending():  # type: ignore[attr-defined]  # as in `start`
+                    self._turns.soon(self._readable)
+                return  # what follows, if anything does, wakes us again
 
     def _end(self) -> None:
         self.ended = True
@@ -196,7 +199,7 @@ class Channel:
             except (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 return view
             except OSError:
-                self._loop.call_soon(self._lose_if_open)
+                self._turns.soon(self._lose_if_open)
                 return b""
             self.sent += count
             if count == len(view):
@@ -279,7 +282,7 @@ class Channel:
             return
         self.closed = True
         self._reading = self._writing = False
-        self._poller.forget(self._descriptor)
+        self._turns.forget(self._descriptor)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

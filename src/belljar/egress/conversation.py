@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING
 
 from belljar.egress import refusal, socks
 from belljar.egress.channel import Channel, reset
-from belljar.egress.client_hello import Hello
+from belljar.egress.client_hello import BadHelloError, Greeting, Hello, HelloSearch
 from belljar.egress.connect_request import ConnectRequest, read_connect
-from belljar.egress.decide import Verdict, decide_connection, decide_server_name, inspects, must_open
+from belljar.egress.decide import Verdict, decide_connection, decide_server_name, inspects, must_open, name_hidden
 from belljar.egress.dial import UnreachableError
-from belljar.egress.first_bytes import Kind, Opening, begins_http
+from belljar.egress.first_bytes import Kind, Opening, begins_http, look
 from belljar.egress.gate import Gate
 from belljar.egress.http1 import Http1Relay
 from belljar.egress.http2 import PREFACE, Http2Relay
 from belljar.egress.names import NameRefused, normalise
 from belljar.egress.run import Closable, Run
 from belljar.egress.tunnel import Tunnel
+from belljar.egress.turns import Errand
 from belljar.egress.waiting import handshake, peek, until_readable
 
 if TYPE_CHECKING:
@@ -50,13 +51,13 @@ class Conversation:
         self._role = role
         self._place = place
         self._relay: Closable | None = None
+        self._ended_early = True
         self._host = ""
         self._port = 0
         self._tls = False
         self._loop = asyncio.get_running_loop()
         run.add(self)
-        self._task = self._loop.create_task(self._converse())
-        self._task.add_done_callback(self._conversed)
+        self._errand = Errand(run.turns, self._converse(), self._conversed)
 
     def check(self, now: float) -> None:
         """Let the relay look at the time."""
@@ -68,9 +69,10 @@ class Conversation:
         if self._relay is not None:
             self._relay.close()
         else:
-            self._task.cancel()
+            self._errand.cancel()
 
     async def _converse(self) -> None:
+        self._ended_early = False
         try:
             await self._begin()
         except (OSError, UnreachableError, asyncio.CancelledError):
@@ -80,10 +82,10 @@ class Conversation:
             reset(self._sock)
             self.close()
 
-    def _conversed(self, task: asyncio.Task[None]) -> None:
-        """The task is done. One that was cancelled before its first step has done nothing itself."""
+    def _conversed(self) -> None:
+        """The errand is over. One that was cancelled before its first step has done nothing itself."""
         if self._relay is None:
-            if task.cancelled():
+            if self._ended_early:
                 reset(self._sock)
             self._sock.close()
             if self._server is not None:
@@ -157,7 +159,7 @@ class Conversation:
             except UnreachableError as error:
                 await self._refuse(error.verdict)
                 return
-        kind, hello = await self._proxy.first_bytes.look(self._sock, self._server, seconds=_FIRST_BYTES_SECONDS)
+        kind, hello = await look(self._sock, self._server, seconds=_FIRST_BYTES_SECONDS)
         if kind is Kind.TLS:
             assert hello is not None
             await self._by_tls(hello)
@@ -169,10 +171,45 @@ class Conversation:
                 self._run.tell("connect", self._host, self._port, Verdict(allowed=False, reason=reason))
             reset(self._sock)
         else:
-            client = Channel(self._sock, self._proxy.poller)
-            self._carry(client, Channel(self._server, self._proxy.poller))
+            client = Channel(self._sock, self._run.turns)
+            self._carry(client, Channel(self._server, self._run.turns))
+            self._search_hellos(client)
             if kind is not Kind.OTHER:
                 self._listen_on(client)
+
+    def _search_hellos(self, client: Channel) -> None:
+        """Judge the TLS that a client of another protocol changes to. Many such clients name no server."""
+        carried, search = client.on_data, HelloSearch()
+
+        def searched(data: bytes) -> None:
+            try:
+                hellos = search.feed(data)
+            except BadHelloError as error:
+                self._break_off(Verdict(allowed=False, reason="bad-request", detail=str(error)))
+                return
+            for hello in hellos:
+                if not self._judge_hello(hello, optional=True):
+                    return
+            carried(data)
+
+        client.on_data = searched
+
+    def _judge_hello(self, hello: Hello, *, optional: bool = False) -> bool:
+        """Return True if a ClientHello may pass on a connection that is carried, and break it off otherwise."""
+        rules, host, port = self._run.rules, self._host, self._port
+        verdict = Verdict(allowed=True)
+        if hello.server_name is not None or not optional:
+            verdict = decide_server_name(rules, host, port, hello.server_name)
+        if verdict.allowed and hello.encrypted:
+            verdict = name_hidden(rules, host, port)
+        if not verdict.allowed:
+            self._break_off(verdict, "tls")
+        return verdict.allowed
+
+    def _break_off(self, verdict: Verdict, kind: str = "connect") -> None:
+        """End a connection that is carried already."""
+        self._run.tell(kind, self._host, self._port, verdict)
+        self.close()
 
     def _listen_on(self, client: Channel) -> None:
         """Judge what comes first from a client that was too slow to be waited for."""
@@ -181,9 +218,7 @@ class Conversation:
         def first(data: bytes) -> None:
             kind = opening.judge(data)
             if kind in (Kind.HTTP, Kind.TLS):
-                verdict = Verdict(allowed=False, reason="bad-request", detail="too slow a beginning")
-                self._run.tell("connect", self._host, self._port, verdict)
-                self.close()
+                self._break_off(Verdict(allowed=False, reason="bad-request", detail="too slow a beginning"))
                 return
             if kind is Kind.OTHER:
                 client.on_data = carried
@@ -202,7 +237,7 @@ class Conversation:
     async def _dial(self, host: str, port: int) -> socket.socket:
         try:
             await self._run.until_recorded()
-            return await self._proxy.dialler.dial(self._run.rules, host, port)
+            return await self._proxy.dialler.dial(self._run.rules, host, port, self._run.resolving)
         except UnreachableError as error:
             self._run.tell("connect", host, port, error.verdict)
             raise
@@ -212,7 +247,7 @@ class Conversation:
         sock = await self._dial(host, port)
         if self._tls:
             sock = await self._secure(sock, host, port, ("http/1.1",))
-        return Channel(sock, self._proxy.poller)
+        return Channel(sock, self._run.turns)
 
     async def _secure(self, sock: socket.socket, host: str, port: int, protocols: tuple[str, ...]) -> ssl.SSLSocket:
         try:
@@ -225,15 +260,44 @@ class Conversation:
 
     async def _by_tls(self, hello: Hello) -> None:
         verdict = decide_server_name(self._run.rules, self._host, self._port, hello.server_name)
+        opened = must_open(self._run.rules, self._host, self._port)
+        if verdict.allowed and hello.encrypted and not opened:
+            opened = True  # what it hides is addressed to a server that understands it: this end does not
+            detail = "opened: the ClientHello is encrypted (ECH)"
+            verdict = Verdict(allowed=True, detail=detail, rule=verdict.rule, key=verdict.key, where=verdict.where)
         self._run.tell("tls", self._host, self._port, verdict)
         if not verdict.allowed:
             await self._refuse_in_tls(verdict, hello)
-        elif must_open(self._run.rules, self._host, self._port):
+        elif opened:
             await self._open(hello)
         else:
             assert self._server is not None
             await self._run.until_recorded()
-            self._carry(Channel(self._sock, self._proxy.poller), Channel(self._server, self._proxy.poller))
+            client, server = Channel(self._sock, self._run.turns), Channel(self._server, self._run.turns)
+            self._carry(client, server)
+            self._greet(client, server)
+
+    def _greet(self, client: Channel, server: Channel) -> None:
+        """Judge every ClientHello that is carried, the first one once more: what passes is what is judged."""
+        out, into, greeting = client.on_data, server.on_data, Greeting()
+
+        def from_client(data: bytes) -> None:
+            try:
+                hellos = greeting.from_client(data)
+            except BadHelloError as error:
+                self._break_off(Verdict(allowed=False, reason="bad-request", detail=str(error)), "tls")
+                return
+            for hello in hellos:
+                if not self._judge_hello(hello):
+                    return
+            out(data)
+
+        def from_server(data: bytes) -> None:
+            if greeting.chosen(data):
+                client.on_data, server.on_data = out, into
+            into(data)
+
+        client.on_data, server.on_data = from_client, from_server
 
     async def _open(self, hello: Hello) -> None:
         """Speak TLS with both: first with the server, so that the client is offered the protocol that it chose."""
@@ -271,7 +335,7 @@ class Conversation:
     def _sniff(self) -> None:
         """Inside TLS that was opened for canary tokens only: requests are requests, and all else is carried."""
         assert self._server is not None
-        client, server = Channel(self._sock, self._proxy.poller), Channel(self._server, self._proxy.poller)
+        client, server = Channel(self._sock, self._run.turns), Channel(self._server, self._run.turns)
         self._carry(client, server)
         carried = client.on_data
 
@@ -288,15 +352,15 @@ class Conversation:
     # Relays
 
     def _relay_http1(self, *, dialled: tuple[str, int] | None, ends: tuple[Channel, Channel] | None = None) -> None:
-        client = ends[0] if ends else Channel(self._sock, self._proxy.poller)
-        server = ends[1] if ends else Channel(self._server, self._proxy.poller) if self._server is not None else None
+        client = ends[0] if ends else Channel(self._sock, self._run.turns)
+        server = ends[1] if ends else Channel(self._server, self._run.turns) if self._server is not None else None
         relay = Http1Relay(client, Gate(self._run, tls=self._tls), self, dialled)
         self._relay = relay
         relay.start(server)
 
     def _relay_http2(self) -> None:
         assert self._server is not None
-        ends = Channel(self._sock, self._proxy.poller), Channel(self._server, self._proxy.poller)
+        ends = Channel(self._sock, self._run.turns), Channel(self._server, self._run.turns)
         relay = Http2Relay(*ends, Gate(self._run, tls=self._tls), self, (self._host, self._port))
         self._relay = relay
         relay.start()
@@ -322,7 +386,7 @@ class Conversation:
         if self._server is not None:
             self._server.close()
             self._server = None
-        kind, hello = await self._proxy.first_bytes.look(self._sock, None, seconds=_REFUSED_SECONDS)
+        kind, hello = await look(self._sock, None, seconds=_REFUSED_SECONDS)
         if kind is Kind.HTTP:
             self._say(refusal.response(verdict, host=self._host, port=self._port))
         elif kind is Kind.TLS:
@@ -348,7 +412,7 @@ class Conversation:
 
     def _say(self, data: bytes) -> None:
         """Send this and end, without losing it on the way."""
-        farewell = _Farewell(Channel(self._sock, self._proxy.poller), self)
+        farewell = _Farewell(Channel(self._sock, self._run.turns), self)
         self._relay = farewell
         farewell.say(data)
 

@@ -18,6 +18,7 @@ from belljar.egress.decide import Request, Said, Verdict, lifted_upload
 from belljar.egress.encodings import Reflected, Scrubber, scrub
 from belljar.egress.names import host_matches, is_address, split_authority
 from belljar.egress.paths import AmbiguousPath
+from belljar.egress.request import OTHER_HOST, fold
 from belljar.egress.rules import Rule, Rules
 from belljar.egress.secret_sources import fetch
 from belljar.policy.carriers import guarded
@@ -90,11 +91,13 @@ def other_credentials(rules: Rules, rule: Rule | None, request: Request) -> str:
 
 def stripped(rules: Rules, headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     """The headers without those that tell of proxies, and those that the policy takes out."""
-    unwanted: frozenset[bytes] = _ALWAYS_STRIPPED
+    unwanted: frozenset[bytes] = _ALWAYS_STRIPPED | OTHER_HOST
     if rules.strip_headers:
-        unwanted |= {name.encode("ascii") for name in rules.strip_headers}
+        unwanted |= {fold(name.encode("ascii")) for name in rules.strip_headers}
     return tuple(
-        (name, value) for name, value in headers if name not in unwanted and not name.startswith(_TELLS_OF_PROXIES)
+        (name, value)
+        for name, value in headers
+        if (plain := fold(name)) not in unwanted and not plain.startswith(_TELLS_OF_PROXIES)
     )
 
 

@@ -12,6 +12,7 @@ In each step what is denied comes first, then what is allowed, and what nothing 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from belljar.egress import paths
@@ -36,6 +37,7 @@ _SHORTEST_CODED = 16
 """Shorter labels hold too few characters to tell a word from data."""
 _NEVER = ("CONNECT", "TRACE")
 """A relay within the relay; and an echo of what the proxy added."""
+_METHOD = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,40}\Z")
 _HOST_ADDRESSES = ("127.0.0.1", "::1")
 
 
@@ -167,6 +169,11 @@ def decide_server_name(rules: Rules, host: str, port: int, server_name: str | by
     return _allowed(rule) if said == host else _refused(rules, "server-name-mismatch", said, rule)
 
 
+def name_hidden(rules: Rules, host: str, port: int) -> Verdict:
+    """Return the refusal of an encrypted ClientHello that can't be opened any more."""
+    return _refused(rules, "server-name-hidden", "", next(iter(_allowing(rules, host, port)), None))
+
+
 def decide_address(rules: Rules, host: str, port: int, ip: str) -> Verdict:
     """Whether `ip`, which is what `host` resolved to, may be dialled. It has to be the address that then is dialled."""
     try:
@@ -216,20 +223,22 @@ def decide_request(rules: Rules, request: Request) -> Verdict:
     if refusal := _authority(rules, request, connection.rule):
         return refusal
     method = request.method
-    if method.upper() in _NEVER or not method.isascii() or not method.isprintable() or not method:
+    if method.upper() in _NEVER or not _METHOD.match(method):
         return _refused(rules, "method-not-listed", method[:40], connection.rule)
     try:
         path, query = paths.split_target(request.target)
     except AmbiguousPath:
         return _refused(rules, "bad-request", "target", connection.rule)
     denying, allowing = _denying(rules, request.host, request.port), _allowing(rules, request.host, request.port)
-    if not denying and (request.host == HOST_NAME or not allowing[0].narrows):
+    if not denying and (request.host == HOST_NAME or not (allowing[0].narrows or request.odd_body)):
         return connection
     said = Said.of(request, path, query)
     for rule in denying:
         if _denies(rule, said):
             return _denial(rule)
-    return connection if request.host == HOST_NAME else _first_that_allows(rules, allowing, said)
+    if request.host != HOST_NAME:
+        return _first_that_allows(rules, allowing, said)
+    return _refused(rules, "body-not-listed", method, key="net.host_ports") if request.odd_body else connection
 
 
 def _authority(rules: Rules, request: Request, rule: Rule | None) -> Verdict | None:
@@ -286,7 +295,9 @@ def _lacks(rule: Rule, said: Said) -> tuple[int, str, str]:
             return 2, "path-ambiguous", "query"
         if unlisted := sorted(said.keys - set(rule.query)):
             return 2, "query-not-listed", unlisted[0][:100]
-    return 3, "", ""
+    if said.odd_body and not rule.get_body:
+        return 3, "body-not-listed", said.methods[0]
+    return 4, "", ""
 
 
 def _allowing(rules: Rules, host: str, port: int) -> tuple[Rule, ...]:
@@ -375,5 +386,6 @@ __all__ = [
     "inspects",
     "lifted_upload",
     "must_open",
+    "name_hidden",
     "takes_no_foreign_credential",
 ]

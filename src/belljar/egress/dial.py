@@ -8,6 +8,7 @@ import errno
 import os
 import socket
 import time
+from typing import Any
 
 from belljar.egress.decide import Verdict, addresses_for, decide_address
 from belljar.egress.rules import Rules
@@ -33,14 +34,14 @@ class Dialler:
     def __init__(self) -> None:
         self._kept: dict[str, tuple[float, tuple[str, ...]]] = {}
 
-    async def dial(self, rules: Rules, host: str, port: int) -> socket.socket:
-        """A connected socket that does not block.
+    async def dial(self, rules: Rules, host: str, port: int, resolving: asyncio.Semaphore) -> socket.socket:
+        """A connected socket that does not block. `resolving` bounds the names that a run asks for at once.
 
         Raises:
             UnreachableError: no address of the host may be dialled, or none answers.
         """
         named = addresses_for(rules, host, port)
-        places = named or [(ip, None) for ip in await self._resolve(host)]
+        places = named or [(ip, None) for ip in await self._resolve(host, resolving)]
         refused: Verdict | None = None
         failed = ""
         for ip, other_port in places:
@@ -56,23 +57,27 @@ class Dialler:
             raise UnreachableError(refused)
         raise unreachable(failed or "the name has no address")
 
-    async def _resolve(self, host: str) -> tuple[str, ...]:
-        now = time.monotonic()
+    async def _resolve(self, host: str, resolving: asyncio.Semaphore) -> tuple[str, ...]:
         found = self._kept.get(host)
-        if found is not None and found[0] > now:
+        if found is not None and found[0] > time.monotonic():
             return found[1]
-        loop = asyncio.get_running_loop()
-        try:
-            answers = await asyncio.wait_for(
-                loop.getaddrinfo(host, None, type=socket.SOCK_STREAM), timeout=_RESOLVE_SECONDS
-            )
-        except (OSError, UnicodeError) as error:
-            raise unreachable(f"the name can't be resolved: {error}") from error
+        async with resolving:
+            try:
+                answers = await asyncio.get_running_loop().create_task(_ask(host))
+            except (OSError, UnicodeError) as error:
+                raise unreachable(f"the name can't be resolved: {error}") from error
+        now = time.monotonic()
         addresses = tuple(dict.fromkeys(str(answer[4][0]) for answer in answers))
         if len(self._kept) >= _MAX_KEPT:
             self._kept.clear()
         self._kept[host] = (now + _KEPT_SECONDS, addresses)
         return addresses
+
+
+async def _ask(host: str) -> Any:
+    """Ask DNS, in a task of the loop's: what bounds its time needs one."""
+    asking = asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return await asyncio.wait_for(asking, timeout=_RESOLVE_SECONDS)
 
 
 def unreachable(detail: str) -> UnreachableError:

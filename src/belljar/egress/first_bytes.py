@@ -7,13 +7,17 @@ import re
 import socket
 from enum import Enum
 
-from belljar.egress.client_hello import MAX_HELLO, BadHelloError, Hello, HelloReader, looks_like_tls
+from belljar.egress.client_hello import MAX_HELLO, BadHelloError, Hello, begins_like_tls, read_hello
 from belljar.egress.waiting import peek, until_readable, wake_when_more
 
 _KNOWN_METHOD = re.compile(rb"(?:GET|HEAD|POST|PUT|DELETE|OPTIONS|PATCH|TRACE|CONNECT|PRI)(?:[ \t]|\Z)", re.IGNORECASE)
-_MAYBE_METHOD = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,32}(?:[ \t][^\r\n]*)?\Z")
-_REQUEST_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+[ \t]+[^\r\n]*HTTP/", re.IGNORECASE)
-_BLANK = b" \t\r\n"
+_MAYBE_METHOD = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+(?:[ \t][^\r\n]*)?\Z")
+_TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
+_REQUEST_LINE = re.compile(rb"[^\r\n]*[ \t]HTTP/", re.IGNORECASE)
+_PROXY_LINE = b"PROXY "
+_PROXY_MARK = b"\r\n\r\n\x00"
+"""How the PROXY protocol begins, in its versions 1 and 2: a server that takes it reads a request, or TLS, behind it."""
+_BLANK = b" \t\r\n\v\f"
 _MAX_LINE = 16 << 10
 _UNSURE_SECONDS = 0.3
 """How long an opening that could become a request of an unknown method may be waited for."""
@@ -41,11 +45,18 @@ class _Sure(Enum):
 
 
 def _judge(first: bytes) -> _Sure:
-    """Whether this begins a request; leading blanks do not hide one."""
+    """Tell whether this begins a request; leading blanks do not hide one, however many."""
+    if first.startswith(_PROXY_MARK):
+        return _Sure.HTTP
     line, newline, _rest = first.lstrip(_BLANK).partition(b"\n")
+    if line.startswith(_PROXY_LINE):
+        return _Sure.HTTP
+    if not newline and line and _TOKEN.match(line):  # however long: a method has no limit, and neither has a word
+        return _Sure.UNSURE
     if newline or len(first) >= _MAX_LINE:
         is_request = _REQUEST_LINE.match(line) or _KNOWN_METHOD.match(line)
-        return _Sure.HTTP if is_request else _Sure.OTHER
+        unfinished = not newline and (not line or _MAYBE_METHOD.match(line))
+        return _Sure.HTTP if is_request or unfinished else _Sure.OTHER
     if _KNOWN_METHOD.match(line):
         return _Sure.LIKELY_HTTP
     return _Sure.UNSURE if not line or _MAYBE_METHOD.match(line) else _Sure.OTHER
@@ -65,72 +76,73 @@ class Opening:
 
     def __init__(self) -> None:
         self._said = b""
+        self._long = False
+        """Whether the first word was longer than any line, and was forgotten but for its beginning."""
 
     def judge(self, data: bytes) -> Kind:
         """HTTP, TLS or OTHER; UNSURE as long as it is not clear."""
         self._said += data
-        if looks_like_tls(self._said):
-            return Kind.TLS
-        if self._said == b"\x16":
-            return Kind.UNSURE
+        tls = begins_like_tls(self._said)
+        if tls is not False:
+            return Kind.TLS if tls else Kind.UNSURE
         sure = _judge(self._said)
         if sure is _Sure.UNSURE:
+            if len(self._said) >= _MAX_LINE and self._said.strip(_BLANK):
+                self._said, self._long = b"x", True
             return Kind.UNSURE
+        if self._long and b"\n" not in self._said:
+            return Kind.UNSURE if len(self._said) < _MAX_LINE else Kind.OTHER
         return Kind.OTHER if sure is _Sure.OTHER else Kind.HTTP
 
 
-class FirstBytes:
-    """Looks at how a connection begins."""
+async def look(client: socket.socket, server: socket.socket | None, *, seconds: float) -> tuple[Kind, Hello | None]:
+    """Tell what the client begins with, unless the server speaks first."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    try:
+        seen, otherwise = 0, Kind.SILENT
+        while True:
+            first = peek(client, MAX_HELLO)
+            if first is not None:
+                done = len(first) == seen
+                seen = len(first)
+                verdict, hello, otherwise = _tell(first, final=done)
+                if verdict is not None:
+                    return verdict, hello
+                if otherwise is Kind.UNSURE and server is not None:
+                    deadline = min(deadline, loop.time() + _UNSURE_SECONDS)
+                wake_when_more(client, seen)
+            watched = (client,) if server is None else (client, server)
+            ready = await until_readable(*watched, seconds=deadline - loop.time())
+            if ready is None:
+                return otherwise, None
+            if ready is server:
+                return Kind.SERVER_FIRST, None
+    finally:
+        if seen:
+            wake_when_more(client, 0)
 
-    def __init__(self, hellos: HelloReader) -> None:
-        self._hellos = hellos
 
-    async def look(
-        self, client: socket.socket, server: socket.socket | None, *, seconds: float
-    ) -> tuple[Kind, Hello | None]:
-        """What the client begins with, unless the server speaks first."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + seconds
+def _tell(first: bytes, *, final: bool) -> tuple[Kind | None, Hello | None, Kind]:
+    """Return what it is, or None while it is not clear; and what it is taken for when no more comes."""
+    if not first:
+        return Kind.ENDED, None, Kind.ENDED
+    tls = begins_like_tls(first)
+    if tls or first == b"\x16":
         try:
-            seen, otherwise = 0, Kind.SILENT
-            while True:
-                first = peek(client, MAX_HELLO)
-                if first is not None:
-                    done = len(first) == seen
-                    seen = len(first)
-                    verdict, hello, otherwise = self._tell(first, final=done)
-                    if verdict is not None:
-                        return verdict, hello
-                    if otherwise is Kind.UNSURE and server is not None:
-                        deadline = min(deadline, loop.time() + _UNSURE_SECONDS)
-                    wake_when_more(client, seen)
-                watched = (client,) if server is None else (client, server)
-                ready = await until_readable(*watched, seconds=deadline - loop.time())
-                if ready is None:
-                    return otherwise, None
-                if ready is server:
-                    return Kind.SERVER_FIRST, None
-        finally:
-            if seen:
-                wake_when_more(client, 0)
-
-    def _tell(self, first: bytes, *, final: bool) -> tuple[Kind | None, Hello | None, Kind]:
-        """What it is, or None while it is not clear; and what it is taken for when no more comes."""
-        if not first:
-            return Kind.ENDED, None, Kind.ENDED
-        if looks_like_tls(first) or first == b"\x16":
-            try:
-                hello = self._hellos.read(first)
-            except BadHelloError:
-                return Kind.BAD_TLS, None, Kind.BAD_TLS
-            if hello is not None:
-                return Kind.TLS, hello, Kind.TLS
-            return (Kind.BAD_TLS if final else None), None, Kind.BAD_TLS
-        sure = _judge(first)
-        if sure is _Sure.HTTP or (sure is _Sure.LIKELY_HTTP and final):
-            return Kind.HTTP, None, Kind.HTTP
-        if sure is _Sure.OTHER:
-            return Kind.OTHER, None, Kind.OTHER
-        if final:  # or woken for nothing: what comes later is judged then
-            return Kind.UNSURE, None, Kind.UNSURE
-        return None, None, Kind.HTTP if sure is _Sure.LIKELY_HTTP else Kind.UNSURE
+            hello = read_hello(first)
+        except BadHelloError:
+            return Kind.BAD_TLS, None, Kind.BAD_TLS
+        if hello is not None:
+            return Kind.TLS, hello, Kind.TLS
+        return (Kind.BAD_TLS if final else None), None, Kind.BAD_TLS
+    if tls is None:
+        return (Kind.UNSURE if final else None), None, Kind.UNSURE
+    sure = _judge(first)
+    if sure is _Sure.HTTP or (sure is _Sure.LIKELY_HTTP and final):
+        return Kind.HTTP, None, Kind.HTTP
+    if sure is _Sure.OTHER:
+        return Kind.OTHER, None, Kind.OTHER
+    if final:  # or woken for nothing: what comes later is judged then
+        return Kind.UNSURE, None, Kind.UNSURE
+    return None, None, Kind.HTTP if sure is _Sure.LIKELY_HTTP else Kind.UNSURE

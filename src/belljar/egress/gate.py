@@ -31,7 +31,7 @@ class Passage:
         """The number of the decision, which has to be in the audit log before the request is sent on."""
 
 
-_Said = tuple[str, int, bool, str, bytes, bytes | None, tuple[Header, ...]]
+_Said = tuple[str, int, bool, str, bytes, bytes | None, tuple[Header, ...], bool]
 _MAX_KNOWN = 256
 _SMALL = 2048
 
@@ -43,18 +43,27 @@ def _is_small(said: _Said) -> bool:
 class Gate:
     """Judges the requests of one connection."""
 
-    __slots__ = ("_run", "tls")
+    __slots__ = ("_run", "tls", "turns")
 
     def __init__(self, run: Run, *, tls: bool) -> None:
         self._run = run
+        self.turns = run.turns
         self.tls = tls
 
     def judge(  # noqa: PLR0917 they are a request
-        self, host: str, port: int, method: str, target: bytes, authority: bytes | None, headers: tuple[Header, ...]
+        self,
+        host: str,
+        port: int,
+        method: str,
+        target: bytes,
+        authority: bytes | None,
+        headers: tuple[Header, ...],
+        *,
+        body: bool,
     ) -> Passage | Verdict:
         """Whether a request may pass, and as what. Told of. The headers are those that go from end to end."""
         run = self._run
-        verdict, sent = self._decided((host, port, self.tls, method, target, authority, headers))
+        verdict, sent = self._decided((host, port, self.tls, method, target, authority, headers, body))
         refused = None if verdict.allowed else verdict
         if refused is None:
             refused = run.limits.request(host, verdict.rule, time.monotonic())

@@ -23,11 +23,12 @@ from belljar.egress.http1_messages import (
 from belljar.egress.http1_server import ServerSide
 from belljar.egress.names import NameRefused
 from belljar.egress.passing import Meter
+from belljar.egress.turns import Errand
 from belljar.egress.websocket import WebSocketTunnel
 
 _IDLE_SECONDS = 300.0
 _HEAD_SECONDS = 60.0
-_AT_ONCE = 16
+_AT_ONCE = 4
 
 
 class Reach(Protocol):
@@ -59,7 +60,7 @@ class Http1Relay:
         self._loop = asyncio.get_running_loop()
         self._server: ServerSide | None = None
         self._tunnel: WebSocketTunnel | None = None
-        self._dialling: asyncio.Task[None] | None = None
+        self._dialling: Errand | None = None
         self._requests = RequestReader(gate, dialled or ("", 0))
         self._current: Exchange | None = None
         self._done = False
@@ -105,6 +106,7 @@ class Http1Relay:
         meter = self._meter
         if meter is not None and not meter.spend(len(data)):
             self.close()
+            return
         if self._server is not None:
             self._server.channel.write(data)
             if self._server.channel.full:
@@ -132,7 +134,7 @@ class Http1Relay:
             return
         if self._current is None and requests.waiting:  # a pile of refused ones: others have their turn
             self._client.pause()
-            self._loop.call_soon(self._advance)
+            self._gate.turns.soon(self._advance)
             return
         if self._current is None and requests.bad:
             self._answer_bad()
@@ -155,7 +157,8 @@ class Http1Relay:
             self._gate.tell_refused(exchange.host, exchange.port, refused, head.method.decode("ascii"), head.path)
         if refused is None:
             method = head.method.decode("ascii")
-            judged = self._gate.judge(exchange.host, exchange.port, method, head.target, head.authority, head.headers)
+            said = (method, head.target, head.authority, head.headers)
+            judged = self._gate.judge(exchange.host, exchange.port, *said, body=head.has_body)
             if isinstance(judged, Passage):
                 exchange.passage = judged
                 exchange.pieces.insert(0, head.send_on(judged.headers, judged.target))
@@ -214,13 +217,14 @@ class Http1Relay:
             pieces, exchange.pieces = exchange.pieces, exchange.pieces[:1]
             assert exchange.passage is not None
             data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-            server.request(exchange.head, data, exchange.passage.reflected)
             if exchange.passage.meter is not None and not exchange.passage.meter.spend(len(data)):
                 self.close()
+                return
+            server.request(exchange.head, data, exchange.passage.reflected)
             return
         self._drop_server()
         self._client.pause()
-        self._dialling = self._loop.create_task(self._dial(exchange))
+        self._dialling = Errand(self._gate.turns, self._dial(exchange))
 
     async def _dial(self, exchange: Exchange) -> None:
         try:

@@ -51,6 +51,8 @@ class RequestReader:
         self._url = b""
         self._headers: list[Header] = []
         self._parsing: Exchange | None = None
+        self._body: list[bytes] = []
+        """What has come of a body since the parser was fed: chunks of a byte are searched, and sent on, together."""
         self.waiting: deque[Exchange] = deque()
         self.out: list[bytes] = []
         """What came of the body of a request that is being sent on already; the relay empties it."""
@@ -80,6 +82,7 @@ class RequestReader:
         self.quiet += len(data)
         try:
             self._parser.feed_data(data)
+            self._take_body()
         except httptools.HttpParserUpgrade as change:
             self.leftover = data[change.args[0] :]
             self._parser = httptools.HttpRequestParser(self)
@@ -141,6 +144,15 @@ class RequestReader:
         exchange = self._parsing
         assert exchange is not None
         exchange.left -= len(data)
+        self._body.append(data)
+
+    def _take_body(self) -> None:
+        """Search what has come of the body, and send it on."""
+        exchange = self._parsing
+        if not self._body or exchange is None:
+            return
+        data = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        self._body = []
         if self._gate.scans and not self._clean(exchange, data):
             self.poisoned = True
             return
@@ -160,6 +172,7 @@ class RequestReader:
         self.quiet = 0
         exchange = self._parsing
         assert exchange is not None
+        self._take_body()
         exchange.complete = True
         if exchange.head.chunked:
             (self.out if exchange.sent else exchange.pieces).append(CHUNKS_END)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 from belljar.egress.credentials import scrub
 from belljar.egress.names import NameRefused, split_authority
+from belljar.egress.request import MAX_FIELD, fold
 
 MAX_HEAD = 64 << 10
 MAX_HEADERS = 256
@@ -18,7 +21,9 @@ _HOP_BY_HOP = frozenset(
         *(b"te", b"trailer", b"transfer-encoding", b"upgrade", b"http2-settings"),
     }
 )
-_HANDLED = _HOP_BY_HOP | {b"content-length", b"host"}
+_HANDLED = _HOP_BY_HOP | {b"content-length", b"host", b"expect"}
+_DIGITS = 18
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _NOTHING: frozenset[bytes] = frozenset()
 _NOT_FOR_CLIENTS = frozenset({*_HOP_BY_HOP, b"content-length", b"alt-svc"})
 """Alt-Svc names other ways to the same host, none of which there are in a jar."""
@@ -34,6 +39,7 @@ class Head:
     __slots__ = (
         "authority",
         "chunked",
+        "expects",
         "headers",
         "keep_alive",
         "length",
@@ -48,8 +54,6 @@ class Head:
         """Raises BadMessageError."""
         if version not in ("1.1", "1.0"):
             raise BadMessageError(f"HTTP/{version}")
-        if len(headers) > MAX_HEADERS:
-            raise BadMessageError("too many headers")
         self.method = method
         self.target = target
         self.version = version
@@ -57,6 +61,8 @@ class Head:
         self.chunked = False
         self.length: bytes | None = None
         self.upgrade = False
+        self.expects = False
+        check_fields(target, headers)
         options = b""
         upgrade = b""
         spelling: dict[bytes, bytes] = {}
@@ -71,11 +77,17 @@ class Head:
                     raise BadMessageError("two Host headers")
                 self.authority = value
             elif small == b"content-length":
-                self.length = value
+                if self.length is not None or not value.isdigit() or len(value) > _DIGITS:
+                    raise BadMessageError("a length that is not one number")
+                self.length = b"%d" % int(value)
             elif small == b"transfer-encoding":
-                if value.strip().lower() != b"chunked":
+                if self.chunked or value.strip().lower() != b"chunked":
                     raise BadMessageError("a transfer coding other than chunked")
                 self.chunked = True
+            elif small == b"expect":
+                if value.strip().lower() != b"100-continue":
+                    raise BadMessageError("an expectation other than 100-continue")
+                self.expects = True
             elif small == b"connection":
                 options += b"," + value.lower()
             elif small == b"upgrade":
@@ -95,6 +107,11 @@ class Head:
         """How the client spells the names."""
 
     @property
+    def has_body(self) -> bool:
+        """Return True if a body follows, or chunks that could be none."""
+        return self.chunked or self.length not in (None, b"0")
+
+    @property
     def path(self) -> str:
         """The path without its query, for people."""
         return self.target.partition(b"?")[0].decode("latin-1")
@@ -109,8 +126,26 @@ class Head:
             parts += (b"Content-Length: ", self.length, b"\r\n")
         elif self.chunked:
             parts.append(b"Transfer-Encoding: chunked\r\n")
-        parts.append(b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n" if self.upgrade else b"\r\n")
+        if self.expects:
+            parts.append(b"Expect: 100-continue\r\n")
+        if self.upgrade:
+            parts.append(b"Connection: Upgrade\r\nUpgrade: websocket\r\n")
+        elif self.has_body:  # a server that ignores the body would go on to read it as another request
+            parts.append(b"Connection: close\r\n")
+        parts.append(b"\r\n")
         return b"".join(parts)
+
+
+def check_fields(target: bytes, headers: list[Header]) -> None:
+    """Raise BadMessageError if the head of a request holds what servers cut off, or read differently."""
+    if len(headers) > MAX_HEADERS:
+        raise BadMessageError("too many headers")
+    if len(target) > MAX_FIELD or any(len(name) + len(value) > MAX_FIELD for name, value in headers):
+        raise BadMessageError(f"a header, or a target, longer than {MAX_FIELD >> 10} KiB")
+    if any((plain := fold(name)) in _HANDLED and plain != name.lower() for name, _value in headers):
+        raise BadMessageError("a name that some servers take for that of another header")
+    if _CONTROL.search(b"".join([value for _name, value in headers])):
+        raise BadMessageError("a control character in a header")
 
 
 def split_absolute(target: bytes) -> tuple[str, int, bytes] | None:

@@ -59,6 +59,8 @@ class ServerSide:
         self._spent = False
         self._quiet = 0
         self._out: list[bytes] = []
+        self._body: list[bytes] = []
+        """What has come since the parser was fed of a body that is searched for secrets."""
         self._reflected: tuple[bytes, ...] = ()
         self._scrubber: Scrubber | None = None
         channel.on_data, channel.on_end, channel.on_lost = self._data, self._ended, self._ended
@@ -105,6 +107,7 @@ class ServerSide:
             upgraded = change.args[0]
         except httptools.HttpParserError as error:
             broken = str(error.__context__ or error)
+        self._take_body()
         if not self._complete and self._quiet > MAX_HEAD + len(data):
             broken = broken or "a head without end"
         if self._out:
@@ -121,8 +124,9 @@ class ServerSide:
 
     def _finish(self, *, spent: bool) -> None:
         assert self.answer is not None
+        last = self._request is not None and self._request.has_body  # the server was told so
         self._request = None
-        if spent or self.answer.close:
+        if spent or last or self.answer.close:
             self.close()
         elif self.answer.body == NONE:  # it may have announced a body that does not come
             self._parser = httptools.HttpResponseParser(self)
@@ -179,9 +183,17 @@ class ServerSide:
         self._quiet = 0
         if self._complete or self.answer is None:
             return
-        if self._scrubber is not None:
-            data = self._scrubber.feed(data)
-        self._frame(data)
+        if self._scrubber is None:
+            self._frame(data)
+        else:
+            self._body.append(data)
+
+    def _take_body(self) -> None:
+        """Send on what has come of a body that is searched for secrets."""
+        if self._body and self._scrubber is not None:
+            data = self._scrubber.feed(b"".join(self._body))
+            self._body = []
+            self._frame(data)
 
     def _frame(self, data: bytes) -> None:
         assert self._request is not None
@@ -198,6 +210,7 @@ class ServerSide:
         if self.answer is None or self._complete:
             return
         assert self._request is not None
+        self._take_body()
         if self._scrubber is not None:
             self._frame(self._scrubber.finish())
         if self.answer.body == CHUNKS and self._request.version == "1.1":

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any
 
 import h2.events
-from h2.config import H2Configuration
-from h2.connection import ConnectionState, H2Connection
+from h2.connection import ConnectionState
 from h2.errors import ErrorCodes
 from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes, Settings
-from hyperframe.frame import GoAwayFrame
 
 from belljar.egress import refusal
 from belljar.egress.channel import Channel
 from belljar.egress.decide import Verdict
 from belljar.egress.gate import Gate, Passage
 from belljar.egress.http1 import Reach
-from belljar.egress.http1_messages import BadMessageError, reflected_header
+from belljar.egress.http1_messages import BadMessageError, Header, check_fields, reflected_header
+from belljar.egress.http2_connection import ToClient, ToServer
 from belljar.egress.http2_stream import Headers, Side, Stream
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -36,16 +36,6 @@ _SETTINGS = {
 _PSEUDO = (b":method", b":scheme", b":authority", b":path")
 
 
-class _ToServer(H2Connection):
-    """h2 takes a GOAWAY for the end of everything; it is only that of new streams, and what was begun is answered."""
-
-    def _receive_goaway_frame(self, frame: GoAwayFrame) -> Any:
-        came = super()._receive_goaway_frame(frame)
-        if frame.error_code == ErrorCodes.NO_ERROR:
-            self.state_machine.state = ConnectionState.CLIENT_OPEN
-        return came
-
-
 class Http2Relay:
     """A client's connection and one to its server, both of which speak HTTP/2."""
 
@@ -55,8 +45,8 @@ class Http2Relay:
         self._gate = gate
         self._owner: Reach | None = owner
         self._host, self._port = dialled
-        self._client = Side(client, H2Connection(H2Configuration(client_side=False, header_encoding=None)))
-        self._server = Side(server, _ToServer(H2Configuration(client_side=True, header_encoding=None)))
+        self._client = Side(client, ToClient())
+        self._server = Side(server, ToServer())
         self._by_client: dict[int, Stream] = {}
         self._by_server: dict[int, Stream] = {}
         self._waiting: list[tuple[int, Passage, list[Any]]] = []
@@ -123,7 +113,7 @@ class Http2Relay:
             side.channel.pause()
         elif side.unread:
             side.channel.pause()
-            self._loop.call_soon(self._work, side)
+            self._gate.turns.soon(self._work, side)
         else:
             side.channel.start()
 
@@ -170,7 +160,8 @@ class Http2Relay:
             judged = Verdict(allowed=False, reason="bad-request", detail=bad)
             self._gate.tell_refused(self._host, self._port, judged, method, path.decode("latin-1"))
         else:
-            judged = self._gate.judge(self._host, self._port, method, path, said.get(b":authority"), plain)
+            authority = said.get(b":authority")
+            judged = self._gate.judge(self._host, self._port, method, path, authority, plain, body=not ended)
         if isinstance(judged, Verdict):
             self._refuse(stream_id, judged, method, path)
             return
@@ -181,6 +172,10 @@ class Http2Relay:
         """Why a request's head says two things at once, or too little."""
         if b":protocol" in said:
             return "an extended CONNECT"
+        try:
+            check_fields(said.get(b":path", b""), headers)
+        except BadMessageError as error:
+            return str(error)
         hosts = [value for name, value in headers if name == b"host"]
         if hosts:
             said.setdefault(b":authority", hosts[0])
@@ -203,6 +198,9 @@ class Http2Relay:
             self._gate.when_answered(passage, self._answered)
         if not recorded or server.open_outbound_streams >= server.remote_settings.max_concurrent_streams:
             self._waiting.append((stream_id, passage, [headers, ended, *held]))
+            return
+        if passage.meter is not None and not passage.meter.spend(_size(headers)):
+            self._gate.turns.soon(self.close)
             return
         server_id = server.get_next_available_stream_id()
         server.send_headers(server_id, headers, end_stream=ended)
@@ -272,8 +270,9 @@ class Http2Relay:
                 data = event.data if stream.scrubber is None else stream.scrubber.feed(event.data)
                 stream.response.add(data, event.flow_controlled_length or 0)
         elif isinstance(event, h2.events.TrailersReceived):
-            trailers = [header for header in event.headers if header[0] != b"content-encoding"]
-            self._end_response(stream, _scrubbed(stream, trailers))
+            if self._spend(stream, _size(event.headers)):
+                trailers = [header for header in event.headers if header[0] != b"content-encoding"]
+                self._end_response(stream, _scrubbed(stream, trailers))
         elif isinstance(event, h2.events.StreamEnded):
             self._end_response(stream, None)
         elif isinstance(event, h2.events.StreamReset):
@@ -287,6 +286,8 @@ class Http2Relay:
             self._client.h2.state_machine.state = ConnectionState.SERVER_OPEN
 
     def _respond(self, stream: Stream, headers: Headers) -> None:
+        if not self._spend(stream, _size(headers)):
+            return
         kept = [header for header in headers if header[0] != b"alt-svc"]
         try:
             scrubbed = _scrubbed(stream, kept)
@@ -307,7 +308,7 @@ class Http2Relay:
         if meter is None or meter.spend(count):
             return True
         self._break_off(stream)
-        self._loop.call_soon(self.close)
+        self._gate.turns.soon(self.close)
         return False
 
     def _break_off(self, stream: Stream) -> None:
@@ -426,6 +427,11 @@ class Http2Relay:
         if owner is not None:
             self._count_server()
             owner.relay_closed()
+
+
+def _size(headers: Iterable[Header]) -> int:
+    """Bytes of a head as HTTP/1.1 would send it: a field that its connection knows already counts as a whole."""
+    return sum([len(name) + len(value) + 4 for name, value in headers])
 
 
 def _scrubbed(stream: Stream, headers: Headers) -> Headers:

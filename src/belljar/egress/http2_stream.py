@@ -14,10 +14,12 @@ from belljar.egress.credentials import Scrubber
 from belljar.egress.gate import Passage
 from belljar.egress.http1_messages import Header
 from belljar.egress.passing import Meter
+from belljar.egress.turns import Turns
 
 Headers = list[Header]
-_TURN_SECONDS = 0.002
-_SMALLEST, _LARGEST = 128, 16 << 10
+_TURN_SECONDS = 0.001
+_SMALLEST, _LARGE, _LARGEST = 128, 2 << 10, 16 << 10
+"""Bytes that are parsed at once. They may hold a frame for each nine of them, while another run waits."""
 
 
 class Side:
@@ -38,6 +40,8 @@ class Side:
         Raises:
             ProtocolError: it is not HTTP/2.
         """
+        largest = _LARGEST if Turns.alone() else _LARGE
+        self._size = min(self._size, largest)
         began = now = time.monotonic()
         while self.unread and not self.channel.full and now - began < _TURN_SECONDS:
             piece, self.unread = self.unread[: self._size], self.unread[self._size :]
@@ -46,7 +50,7 @@ class Side:
             self.flush()
             before, now = now, time.monotonic()
             slow = now - before > _TURN_SECONDS / 2
-            self._size = max(_SMALLEST, self._size // 4) if slow else min(_LARGEST, self._size * 2)
+            self._size = max(_SMALLEST, self._size // 4) if slow else min(largest, self._size * 2)
 
     def flush(self) -> None:
         """Send what the protocol has made ready."""

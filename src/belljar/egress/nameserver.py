@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import socket
 import struct
 
 from belljar.egress.dns import Lookup, answer
-from belljar.egress.waiting import until_readable
+from belljar.egress.waiting import until_readable, until_writable
 
-_AT_ONCE = 16
+_AT_ONCE = 4
 _MAX_DATAGRAM = 4096
 _IDLE_SECONDS = 10.0
 _MAX_QUESTIONS = 200
@@ -52,14 +51,23 @@ def _from_there(ancillary: list[tuple[int, int, bytes]]) -> list[tuple[int, int,
 
 async def answer_stream(sock: socket.socket, lookup: Lookup) -> None:
     """Answer the questions of one TCP connection until it ends."""
-    loop = asyncio.get_running_loop()
     for _question in range(_MAX_QUESTIONS):
         head = await _exactly(sock, 2)
         wire = await _exactly(sock, int.from_bytes(head, "big")) if head else b""
         said = answer(wire, lookup) if wire else None
         if said is None:
             return
-        await asyncio.wait_for(loop.sock_sendall(sock, len(said).to_bytes(2, "big") + said), _IDLE_SECONDS)
+        await _send(sock, len(said).to_bytes(2, "big") + said)
+
+
+async def _send(sock: socket.socket, data: bytes) -> None:
+    """Send all of it. Raises OSError."""
+    while data:
+        try:
+            data = data[sock.send(data) :]
+        except (BlockingIOError, InterruptedError):
+            if await until_writable(sock, seconds=_IDLE_SECONDS) is None:
+                raise TimeoutError("the client does not read") from None
 
 
 async def _exactly(sock: socket.socket, count: int) -> bytes:

@@ -7,13 +7,18 @@ several readings is allowed if all of them are, and denied if one of them is; wh
 from __future__ import annotations
 
 import re
+import unicodedata
 from functools import lru_cache
 from urllib.parse import unquote_to_bytes
 
 _BAD_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
-_TWICE = re.compile(r"%(?:2[eEfF]|5[cC]|00|25)")
+_TWICE = re.compile(r"%[0-9A-Fa-f]{2}")
 _CONTROL = re.compile(r"[\x00-\x20\x7f]")
 _REMEMBERED_LENGTH = 256
+_MAX_PATH = 8 << 10
+_MAX_KEYS = 1000
+_ENDS = re.compile(r"[. ]+(?=/|\Z)")
+"""What Windows leaves out at the end of a name."""
 _SLASH = "\ue000"
 """Stands for an encoded slash that is a character of its segment."""
 _UNSAFE = re.compile(rf"[\x00-\x1f\x7f\\{_SLASH}]")
@@ -34,6 +39,8 @@ def split_target(target: str | bytes) -> tuple[str, str]:
     path, _, query = text.partition("?")
     if _CONTROL.search(text) or "#" in text or not (path.startswith("/") or text == "*"):
         raise AmbiguousPath(text)
+    if query.count("&") + query.count(";") > _MAX_KEYS:
+        raise AmbiguousPath("too many keys")
     return path, query
 
 
@@ -41,7 +48,8 @@ def readings(path: str) -> tuple[str, ...]:
     """The path, percent-decoded, in each way that a server may understand it; the plainest first.
 
     Raises:
-        AmbiguousPath: when a reading climbs (`..`), holds a control character or a backslash, or is no UTF-8.
+        AmbiguousPath: when a reading climbs (`..`), could name a host (`//x`), holds a control character or a
+            backslash, is encoded twice or no UTF-8, or is longer than any path.
 
     """
     return _readings(path) if len(path) <= _REMEMBERED_LENGTH else _readings.__wrapped__(path)
@@ -49,7 +57,7 @@ def readings(path: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=1024)
 def _readings(path: str) -> tuple[str, ...]:
-    if _BAD_PERCENT.search(path):
+    if _BAD_PERCENT.search(path) or len(path) > _MAX_PATH:
         raise AmbiguousPath(path)
     try:
         decoded = unquote_to_bytes(path.encode("latin-1")).decode("utf-8")
@@ -58,12 +66,34 @@ def _readings(path: str) -> tuple[str, ...]:
     if _TWICE.search(decoded) or _UNSAFE.search(decoded):
         raise AmbiguousPath(path)
     whole = path if decoded == path else _decoded_within_segments(path)
-    found = dict.fromkeys((whole, decoded, _without_parameters(decoded)))
-    found |= dict.fromkeys([_merged(reading) for reading in found])
+    found = dict.fromkeys((whole, decoded))
+    for also in (_composed, _without_query, _without_parameters):
+        found |= dict.fromkeys([also(reading) for reading in found])
     for reading in found:
-        if any(segment in (".", "..") for segment in reading.split("/")):
+        if reading.startswith("//") or any(segment in (".", "..") for segment in reading.split("/")):
             raise AmbiguousPath(path)
+    for also in (_merged, _without_ends):
+        found |= dict.fromkeys([also(reading) for reading in found])
     return tuple(found)
+
+
+def _composed(path: str) -> str:
+    """Return the path with plain characters for those that look like them (full-width ones)."""
+    if path.isascii():
+        return path
+    plain = unicodedata.normalize("NFKC", path)
+    if _UNSAFE.search(plain.replace(_SLASH, "")) or _TWICE.search(plain):
+        raise AmbiguousPath(path)
+    return plain
+
+
+def _without_query(path: str) -> str:
+    """Return what is left of a path whose encoded `?` or `#` was decoded before the path was cut there."""
+    return re.split("[?#]", path, maxsplit=1)[0] or "/"
+
+
+def _without_ends(path: str) -> str:
+    return _ENDS.sub("", path) or "/"
 
 
 def _decoded_within_segments(path: str) -> str:
@@ -100,15 +130,29 @@ def matches(glob: str, path: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _pattern(glob: str, flags: int = 0) -> re.Pattern[str]:
-    segments = glob.split("/")[1:]
-    text = ""
-    for at, segment in enumerate(segments):
-        last = at == len(segments) - 1
+    """Return a pattern that is matched in time linear to the path: what fits first is kept (`(?>…)`)."""
+    groups: list[list[str]] = [[]]
+    for segment in glob.split("/")[1:]:
         if segment == "**":
-            text += "/(?s:.*)" if last else "(?:/[^/]*)*?"
+            groups.append([])
         else:
-            text += "/" + "[^/]*".join(re.escape(_decoded_within_segments(part)) for part in segment.split("*"))
-    return re.compile(text + r"\Z", flags)
+            groups[-1].append("/" + _segment(segment))
+    first, *others = ("".join(group) for group in groups)
+    if not others:
+        return re.compile(first + r"\Z", flags)
+    *middle, last = others
+    text = first + "".join(f"(?>(?:/[^/]*)*?{group}(?=/|\\Z))" for group in middle if group)
+    if glob.endswith("/**"):
+        return re.compile(text + r"/(?s:.*)\Z", flags)
+    return re.compile(rf"{text}(?:/[^/]*)*?{last}\Z", flags)
+
+
+def _segment(glob: str) -> str:
+    first, *others = (re.escape(_decoded_within_segments(part)) for part in glob.split("*"))
+    if not others:
+        return first
+    *middle, last = others
+    return first + "".join(f"(?>[^/]*?{part})" for part in middle if part) + rf"[^/]*{last}(?=/|\Z)"
 
 
 def query_keys(query: str) -> frozenset[str]:
@@ -120,6 +164,8 @@ def query_keys(query: str) -> frozenset[str]:
     """
     if not query:
         return frozenset()
+    if query.count("&") + query.count(";") > _MAX_KEYS:
+        raise AmbiguousPath("too many keys")
     pieces = {*query.split("&"), *re.split("[&;]", query)}
     return frozenset(_key(piece) for piece in pieces if piece)
 

@@ -10,16 +10,14 @@ from functools import partial
 
 from belljar.egress import nameserver
 from belljar.egress.ca import Authority, Issuer
-from belljar.egress.client_hello import HelloReader
 from belljar.egress.conversation import Conversation
 from belljar.egress.dial import Dialler
-from belljar.egress.first_bytes import FirstBytes
 from belljar.egress.ledger import Ledger
 from belljar.egress.names import NameRefused, is_address, split_authority
-from belljar.egress.poller import Poller
 from belljar.egress.rules import Rules
 from belljar.egress.run import Run
 from belljar.egress.synthetic import LOOPBACK, Names
+from belljar.egress.turns import Errand
 from belljar.egress.upstream import Verifier
 
 _STREAMS = frozenset({"tcp", "http-proxy", "socks"})
@@ -28,10 +26,7 @@ _STREAMS = frozenset({"tcp", "http-proxy", "socks"})
 class Proxy:
     """Serves runs. Lives in a process of its own, outside every jar."""
 
-    def __init__(self, issuer: Issuer, roots: str, ledger: Ledger) -> None:
-        """`issuer` is for what no jar ever sees."""
-        self.first_bytes = FirstBytes(HelloReader(issuer.context("hello.belljar.internal")))
-        self.poller = Poller(asyncio.get_running_loop())
+    def __init__(self, roots: str, ledger: Ledger) -> None:
         self.dialler = Dialler()
         self.verifier = Verifier(roots)
         self._ledger = ledger
@@ -86,6 +81,11 @@ class Proxy:
         if run_id in self._runs:
             self._runs[run_id].secrets = secrets
 
+    def flush(self, run_id: str) -> None:
+        """Send every event of a run that was decided until now."""
+        if run_id in self._runs:
+            self._runs[run_id].flush()
+
     def note(self, run_id: str, state: str) -> None:
         """What the host says of a run's records: `unrecorded`."""
         if run_id in self._runs:
@@ -103,18 +103,17 @@ class Proxy:
             run.when_empty(told)
 
         def told() -> None:
+            run.flush()
             closed()
             run.let_go()
 
-        run.look_once_more()
-        asyncio.get_running_loop().call_soon(end)
+        run.look_once_more(end)
 
     def close_all(self) -> None:
         """End every run."""
         for run in self._runs.values():
             run.close()
         self._runs.clear()
-        self.poller.close()
 
 
 def _converse(proxy: Proxy, run: Run, role: str, sock: socket.socket) -> None:
@@ -151,14 +150,13 @@ class _Questions:
         self._run = run
         self._sock = sock
         run.add(self)
-        self._task = asyncio.get_running_loop().create_task(self._answer())
-        self._task.add_done_callback(self._answered)
+        self._errand = Errand(run.turns, self._answer(), self._answered)
 
     async def _answer(self) -> None:
         with contextlib.suppress(OSError, asyncio.CancelledError):
             await nameserver.answer_stream(self._sock, self._run.lookup)
 
-    def _answered(self, _task: asyncio.Task[None]) -> None:
+    def _answered(self) -> None:
         """Done, or cancelled before the first step."""
         self._sock.close()
         self._run.remove(self)
@@ -168,4 +166,4 @@ class _Questions:
 
     def close(self) -> None:
         """End it."""
-        self._task.cancel()
+        self._errand.cancel()

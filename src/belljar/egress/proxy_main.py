@@ -24,7 +24,6 @@ from belljar.egress.proxy import Proxy
 from belljar.egress.rules import Rules
 from belljar.limits import rlimits
 
-_EVENTS_A_MESSAGE = 250
 _NOBODY = 65534
 _USED_LATER = (
     "belljar.egress.builtin",
@@ -61,8 +60,7 @@ class Control:
         self._loop.add_reader(self._end, self._readable)
 
     def _send_events(self, events: list[list[Any]]) -> None:
-        for place in range(0, len(events), _EVENTS_A_MESSAGE):
-            self._send({"op": "events", "events": events[place : place + _EVENTS_A_MESSAGE]})
+        self._send({"op": "events", "events": events})
 
     def _send(self, message: wire.Message) -> None:
         while not self.done.done():
@@ -106,7 +104,7 @@ class Control:
         assert self._proxy is not None
         for run_id, state in message["runs"].items():
             self._proxy.note(run_id, state)
-        self.ledger.answered(message["count"])
+        self.ledger.answered()
 
     def _obey(self, message: wire.Message, descriptors: list[int]) -> None:
         assert self._proxy is not None
@@ -118,7 +116,7 @@ class Control:
             self._serve(message, self._listeners.pop(run_id))
         elif message["op"] == "tell":
             self._listeners.pop(run_id)
-            self.ledger.flush()
+            self._proxy.flush(run_id)
             self._send({"op": "told", "run": run_id})
         elif message["op"] == "secrets":
             self._listeners.pop(run_id)
@@ -129,7 +127,6 @@ class Control:
             self._proxy.close(run_id, partial(self._closed, run_id))
 
     def _closed(self, run_id: str) -> None:
-        self.ledger.flush()
         self._send({"op": "closed", "run": run_id})
 
     def _serve(self, message: wire.Message, listeners: list[tuple[str, int, socket.socket]]) -> None:
@@ -185,7 +182,7 @@ def main(descriptor: int) -> None:
             _give_up_root()
         gc.freeze()
         gc.set_threshold(2000, 10, 10)  # connections are cycles of a few dozen objects: no need to look at each
-        loop.run_until_complete(_serve(end, issuer, hello["roots"]))
+        loop.run_until_complete(_serve(end, hello["roots"]))
         os._exit(0)  # nothing is left that an orderly end would close
 
 
@@ -197,11 +194,11 @@ def import_everything(issuer: Issuer) -> None:
     issuer.context("192.0.2.1")
 
 
-async def _serve(end: socket.socket, issuer: Issuer, roots: str) -> None:
+async def _serve(end: socket.socket, roots: str) -> None:
     loop = asyncio.get_running_loop()
     control = Control(end, loop)
     loop.set_exception_handler(control.fault)
-    proxy = Proxy(issuer, roots, control.ledger)
+    proxy = Proxy(roots, control.ledger)
     with contextlib.suppress(OSError):  # the host is gone already: that is seen next
         wire.send(end, {"op": "ready"})
     control.start(proxy)

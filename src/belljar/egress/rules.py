@@ -40,6 +40,8 @@ class Rule:
     foreign_credentials: bool = False
     builtin: str = ""
     """The name of the built-in entry, if it is one."""
+    get_body: bool = False
+    """Whether GET and HEAD may carry a body."""
 
     @property
     def narrows(self) -> bool:
@@ -167,6 +169,7 @@ def _allow(policy: Policy, at: int) -> Rule:
         budget_bytes=rule.budget_bytes,
         addresses=rule.addresses,
         foreign_credentials=rule.foreign_credentials,
+        get_body=rule.get_body,
     )
 
 

@@ -7,7 +7,8 @@ import contextlib
 import errno
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from belljar.egress import nameserver
@@ -24,9 +25,10 @@ from belljar.egress.packets import ICMP, ICMP6, NAMES, TCP, UDP, Attempt, attemp
 from belljar.egress.passing import Meter
 from belljar.egress.rules import Rule, Rules
 from belljar.egress.synthetic import Names
+from belljar.egress.turns import READ, Signal, Turns
 
 MAX_CONNECTIONS = 1024
-_ACCEPTED_AT_ONCE = 64
+_ACCEPTED_AT_ONCE = 8
 _LAST_TURNS = 64
 """How often what has arrived is looked at once more when a run ends, if it is that much."""
 _SWEEP_SECONDS = 5.0
@@ -38,9 +40,11 @@ NOT_RECORDED = Verdict(allowed=False, reason=UNRECORDED)
 CROWDED = Verdict(allowed=False, reason="limit", detail=f"more than {MAX_CONNECTIONS} connections at once")
 _SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
+_RESOLVED_AT_ONCE = 8
 _MAX_SAID = 64
 """Of a connection that is passed on: its role, and where to it was dialled."""
 
+_NO_MORE = object()
 Accepted = Callable[[socket.socket], object]
 Passed = Callable[[socket.socket, bytes], object]
 
@@ -82,7 +86,10 @@ class Run:
         self.roots = roots
         self.names = names
         self.closed = False
-        self._ledger = ledger
+        self._account = ledger.account()
+        self.turns = Turns(asyncio.get_running_loop(), lambda: self._account.crowded)
+        self.resolving = asyncio.Semaphore(_RESOLVED_AT_ONCE)
+        """Names that are asked for at the same time: threads do, and all runs share them."""
         self.act = 0
         """The number of the last decision to let something pass."""
         self.unrecorded = False
@@ -100,6 +107,7 @@ class Run:
         self._accepting = False
         self._looked = False
         """Whether what came last was taken: nothing more is accepted."""
+        self._released = False
         self._stopped = False
         self._when_empty: Callable[[], None] = lambda: None
         self._sweeping = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
@@ -125,7 +133,7 @@ class Run:
         into: int = 0,
     ) -> None:
         """Tell the host of a decision: an `Event` in the order of its fields."""
-        number = self._ledger.tell(
+        number = self._account.tell(
             [
                 *(self.run_id, time.time(), kind, host, port, method, path),
                 *(verdict.allowed, verdict.reason, verdict.detail, verdict.key, verdict.where, out, into),
@@ -153,17 +161,21 @@ class Run:
 
     def recorded(self, act: int) -> bool:
         """Whether what was decided may be done: it is in the audit log."""
-        return not self.unrecorded and act <= self._ledger.written
+        return not self.unrecorded and act <= self._account.written
 
     def when_answered(self, act: int, then: Callable[[], None]) -> None:
         """Call this when the host has answered for a decision; `recorded` says what."""
-        self._ledger.when_written(act, then)
+        self._account.when_written(act, lambda: self.turns.soon(then))
+
+    def flush(self) -> None:
+        """Send what was told and not sent yet."""
+        self._account.flush()
 
     async def until_recorded(self) -> None:
         """Wait until what was decided until now is in the audit log. Raises UnreachableError if it can't be written."""
         if not self.recorded(self.act) and not self.unrecorded:
-            answered: asyncio.Future[None] = self._loop.create_future()
-            self.when_answered(self.act, lambda: None if answered.done() else answered.set_result(None))
+            answered = Signal()
+            self._account.when_written(self.act, answered.set)
             await answered
         if self.unrecorded:
             raise UnreachableError(NOT_RECORDED)
@@ -207,7 +219,7 @@ class Run:
         if not self._stopped:
             self._stopped = True
             self.tell("canary", host, port, Verdict(allowed=False, reason="canary"))
-            self._loop.call_soon(self.close)
+            self._loop.call_soon(self.close)  # before anything else of this run
 
     # Listeners
 
@@ -216,13 +228,19 @@ class Run:
         self._listening.append((sock, accepted))
         self._ports.add(port)
         if self._accepting:
-            self._loop.add_reader(sock, self._accept, sock, accepted)
+            self._watch(sock, partial(self._accept, sock, accepted))
+
+    def _watch(self, sock: socket.socket, ready: Callable[[], object]) -> None:
+        self.turns.watch(sock.fileno(), READ, lambda _events: ready())
+
+    def _forget(self, sock: socket.socket) -> None:
+        self.turns.forget(sock.fileno())
 
     def take_over(self, sock: socket.socket, accepted: Passed) -> None:
         """Take the connections that are passed over this socket, each with what is said of it."""
         self._others.append(sock)
         self._relays.append((sock, accepted))
-        self._loop.add_reader(sock, self._taken, sock, accepted)
+        self._watch(sock, partial(self._taken, sock, accepted))
 
     def _taken(self, sock: socket.socket, accepted: Passed) -> bool:
         """Take one; whether there may be more."""
@@ -233,7 +251,7 @@ class Run:
         except OSError:
             said, descriptors = b"", []
         if not said:  # whoever passed them is gone
-            self._loop.remove_reader(sock)
+            self._forget(sock)
         for descriptor in descriptors:
             passed = socket.socket(fileno=descriptor)
             if len(self._connections) >= MAX_CONNECTIONS:  # a queue that is left full loses them untold
@@ -250,26 +268,26 @@ class Run:
         self._others.append(sock)
         self._name_sockets.append(sock)
         nameserver.prepare(sock)
-        self._loop.add_reader(sock, nameserver.answer_datagrams, sock, self.lookup)
+        self._watch(sock, partial(nameserver.answer_datagrams, sock, self.lookup))
 
     def watch(self, sock: socket.socket) -> None:
         """Report what this packet socket sees of attempts on ports where nobody listens."""
         skipped = 14 if sock.type == socket.SOCK_RAW else 0
         self._packet_sockets.append((sock, skipped))
-        self._loop.add_reader(sock, self._packets, sock, skipped)
+        self._watch(sock, partial(self._packets, sock, skipped))
 
     def start(self) -> None:
         """Accept connections (again)."""
         if not self._accepting and not self.closed and not self._looked:
             self._accepting = True
             for sock, accepted in self._listening:
-                self._loop.add_reader(sock, self._accept, sock, accepted)
+                self._watch(sock, partial(self._accept, sock, accepted))
 
     def _stop_accepting(self) -> None:
         if self._accepting:
             self._accepting = False
             for sock, _accepted in self._listening:
-                self._loop.remove_reader(sock)
+                self._forget(sock)
 
     def _accept(self, listener: socket.socket, accepted: Accepted) -> bool:
         """Accept what waits; whether there may be more."""
@@ -331,6 +349,7 @@ class Run:
         if self.closed:
             if not self._connections:
                 self._when_empty()
+                self._retire()
             return
         if not self._accepting and len(self._connections) < MAX_CONNECTIONS:
             self.start()
@@ -341,24 +360,32 @@ class Run:
         if not self._connections:
             told()
 
-    def look_once_more(self) -> None:
-        """The code has ended: what it tried last is judged, too. Connections that waited have the loop's next turn."""
+    def look_once_more(self, then: Callable[[], None]) -> None:
+        """The code has ended: what it tried last is judged, too. Then call this, a turn after the last of it."""
+        self._go_on(self._last_looks(), then)
+
+    def _go_on(self, looks: Iterator[None], then: Callable[[], None]) -> None:
+        more = next(looks, _NO_MORE) is None
+        self.turns.soon(self._go_on, looks, then) if more else self.turns.soon(then)
+
+    def _last_looks(self) -> Iterator[None]:
         if self.closed:
             return
-        for sock, skipped in self._packet_sockets:
+        for sock, skipped in list(self._packet_sockets):
             turns = 0
             while self._packets(sock, skipped) and turns < _LAST_TURNS:
                 turns += 1
-        for sock in self._name_sockets:
+                yield
+        for sock in list(self._name_sockets):
             nameserver.answer_datagrams(sock, self.lookup)
-        if self._accepting:
-            for sock, accepted in self._listening:
-                while self._accept(sock, accepted):
-                    pass
-        for sock, passed in self._relays:
+            yield
+        for sock, accepted in list(self._listening):
+            while self._accepting and self._accept(sock, accepted):
+                yield
+        for sock, passed in list(self._relays):
             while self._taken(sock, passed):
-                pass
-            self._loop.remove_reader(sock)
+                yield
+            self._forget(sock)
         self._looked = True  # what is accepted from here on would be ended before it was judged
         self._stop_accepting()
 
@@ -387,10 +414,17 @@ class Run:
         for sock, _accepted in self._listening:
             sock.close()
         for sock in self._others:
-            self._loop.remove_reader(sock)
+            self._forget(sock)
             sock.close()
         for sock, _skipped in self._packet_sockets:  # the kernel waits for all its processors before it lets one go
-            self._loop.remove_reader(sock)
+            self._forget(sock)
             self._loop.run_in_executor(None, sock.close)
         self._listening, self._others, self._packet_sockets = [], [], []
         self._name_sockets, self._relays = [], []
+        self._released = True
+        self._retire()
+
+    def _retire(self) -> None:
+        """Take no more turns, when there is nothing left to do in them."""
+        if self._released and not self._connections:
+            self.turns.close()

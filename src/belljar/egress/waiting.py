@@ -1,4 +1,7 @@
-"""Waiting for sockets, for the part of a connection that happens once: its first bytes, dialling, handshakes."""
+"""Waiting for sockets, for the part of a connection that happens once: its first bytes, dialling, handshakes.
+
+What waits here is an errand of a run: the run whose turn it is watches its sockets.
+"""
 
 from __future__ import annotations
 
@@ -7,46 +10,33 @@ import contextlib
 import socket
 import ssl
 
+from belljar.egress.turns import READ, WRITE, Signal, Turns
+
 
 async def until_readable(*sockets: socket.socket, seconds: float) -> socket.socket | None:
     """The first of these that has something to read (or has ended), or None when none has in time."""
-    loop = asyncio.get_running_loop()
-    ready: asyncio.Future[socket.socket | None] = loop.create_future()
-    for sock in sockets:
-        loop.add_reader(sock, _settle, ready, sock)
-    return await _settled(ready, loop, seconds, readers=sockets)
+    return await _until(sockets, READ, seconds)
 
 
 async def until_writable(sock: socket.socket, *, seconds: float) -> socket.socket | None:
     """The socket when it can be written to (or its connecting is over), or None when it can't in time."""
-    loop = asyncio.get_running_loop()
-    ready: asyncio.Future[socket.socket | None] = loop.create_future()
-    loop.add_writer(sock, _settle, ready, sock)
-    return await _settled(ready, loop, seconds, writers=(sock,))
+    return await _until((sock,), WRITE, seconds)
 
 
-async def _settled(
-    ready: asyncio.Future[socket.socket | None],
-    loop: asyncio.AbstractEventLoop,
-    seconds: float,
-    *,
-    readers: tuple[socket.socket, ...] = (),
-    writers: tuple[socket.socket, ...] = (),
-) -> socket.socket | None:
-    timer = loop.call_later(seconds, _settle, ready, None)
+async def _until(sockets: tuple[socket.socket, ...], wanted: int, seconds: float) -> socket.socket | None:
+    turns, ready = Turns.running, Signal()
+    assert turns is not None
+    timer = turns.loop.call_later(max(0.0, seconds), ready.set)
+    descriptors = [sock.fileno() for sock in sockets]
+    for sock, descriptor in zip(sockets, descriptors, strict=True):
+        turns.watch(descriptor, wanted, lambda _events, sock=sock: ready.set(sock))  # type: ignore[misc]
     try:
-        return await ready
+        found: socket.socket | None = await ready
+        return found
     finally:
         timer.cancel()
-        for sock in readers:
-            loop.remove_reader(sock)
-        for sock in writers:
-            loop.remove_writer(sock)
-
-
-def _settle(ready: asyncio.Future[socket.socket | None], value: socket.socket | None) -> None:
-    if not ready.done():
-        ready.set_result(value)
+        for descriptor in descriptors:
+            turns.forget(descriptor)
 
 
 def peek(sock: socket.socket, size: int) -> bytes | None:

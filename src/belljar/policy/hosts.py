@@ -152,6 +152,7 @@ def covers(outer: HostRule, inner: HostRule) -> bool:
         and outer.sign in (None, inner.sign)
         and _covers_rate(outer.rate, inner.rate)
         and _covers_budget(outer.budget_bytes, inner.budget_bytes)
+        and (outer.get_body or not inner.get_body)
         # Pinned addresses may be private ones, so they are a grant; and where they bind, asking DNS instead is one.
         and (set(inner.addresses) <= set(outer.addresses) and bool(inner.addresses) == bool(outer.addresses))
         and (outer.foreign_credentials or not inner.foreign_credentials)

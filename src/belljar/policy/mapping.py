@@ -140,6 +140,8 @@ def _host(rule: HostRule) -> str | dict[str, Any]:
         written["budget_mb"] = _size(rule.budget_bytes)
     if rule.foreign_credentials:
         written["foreign_credentials"] = True
+    if rule.get_body:
+        written["get_body"] = True
     return written
 
 

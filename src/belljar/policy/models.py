@@ -72,6 +72,8 @@ class HostRule:
     """The credential, a key, by which requests are signed."""
     foreign_credentials: bool = False
     """Whether credentials that are not the policy's may be sent to a model vendor's API or a cloud's."""
+    get_body: bool = False
+    """Whether GET and HEAD may carry a body."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,13 @@ NET_KEYS = (
         optional=True,
     ),
     Key(
+        "net.allowlist[].get_body",
+        Kind.BOOLEAN,
+        "Whether GET and HEAD may carry a body. A server that ignores such a body takes it for another request, which "
+        "nothing has judged.",
+        example=True,
+    ),
+    Key(
         "net.allowlist[].sign",
         Kind.CREDENTIAL,
         "The credential with an `algorithm` by which the proxy signs each request (RFC 9421).",

@@ -247,7 +247,11 @@ COMPILED: dict[str, tuple[str, str, dict[str, tuple[Any, int, int]]]] = {
             "fs.size_mb": (68719476736, 7, 12),
             "fs.inodes": (10000000, 8, 11),
             "net.enabled": (True, 10, 12),
-            "net.allowlist": (((("*", (443, 80), (), (), None, None, (), (), None, None, False), 11, 15),), 11, 14),
+            "net.allowlist": (
+                ((("*", (443, 80), (), (), None, None, (), (), None, None, False, False), 11, 15),),
+                11,
+                14,
+            ),
             "proc.cpu_quota": (64.0, 13, 14),
             "proc.mem_mb": (68719476736, 14, 11),
             "proc.timeout_ms": (86400.0, 15, 15),

@@ -51,9 +51,6 @@ def report(policy: Policy, host: Host) -> EnforcementReport:
     )
 
 
-_IN_VENV = "in python.venv, whiteouts for what is there when it is opened, not for what the host makes later"
-
-
 def _enforced(key: str, by: str) -> Clause:
     return Clause(key, Status.ENFORCED, by)
 
@@ -64,14 +61,13 @@ def _deny_globs(policy: Policy, host: Host) -> Clause:
     if live:
         return Clause(key, Status.DEGRADED, COVERED_IN_LIVE, lost_in_live([mount.path for mount in live]))
     with_source = [mount for mount in policy.fs.mounts if mount.source]
-    venv = f"; {_IN_VENV}" if policy.python.venv else ""
-    if not with_source:
-        return _enforced(key, f"nothing of the host is mounted but its system directories and interpreters{venv}")
-    if policy.fs.snapshot:
-        return _enforced(key, f"what is denied is not copied{venv}")
+    if not with_source and not policy.python.venv:
+        return _enforced(key, "nothing of the host is mounted but its system directories and interpreters")
+    if policy.fs.snapshot and not policy.python.venv:
+        return _enforced(key, "what is denied is not copied")
     if host.freezes:
-        return _enforced(key, f"overlayfs, with the names that were there when it was opened, and no others{venv}")
-    by = f"overlayfs whiteouts, and a watch for what the host makes later{venv}"
+        return _enforced(key, "overlayfs, with the names that were there when it was opened, and no others")
+    by = "overlayfs whiteouts, and a watch for what the host makes later"
     return Clause(key, Status.DEGRADED, by, NOT_FROZEN)
 
 

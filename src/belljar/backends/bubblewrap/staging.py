@@ -47,7 +47,7 @@ def build(plan: StagePlan, kernel_uid: int, *, launcher: int) -> Staged:
     for index, view in sorted(enumerate(plan.views), key=lambda entry: len(entry[1].jar_path)):
         make_view(index, view, plan, staged)
     for index, tree in enumerate(plan.runtimes):
-        make_runtime(index, tree, plan)
+        make_runtime(index, tree, plan, staged)
     kernel.restrict(layout.ROOT, CLOSED, recursive=False)
     _limit_what_is_counted(plan.pool["most"] if plan.pool else 0)
     if plan.machine is not None:

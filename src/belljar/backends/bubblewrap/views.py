@@ -69,11 +69,10 @@ def make_view(index: int, view: View, plan: StagePlan, staged: Staged) -> None:
     os.close(mounted)
 
 
-def make_runtime(index: int, tree: RuntimeTree, plan: StagePlan) -> None:
+def make_runtime(index: int, tree: RuntimeTree, plan: StagePlan, staged: Staged) -> None:
     """Put together what jars show of an interpreter's directory, read-only. Nothing else of that directory is there.
 
-    In a virtual environment the denied names that are there now are hidden. It may have 50,000 names, so those that
-    the host makes later are not.
+    A virtual environment is a view like other mounts: no denied name shows, and none that the host makes later.
     """
     top = layout.runtime(index)
     os.mkdir(top, 0o755)
@@ -92,14 +91,28 @@ def make_runtime(index: int, tree: RuntimeTree, plan: StagePlan) -> None:
             kernel.mount(root, target, None, kernel.MS_BIND)
             continue
         os.mkdir(target, 0o755)
-        denied = _denied_in(view, plan) if tree.searched else None
-        if denied and denied.paths:
-            denied.directories = []  # to cover names that do not exist yet takes as long as everything else together
-            lower = _whited_out(f"runtime-{index}-{number}", view, plan, denied)[1]
-        else:
-            lower = ""
+        lower = _of_environment(f"runtime-{index}-{number}", view, plan, staged) if tree.searched else ""
         _mount_readonly(lower, root, target)
     kernel.restrict(top, CLOSED, recursive=True)
+
+
+def _of_environment(name: str, view: View, plan: StagePlan, staged: Staged) -> str:
+    """Return the layers of a part of a virtual environment, as overlayfs' option; empty if no name needs hiding.
+
+    Where names can't be frozen, only those that are denied now are hidden. An environment may have 50,000 names, and
+    to cover those that do not exist yet would take as long as everything else together.
+    """
+    assert view.source is not None
+    host_path = plan.sources[view.source].path
+    globs, denied = _globs(view, plan, host_path), _denied_in(view, plan)
+    if plan.freezes and plan.deny_globs:
+        if lower := _frozen(name, view, host_path, globs, denied):
+            return lower
+        staged.shortfalls.append(("fs.deny_globs", f"{host_path}: {TOO_MANY_NAMES}"))
+    if not denied.paths:
+        return ""
+    denied.directories = []
+    return _whited_out(name, view, plan, denied)[1]
 
 
 def _is_denied(view: View, plan: StagePlan) -> bool:

@@ -161,10 +161,15 @@ CALLS = (
     Attack(
         "processors of another",
         """
+        def allowed(pid):
+            with open(f"/proc/{pid}/status") as status:
+                return next(line for line in status if line.startswith("Cpus_allowed:"))
+
         def attack():
             pid = beside()
+            before = allowed(pid)  # sched_getaffinity(2) tells what the policy grants, whatever is bound
             os.sched_setaffinity(pid, {min(os.sched_getaffinity(0))})
-            if len(os.sched_getaffinity(pid)) > 1:
+            if allowed(pid) == before:
                 raise OSError(errno.EPERM, "it is where it was")
             return "it is bound"
         """,

@@ -9,7 +9,7 @@ import pytest
 from belljar import Sandbox
 
 OpenJar = Callable[..., Sandbox]
-WRITABLE = ["container.read_only=false", "on_degraded=[container.read_only]"]
+WRITABLE = ["container.read_only=false", "on_degraded=[container.read_only, proc.host_info]"]
 WRITE = """
 for path in ("/var/tmp/made", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/etc/passwd", "/run/.containerenv"):
     try:

@@ -143,6 +143,7 @@ CALLS = (
     Attack("TCP_ULP", "def attack(): return option_reaches_the_kernel(6, 31)"),
     Attack("TCP_AO_ADD_KEY", "def attack(): return option_reaches_the_kernel(6, 38)"),
     Attack("UDP_ENCAP", "def attack(): return option_reaches_the_kernel(17, 100)"),
+    Attack("UDP_ENCAP by SOL_UDPLITE", "def attack(): return option_reaches_the_kernel(136, 100)"),
     Attack("RENAME_WHITEOUT", "def attack(): return judged(316, -100, b'/nowhere', -100, b'/nowhere-else', 4)"),
     Attack("F_SETLEASE", "def attack(): return judged(72, -1, 1024, 0)"),
     Attack("F_NOTIFY", "def attack(): return judged(72, -1, 1026, 0)"),

@@ -36,6 +36,33 @@ for attempt in (through_proc, through_itself):
 fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_NONBLOCK)
 """
 
+# Leaves the relay in the middle of writing: a page that was read has been filled again, and the pipe is full.
+STOPS_READING = """
+import array, fcntl, os, termios
+held = array.array("i", [0])
+for enough in (0, 4096):
+    os.read(0, enough)
+    while held[0] < 1 << 16:
+        fcntl.ioctl(0, termios.FIONREAD, held)
+    held[0] = 0
+"""
+
+# A program that SIGPIPE ends, as filters have it. It gives more input than the code reads.
+FILTER = f"""
+import fcntl, os, signal, threading
+from belljar import Sandbox
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+reader, writer = os.pipe()
+fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 1 << 18)
+os.write(writer, bytes(1 << 18))
+with Sandbox() as jar:
+    print(jar.run({STOPS_READING!r}, stdin=reader).outcome.value, flush=True)
+for thread in threading.enumerate():
+    if thread.name == "belljar-stdin":
+        thread.join()
+print("alive")
+"""
+
 
 class Given(NamedTuple):
     """A descriptor for the code, who writes to it, and where an answer of the code's would be read."""
@@ -111,3 +138,9 @@ def test_what_comes_after_a_run_is_for_the_next(open_jar: OpenJar) -> None:
     finally:
         os.close(reader)
         os.close(writer)
+
+
+def test_input_that_nobody_reads_ends_no_host(need_backend: Callable[[str], None]) -> None:
+    need_backend("bubblewrap")
+    done = subprocess.run([sys.executable, "-c", FILTER], capture_output=True, check=False)
+    assert (done.stdout, done.returncode) == (b"ok\nalive\n", 0)

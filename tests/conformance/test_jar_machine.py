@@ -129,6 +129,18 @@ def test_nothing_else_of_the_host_is_in_proc(open_jar: OpenJar, shows: str) -> N
     assert (seen["count"], seen["affinity"], seen["sysinfo"][2]) == (1, [1, 1], MEMORY << 20)
 
 
+def test_what_tells_of_the_host_all_the_same_is_named(open_jar: OpenJar) -> None:
+    """Files of a process that nothing can be mounted over: the report says which."""
+    jar = jar_that(open_jar, "limits")
+    if not is_promised(jar):
+        pytest.skip("a container engine lets only a few files be covered, and says so")
+    told_by = {"timens_offsets": "self/timens_offsets", "softnet_stat": "net/softnet_stat", "sched": "self/sched"}
+    reading = "import os, sys; print([path for path in sys.argv[1:] if os.path.exists(f'/proc/{path}')])"
+    shown = told(jar.run(reading, args=[*told_by.values()]))
+    named = jar.plan(argv=["true"]).report.clause(KEY).by
+    assert [name for name, path in told_by.items() if path in shown and name not in named] == []
+
+
 def test_the_host_is_shown_if_asked(open_jar: OpenJar) -> None:
     """The control: the same questions have the host's own answers."""
     jar = jar_that(open_jar, "host")

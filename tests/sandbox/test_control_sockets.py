@@ -71,3 +71,15 @@ def test_only_the_dead_lose_theirs() -> None:
         for end in ends:
             end.close()
         os.unlink(Path(control_directory(), mine))
+
+
+def test_one_that_starts_in_another_pid_namespace_keeps_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has a socket already and listens a moment later. Its number says nothing here."""
+    end = listening("1-1.sock", listens=False)
+    monkeypatch.setattr(time, "sleep", lambda _seconds: end.listen())
+    try:
+        assert living(control_directory()) == []
+        assert os.listdir(control_directory()) == ["1-1.sock"]
+    finally:
+        end.close()
+        os.unlink(Path(control_directory(), "1-1.sock"))

@@ -7,7 +7,7 @@ import functools
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from seccomp_machine import ALLOW, ENOPROTOOPT, ENOSYS, EPERM, I386, KILL_PROCESS, NOTIFY, SUCCEEDS, TRACE, answer
 
@@ -173,11 +173,12 @@ def test_fcntl(command: int, high: int) -> None:
 
 
 @settings(max_examples=500, deadline=None)
-@given(level=st.one_of(SMALL, st.sampled_from([6, 17])), option=st.one_of(SMALL, st.integers(0, 110)), high=HIGH)
+@given(level=st.one_of(SMALL, st.sampled_from([6, 17, 136])), option=st.one_of(SMALL, st.integers(0, 110)), high=HIGH)
+@example(level=136, option=100, high=0)
 def test_setsockopt(level: int, option: int, high: int) -> None:
     """Refused as an option that this kernel does not have."""
     level_, option_ = level & 0xFFFFFFFF, option & 0xFFFFFFFF
-    refused = (level_ == 6 and option_ in {14, 31, 32, 38, 39, 40, 42}) or (level_ == 17 and option_ == 100)
+    refused = (level_ == 6 and option_ in {14, 31, 32, 38, 39, 40, 42}) or (level_ in {17, 136} and option_ == 100)
     assert action("setsockopt", 0, level_ | high, option_ | high) == (ENOPROTOOPT if refused else ALLOW)
 
 

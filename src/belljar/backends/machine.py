@@ -22,9 +22,10 @@ UUID = "kernel/random/uuid"
 """The one setting that the kernel itself must answer: another one each time."""
 
 GAPS = (
-    "not hidden: what the processor itself tells (CPUID, its number), Cpus_allowed in /proc/PID/status, the sizes of "
-    "the host's file systems, and in /proc/PID/mountinfo the host's paths of interpreters and of directories that are "
-    "mounted as they are"
+    "not hidden: what the processor itself tells (CPUID, its number, its counter), Cpus_allowed in /proc/PID/status, "
+    "the host's uptime in /proc/PID/timens_offsets and sched, what its processors have received in "
+    "/proc/net/softnet_stat, the sizes of the host's file systems, and in /proc/PID/mountinfo the host's paths of "
+    "interpreters and of directories that are mounted as they are"
 )
 """What no mechanism here covers, for the report."""
 

@@ -31,6 +31,8 @@ TICK_MS = 250
 _PATIENCE_MS = 200
 """For someone who has connected and says nothing: meanwhile nobody looks at the kill switch."""
 _PAUSE_SECONDS = 0.02
+_STARTING_SECONDS = 0.05
+"""Longer than a process takes from having a socket to listening at it."""
 _LONG_SECONDS = 1.0
 """Of runs that live longer, it is known what they use over time."""
 _LONGEST = 1 << 20
@@ -66,9 +68,10 @@ def living(directory: str) -> list[str]:
     """Return the names of the sockets whose processes live, and remove those of the dead.
 
     A process that starts has its socket under a name that says which process it is, so it is never taken for a dead
-    one. A name alone is no proof of death: a process of another pid namespace may share the directory, and answers.
+    one. A name alone is no proof of death: a process of another pid namespace may share the directory, and answers. It
+    refuses while it starts, for the moment between two calls, so whoever refuses is asked again.
     """
-    found = []
+    found, silent = [], []
     opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for name in os.listdir(opened):
@@ -76,6 +79,11 @@ def living(directory: str) -> list[str]:
             if pid.isdigit() and name == f"{pid}-{started_at(int(pid))}.sock":
                 found.append(name)
             elif _refuses(f"/proc/self/fd/{opened}/{name}"):
+                silent.append(name)
+        if silent:
+            time.sleep(_STARTING_SECONDS)
+        for name in silent:
+            if _refuses(f"/proc/self/fd/{opened}/{name}"):
                 try:
                     os.unlink(name, dir_fd=opened)
                 except OSError:  # another did it, or it is a directory

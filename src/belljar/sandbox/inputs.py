@@ -95,6 +95,10 @@ def _relay(source: int, writer: int) -> None:
     """
     import select
 
+    from belljar.limits import signals as signal
+
+    # A program may have SIGPIPE end it, as filters do. Code that does not read its input must not cause that.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGPIPE])
     poll = select.poll()
     poll.register(source, select.POLLIN)
     poll.register(writer, 0)  # it is told when the last reader has gone

@@ -17,7 +17,8 @@ _OF_ITS_OWN = ("priority of", "input priority of", "idle policy", "attributes of
 _IN_ITS_OWN_KERNEL = {
     *("the 32-bit table", "fchmodat2", "io_setup", "TIOCSETD", "SIOCGIFVLAN", "SIOCBRADDBR", "RENAME_WHITEOUT"),
     *("huge pages by mmap", "huge pages by memfd_create", "huge pages by shmget", "F_SETLEASE", "F_NOTIFY"),
-    *("TCP_ULP", "TCP_AO_ADD_KEY", "UDP_ENCAP", "lower RLIMIT_CORE by setrlimit", "lower RLIMIT_CORE by prlimit64"),
+    *("TCP_ULP", "TCP_AO_ADD_KEY", "UDP_ENCAP", "UDP_ENCAP by SOL_UDPLITE"),
+    *("lower RLIMIT_CORE by setrlimit", "lower RLIMIT_CORE by prlimit64"),
     *(attack.name for attack in CALLS if attack.name.startswith(_OF_ITS_OWN)),
 }
 """What gVisor's kernel has or lacks by itself: it is answered there, never by the host's."""

@@ -27,15 +27,19 @@ class Outside:
     def of(cls, container: Attached) -> Outside | None:
         """Find a container's first process; None if there is none, or the engine does not say.
 
-        The engine is asked before and after the process is pinned: the number was the container's all the time.
+        The engine is asked before and after the process is pinned: the number was the container's all the time. It is
+        also the engine's number. Where belljar is in a container itself, that number may be another process's here.
         """
+        found = None
         with contextlib.suppress(BelljarError, OSError, KeyError, ValueError):
             pid = int(container.state()["Pid"])
             if pid <= 1:
                 return None
             found = cls(pid, os.pidfd_open(pid))
-            if int(container.state()["Pid"]) == pid and not found.has_ended():
+            elsewhere = os.stat(f"/proc/{pid}/ns/mnt").st_ino != os.stat("/proc/self/ns/mnt").st_ino
+            if elsewhere and int(container.state()["Pid"]) == pid and not found.has_ended():
                 return found
+        if found is not None:
             found.close()
         return None
 

@@ -51,7 +51,8 @@ REFUSED_COMMANDS = (F_SETLEASE, F_NOTIFY, F_SETDELEG)
 # TCP_ULP puts kernel TLS or ESP into a connection, UDP_ENCAP puts ESP into a socket: both decrypt in place, which has
 # overwritten the page cache of files that were spliced in (CVE-2026-43284). The keys of TCP-AO and TCP-MD5 name an
 # algorithm, whose module the kernel loads.
-SOL_TCP, SOL_UDP = 6, 17
+# The kernel takes SOL_UDPLITE for SOL_UDP on a UDP socket.
+SOL_TCP, SOL_UDP, SOL_UDPLITE = 6, 17, 136
 TCP_MD5SIG, TCP_ULP, TCP_MD5SIG_EXT, TCP_AO_ADD_KEY, TCP_AO_DEL_KEY, TCP_AO_INFO, TCP_AO_REPAIR = (
     14,
     31,
@@ -65,6 +66,7 @@ UDP_ENCAP = 100
 REFUSED_OPTIONS = {
     SOL_TCP: (TCP_MD5SIG, TCP_ULP, TCP_MD5SIG_EXT, TCP_AO_ADD_KEY, TCP_AO_DEL_KEY, TCP_AO_INFO, TCP_AO_REPAIR),
     SOL_UDP: (UDP_ENCAP,),
+    SOL_UDPLITE: (UDP_ENCAP,),
 }
 
 # At 1 the kernel starts no program for a core (`core_pattern` with a pipe); at 0 it does, as root, on the jar's memory.

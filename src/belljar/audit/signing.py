@@ -163,7 +163,8 @@ def _public(text: str) -> Ed25519PublicKey:
     try:
         key: Ed25519PublicKey = ed25519.Ed25519PublicKey.from_public_bytes(base64.b64decode(text, validate=True))
     except ValueError as error:
-        raise UsageError(f"{text!r} is no public key", hint="belljar audit keygen FILE prints it") from error
+        hint = "give the text that `belljar audit keygen` and `belljar audit sign` print"
+        raise UsageError(f"{text!r} is no public key", hint=hint) from error
     return key
 
 

@@ -136,7 +136,7 @@ def _marks() -> dict[str, Any]:
 
 
 def _last_signed_here(key: Ed25519PublicKey) -> int:
-    """The last record that was signed here by a key. A mark that the key did not sign is none."""
+    """Return the last record that a key signed here. Ignores a mark that the key did not sign."""
     mark = _marks().get(public_text(key))
     return int(mark["signed_seq"]) if isinstance(mark, dict) and _is_by(key, mark) else 0
 

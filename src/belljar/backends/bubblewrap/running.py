@@ -522,7 +522,7 @@ class Run:
 
 
 def _has_ended(pidfd: int) -> bool:
-    """Return True if the process has; one that nobody has waited for has, too."""
+    """Return True if the process has ended, also if its parent has not waited for it yet."""
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(0))

@@ -49,6 +49,7 @@ def test_a_part_of_a_name(jar: Callable[..., Ran], runs: list[str]) -> None:
 
 QUERIES = [
     ("evnt=created", "no record has a member 'evnt' (did you mean 'event'?)"),
+    ("since=2026-01-31", "no record has a member 'since' (did you mean --since 2026-01-31?)"),
     ("event=create", "no record has the event 'create' (did you mean 'created'?)"),
     ("outcome=killed", "no record fits"),
 ]

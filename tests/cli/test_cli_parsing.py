@@ -42,6 +42,11 @@ def test_words(command: Command, words: str, expected: object) -> None:
 @pytest.mark.parametrize(
     ("words", "message", "hint"),
     [
+        (
+            "--to",
+            "`belljar run` has no option '--to'",
+            "what the code itself shall get comes after `--`; `belljar run --help` shows its options",
+        ),
         ("--polcy x", "`belljar run` has no option '--polcy'", "did you mean --policy?"),
         (
             "x.py -v",

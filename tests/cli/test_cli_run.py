@@ -83,11 +83,32 @@ def test_a_crash_is_named(jar: Callable[..., Ran]) -> None:
 
 
 def test_a_limit_says_how_to_raise_it(jar: Callable[..., Ran]) -> None:
-    """The reason, the rule, and what to type."""
+    """The reason, the rule, and what to type: `--timeout` beats `--set`, so that would not help."""
     assert jar("run", "--timeout", "300ms", "-c", "while True: pass").err == (
-        "belljar: out of time: it ran longer than 0.3 s (proc.timeout_ms, --timeout)\n"
-        "  to allow: --set proc.timeout_ms=600\n"
+        "belljar: out of time: it ran longer than 0.3 s (proc.timeout_ms, --timeout)\n  to allow: --timeout 600ms\n"
     )
+    assert jar("run", "--timeout", "0", "-c", "pass").err == (
+        "belljar: error: --timeout: proc.timeout_ms: wanted a time from 1 ms to 168 h, in ms or like '30s', found '0'\n"
+    )
+
+
+def test_a_refused_connection_needs_no_hint(jar: Callable[..., Ran]) -> None:
+    """It is named already; --explain-denials would add nothing."""
+    ran = jar("run", "-c", "import socket; socket.create_connection(('nowhere.test', 443))")
+    assert ran.code == 1
+    assert "belljar: denied: look up a host name\n" in ran.err
+    assert SUGGESTION not in ran.err
+
+
+def test_artifacts_into_a_file(jar: Callable[..., Ran], here: Path) -> None:
+    """Says what is wrong with the path."""
+    (here / "taken").write_text("mine")
+    for path in ("taken", "taken/out"):
+        ran = jar("run", "--artifacts", path, "-c", "open('a', 'w')")
+        assert (ran.code, ran.err.splitlines()[0]) == (
+            2,
+            f"belljar: error: {path}: there is a file where a directory was wanted",
+        )
 
 
 def test_denials(jar: Callable[..., Ran]) -> None:

@@ -127,11 +127,18 @@ TOLD = {
         "fs: {deny_globs: ['!**/.enw']}",
         ["1:19: fs.deny_globs: wanted an inherited pattern to take back, found '**/.enw' (did you mean '**/.env'?)"],
     ),
+    "a URL in the place of a host": (
+        "net: {allowlist: ['https://Example.com/V1/x']}",
+        [
+            "1:19: net.allowlist[0]: wanted a host without its scheme, found 'https://Example.com/V1/x': "
+            "write {host: example.com, paths: ['/V1/x']}"
+        ],
+    ),
     "hosts": (
         "net:\n  allowlist:\n  - http://a\n  - a/b\n  - a:1\n  - '*.'\n  - -x\n  - {host: a.com, ports: [], rate: 5, paths: [x]}\n"
         "  - {ports: [1]}\n  - 4",
         [
-            "3:5: net.allowlist[0]: wanted a host without its scheme, found 'http://a'",
+            "3:5: net.allowlist[0]: wanted a host without its scheme, found 'http://a': write a",
             "4:5: net.allowlist[1]: wanted a host alone, found 'a/b': write its paths under 'paths'",
             "5:5: net.allowlist[2]: wanted a host without its port, found 'a:1': write {host: …, ports: […]}",
             "6:5: net.allowlist[3]: wanted a host such as example.com or *.example.com, found '*.'",

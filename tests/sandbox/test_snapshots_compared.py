@@ -229,6 +229,22 @@ FORGED: dict[str, Callable[[], tuple[tarfile.TarInfo, bytes]]] = {
 }
 
 
+def test_the_hint_after_a_protected_file(snapshot: Callable[..., str], tmp_path: Path) -> None:
+    """Names the option that writes it, and the option does."""
+    path = snapshot(member(".envrc", "export A=1"), member("plain", "x"))
+    words = [sys.executable, "-m", "belljar", "restore"]
+    done = subprocess.run([*words, path, str(tmp_path / "out")], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.splitlines()[1:]) == (
+        1,
+        ["hint: --protected writes what a tool would act on, into another new directory"],
+    )
+    assert not (tmp_path / "out/.envrc").exists()
+    subprocess.run([*words, "--protected", path, str(tmp_path / "all")], capture_output=True, check=True)
+    assert (tmp_path / "all/.envrc").read_text() == "export A=1"
+    missing = subprocess.run([*words, "nosuch", str(tmp_path / "no")], capture_output=True, text=True, check=False)
+    assert missing.stderr.endswith("hint: `belljar snapshot ls` lists them\n")
+
+
 class TestForged:
     """A file that is no snapshot of belljar's, or not any more."""
 

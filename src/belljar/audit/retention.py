@@ -221,7 +221,7 @@ def _last_link(path: str, going: list[str]) -> Link:
 
 
 def _signatures(path: str, going: list[str]) -> list[dict[str, Any]]:
-    """The last signature by each key among what goes: who verifies what is left is told of it."""
+    """Return the last signature of each key among the records to remove, which `verify` needs for those that stay."""
     found = {str(one.get("public_key")): one for one in pruned_signatures(path)}
     for name in going:
         with open(os.path.join(path, name), "rb") as file:

@@ -136,7 +136,7 @@ def _marks() -> dict[str, Any]:
 
 
 def _last_signed_here(key: Ed25519PublicKey) -> int:
-    """The last record that was signed here by a key. A mark that the key did not sign is none."""
+    """Return the last record that a key signed here. Ignores a mark that the key did not sign."""
     mark = _marks().get(public_text(key))
     return int(mark["signed_seq"]) if isinstance(mark, dict) and _is_by(key, mark) else 0
 
@@ -163,7 +163,8 @@ def _public(text: str) -> Ed25519PublicKey:
     try:
         key: Ed25519PublicKey = ed25519.Ed25519PublicKey.from_public_bytes(base64.b64decode(text, validate=True))
     except ValueError as error:
-        raise UsageError(f"{text!r} is no public key", hint="belljar audit keygen FILE prints it") from error
+        hint = "give the text that `belljar audit keygen` and `belljar audit sign` print"
+        raise UsageError(f"{text!r} is no public key", hint=hint) from error
     return key
 
 

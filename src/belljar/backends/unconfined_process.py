@@ -41,7 +41,7 @@ except OSError as error:
 """
 """Waits until its limits are set, then becomes the program; tells why it can't."""
 _SET = (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_DATA)
-"""The rlimits that a policy's keys stand for. The others close what a jar needs not, and this is none."""
+"""The rlimits that keys of the policy set. The other rlimits belong to a jar, and are not set here."""
 _LOOK_SECONDS = 0.1
 """How often memory is looked at where no control group holds it."""
 
@@ -245,7 +245,7 @@ class UnconfinedProcess:
                 self._group.remove()
 
     def close(self) -> None:
-        """Let go; a process that still runs is ended."""
+        """Close it, and kill the process if it still runs."""
         self.kill("abandoned")
         _ = self._end
         for descriptor in (self.stdout, self.stderr, self._pidfd):

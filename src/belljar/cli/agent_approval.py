@@ -99,7 +99,7 @@ def _ask_protected(review: Review) -> list[str]:
 
 
 def _ask_ignored(review: Review) -> bool:
-    """A yes of its own for what git ignores: whoever looks at `git diff` afterwards does not see it."""
+    """Ask separately about files that git ignores, because `git diff` does not show them afterwards."""
     if not review.ignored:
         return False
     names = review.ignored_groups

@@ -45,6 +45,8 @@ class _Members:
 
         for name, value in wanted.items():
             if self._names and name not in self._names:
+                if name in ("since", "limit"):
+                    return f"no record has a member {name!r} (did you mean --{name} {visible(value)}?)"
                 return f"no record has a member {visible(name)!r}{nearest(name, sorted(self._names))}"
             if name == "event" and value not in self._events:
                 return f"no record has the event {visible(value)!r}{nearest(value, sorted(self._events))}"

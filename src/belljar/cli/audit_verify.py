@@ -29,7 +29,10 @@ def run(parsed: Parsed) -> int:
 
             verdict = check(path, key, seen, expect=_expected(parsed))
         elif parsed.text("--expect-signed"):
-            raise UsageError("--expect-signed needs --public-key: whose signatures are meant?")
+            raise UsageError(
+                "--expect-signed needs --public-key: whose signatures are meant?",
+                hint="add --public-key and the text that `belljar audit sign` prints",
+            )
         else:
             from belljar.audit.verify import verify
 
@@ -47,8 +50,7 @@ def run(parsed: Parsed) -> int:
             )
         if verdict.signed_seq is not None:
             sys.stdout.write(
-                f"signed up to record {verdict.signed_seq}; "
-                f"{verdict.unsigned} of the records that are left are covered by no signature\n"
+                f"signed up to record {verdict.signed_seq}; records that no signature covers: {verdict.unsigned}\n"
             )
     else:
         sys.stderr.write(

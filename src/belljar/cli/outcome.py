@@ -97,7 +97,7 @@ def _unseen(result: RunResult, *, colour: bool) -> str:
 
 
 def _weaker(result: RunResult, *, colour: bool) -> str:
-    keys = ", ".join(clause.key for clause in result.enforcement.shortfalls())
+    keys = ", ".join(dict.fromkeys(clause.key for clause in result.enforcement.shortfalls()))
     text = ""
     if keys and result.outcome is not Outcome.REFUSED:
         text = f"{paint('belljar: degraded:', YELLOW, on=colour)} {keys} (`belljar explain` says what is lost)\n"

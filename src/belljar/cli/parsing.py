@@ -129,8 +129,9 @@ def _value(command: Command, option: Option, given: str | None, rest: list[str])
 def _unknown(command: Command, name: str, known: list[str]) -> Option:
     import difflib
 
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {close[0]}?" if close else _help(command)
+    by_letters = {each.lstrip("-"): each for each in known}  # dashes would make any two short names alike
+    close = difflib.get_close_matches(name.lstrip("-"), by_letters, n=1)
+    hint = f"did you mean {by_letters[close[0]]}?" if close else _help(command)
     if "-- ARGS" in command.usage and not close:
         hint = f"what the code itself shall get comes after `--`; {hint}"
     raise UsageError(f"`belljar {command.name}` has no option {name!r}", hint=hint)

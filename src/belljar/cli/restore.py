@@ -33,6 +33,8 @@ def run(parsed: Parsed) -> int:
             sys.stderr.write(f"belljar: they are the changes of {visible(base)}; {len(deleted)} were deleted there\n")
         for path, why in done.refused:
             sys.stderr.write(f"belljar: not written: {visible(path)}: {visible(why)}\n")
+        if not parsed.flag("--protected") and any("would act on it" in why for _path, why in done.refused):
+            sys.stderr.write("hint: --protected writes what a tool would act on, into another new directory\n")
     return 1 if done.refused else 0
 
 

@@ -21,7 +21,7 @@ _MOST_CONTROL = 125
 
 
 class BadFrameError(Exception):
-    """What came is no frame, or one of an extension that nobody agreed on."""
+    """The bytes are no WebSocket frame, or need an extension that was not negotiated."""
 
 
 class Part(NamedTuple):

@@ -9,6 +9,7 @@ from belljar.policy.patterns import Pattern
 _LABEL = Pattern(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\Z")
 _PORT_AT_THE_END = Pattern(r"(?s:.*):[0-9]*\Z")
 _LIKE_AN_ADDRESS = Pattern(r"(?:[0-9.]+|[0-9a-f:.]*:[0-9a-f:.]*)\Z")
+_PLAIN_PATH = Pattern(r"[A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+)*/?\Z")
 _NUMBER = Pattern(r"(?:[0-9]+|0x[0-9a-f]*)\Z")
 _WITH_PORT = Pattern(r"(\[[^\]]*\]|[0-9.]+):([1-9][0-9]{0,4})\Z")
 _RATE = Pattern(r"([1-9][0-9]{0,8})/(s|m|h)\Z")
@@ -35,7 +36,7 @@ def host_name(text: str) -> str:
         return _address(name)
     name = name.removesuffix(".")
     if "://" in name:
-        raise HostError(f"wanted a host without its scheme, found {text[:60]!a}")
+        raise HostError(f"wanted a host without its scheme, found {text[:60]!a}{_without_scheme(text)}")
     if "/" in name:
         raise HostError(f"wanted a host alone, found {text[:60]!a}: write its paths under 'paths'")
     if _PORT_AT_THE_END.match(name):
@@ -55,6 +56,15 @@ def host_name(text: str) -> str:
     if name == HOST_NAME:
         raise HostError(f"wanted a host, found {text[:60]!a}, which is this one: write its ports in net.host_ports")
     return name
+
+
+def _without_scheme(url: str) -> str:
+    """Return what to write instead of a URL, if it has a plain host."""
+    host, _slash, path = url.partition("://")[2].partition("/")
+    host = host.lower()
+    if not all(_LABEL.match(label) for label in host.split(".")) or (path and not _PLAIN_PATH.match(path)):
+        return ""
+    return f": write {{host: {host}, paths: ['/{path}']}}" if path else f": write {host}"
 
 
 def pinned_address(text: str) -> str:

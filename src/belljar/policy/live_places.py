@@ -34,7 +34,7 @@ def remember(directories: Iterable[str]) -> None:
 
 
 def _forget_gone(places: Iterable[str]) -> None:
-    """Leave out what is no directory any more: a new one of that name is nobody's but its maker's."""
+    """Drop places that are no directory any more: a new directory of that name holds nothing of the code's."""
     there = [place for place in places if os.path.isdir(place)]
     with open(f"{_path()}.new", "wb") as file:
         file.write(b"".join(os.fsencode(_escaped(place)) + b"\n" for place in there))

@@ -25,7 +25,7 @@ def option_layers(
     for option, (key, value) in named.items():
         if value is not None:
             origin = Origin(option)
-            if key.endswith("_ms") and value.isdecimal():  # the file's unit is milliseconds; people mean seconds
+            if key.endswith("_ms") and value.isdecimal() and value.strip("0"):  # ms in the file; people mean seconds
                 problems.add(
                     origin, f"wanted a time with its unit, found '{value[:20]}': write {value[:20]}s or {value[:20]}ms"
                 )

@@ -94,7 +94,7 @@ def living(directory: str) -> list[str]:
 
 
 def _refuses(path: str) -> bool:
-    """Whether nobody listens at a socket."""
+    """Return True if no process listens at a socket."""
     end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         end.settimeout(0)

@@ -212,4 +212,6 @@ def _double(size: int) -> int | str:
 
 
 def _limit(policy: Policy, target: str, key: str, enough: int | str, count: int = 1) -> Denial:
-    return Denial("limit", target, key, _where(policy, key), f"--set {key}={enough}", count)
+    where = _where(policy, key)
+    allow = f"--timeout {enough}ms" if where == "--timeout" else f"--set {key}={enough}"  # --timeout beats any --set
+    return Denial("limit", target, key, where, allow, count)

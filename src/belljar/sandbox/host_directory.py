@@ -197,6 +197,11 @@ def open_target(directory: str) -> int:
         root = os.open(real, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except PathError as error:
         raise UsageError(f"{directory} can't be written to: {error}") from None
+    except (FileExistsError, NotADirectoryError) as error:
+        raise UsageError(
+            f"{directory}: there is a file where a directory was wanted",
+            hint="name a directory; belljar makes one that does not exist",
+        ) from error
     except OSError as error:
         raise UsageError(f"{directory} can't be written to: {error.strerror}") from error
     return root

@@ -311,7 +311,8 @@ def source(path: str) -> IO[bytes]:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
-        raise UsageError(f"there is no snapshot at {path}: {error.strerror}") from error
+        hint = "`belljar snapshot ls` lists them"
+        raise UsageError(f"there is no snapshot at {path}: {error.strerror}", hint=hint) from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise UsageError(f"there is no snapshot at {path}: it is not a file")

@@ -33,7 +33,7 @@ def report(policy: Policy, host: Host) -> EnforcementReport:
             _memory(host),
             _cpu(host),
             _pids(host),
-            _enforced("proc.timeout_ms", "the stage's clock, SIGKILL to the jar's pid 1"),
+            _enforced("proc.timeout_ms", "the stage's clock, SIGKILL to every process of the jar"),
             _enforced("proc.open_files", "RLIMIT_NOFILE"),
             _enforced("proc.file_size_mb", "RLIMIT_FSIZE"),
             _enforced("proc.output_mb", "belljar's reader, SIGKILL"),

@@ -9,7 +9,7 @@ fork ── child: enters its cgroup, puts on the notify filter, becomes bubblew
  │
 "go": the gate reads what to run, from a file that only the stage writes, and becomes it
  │
-the code runs ── timeout, memory, kill ──▶ pid 1 of the jar is killed, and with it all of them
+the code runs ── timeout, memory, kill ──▶ every process of the jar is killed, again until the jar is gone
  │
 the last process is gone: usage is read, the result is sent
 """
@@ -522,7 +522,7 @@ class Run:
 
 
 def _has_ended(pidfd: int) -> bool:
-    """Return True if the process has; one that nobody has waited for has, too."""
+    """Return True if the process has ended, also if its parent has not waited for it yet."""
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(0))

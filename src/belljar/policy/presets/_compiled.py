@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 # name: (summary, extends, {key: (value, line, column)}); items of a list have a line and column each
 COMPILED: dict[str, tuple[str, str, dict[str, tuple[Any, int, int]]]] = {
     "strict": (
-        "Maximum isolation, minimal resources: every clause is held, or there is no run.",
+        "Maximum isolation, minimal resources: no run unless every clause holds (but proc.host_info in containers).",
         "aicode",
         {
             "on_degraded": (("proc.host_info",), 5, 14),

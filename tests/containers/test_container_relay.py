@@ -479,6 +479,7 @@ def test_run_in_a_container_that_misses_a_port_is_refused() -> None:
     jar = ContainerJar.__new__(ContainerJar)
     jar.__dict__.update(
         _stage={"expect": {"privileged": True}},
+        _user=1000,
         _unheard=[],
         _at_its_gate=lambda _spare: (waiting, {"unheard": [5432]}),
         _remove=removed.append,

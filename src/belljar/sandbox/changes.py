@@ -32,7 +32,7 @@ from belljar.policy.records import dataclass
 from belljar.sandbox.git_data import BELIEVED, MOST_BYTES, index_is_plain, packed_refs_are_plain
 from belljar.sandbox.git_ignore import Ignored
 from belljar.sandbox.git_settings import Repositories
-from belljar.sandbox.host_directory import IN_REPOSITORY, HostDirectory
+from belljar.sandbox.host_directory import IN_REPOSITORY, HostDirectory, open_real
 from belljar.sandbox.text_diff import MAX_DIFF_BYTES, as_text, unified
 from belljar.sandbox.trusted_names import in_bytecode, plain_name
 
@@ -128,7 +128,7 @@ class Changes:
         self._untouched = changed.untouched
         self._whole = changed.whole
         self._source_path = source
-        self._source = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._source = open_real(source)
         self._jar_path = jar_path
         self._globs = DenyGlobs(globs).within(source, jar_path)
         self._layered = changed.layered

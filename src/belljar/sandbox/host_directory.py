@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Collection
 
@@ -194,12 +195,34 @@ def open_target(directory: str) -> int:
     try:
         real = real_path(directory)  # follows no link that code could have made
         os.makedirs(real, exist_ok=True)
-        root = os.open(real, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        return open_real(real)
     except PathError as error:
         raise UsageError(f"{directory} can't be written to: {error}") from None
     except OSError as error:
         raise UsageError(f"{directory} can't be written to: {error.strerror}") from error
-    return root
 
 
-__all__ = ["IN_REPOSITORY", "LEADS_OUT", "HostDirectory", "Outgoing", "check_target", "open_target"]
+def open_real(path: str) -> int:
+    """Open a directory by its real path. The caller must close it.
+
+    Code that has a live directory may put a link on the way at any time. No link is followed.
+
+    Raises:
+        UsageError: there is a link on the way.
+        OSError: it can't be opened.
+    """
+    top = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return open_beneath(top, path.lstrip("/"))
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            raise UsageError(
+                f"{path} can't be opened: somebody put a link on the way to it, or a file",
+                hint="look at who changes it (another jar with a live directory?), and try again",
+            ) from error
+        raise
+    finally:
+        os.close(top)
+
+
+__all__ = ["IN_REPOSITORY", "LEADS_OUT", "HostDirectory", "Outgoing", "check_target", "open_real", "open_target"]

@@ -44,10 +44,11 @@ class HostDirectory:
         """Why nobody may bring this path back, whatever they say; empty if it may come back."""
         if in_bytecode(path):
             return NOT_READABLE
-        whole = f"{self._real}/{path}"
-        if f"{whole}/".startswith(f"{self._state}/"):
-            return "belljar keeps its state there"
-        return ""
+        return self.state(path)
+
+    def state(self, path: str) -> str:
+        """Why a path in the state directory must stay as it is; empty if it is none."""
+        return "belljar keeps its state there" if f"{self._real}/{path}/".startswith(f"{self._state}/") else ""
 
     def acted_upon(self, path: str, *, is_directory: bool, kind: str = "added", git_data: bool = False) -> str:
         """Why this path must not come back by itself; empty if it may."""

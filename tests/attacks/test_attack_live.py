@@ -208,6 +208,19 @@ def test_the_state_directory_is_never_live(
         open_jar(LIVE, workspace=project, live=True).run("print(1)")
 
 
+def test_the_state_directory_is_in_no_view(open_jar: OpenJar, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What other runs were given is there, and belljar's keys. The control reads them in another directory."""
+    for name in ("state [x], {1}", "other"):
+        (project / "deep" / name).mkdir(parents=True, mode=0o755)
+        (project / "deep" / name / "digests.key").write_text(SECRET)
+    monkeypatch.setenv("BELLJAR_STATE_DIR", str(project / "deep/state [x], {1}"))
+    jar = open_jar(workspace=project)
+    assert jar.exec(["cat", "deep/other/digests.key"]).stdout == SECRET
+    assert jar.exec(["ls", "deep"]).stdout == "other\n"
+    with jar.changes() as changes:
+        assert not list(changes)
+
+
 # --- doors -----------------------------------------------------------------------------------------------------------
 
 KNOCK = python_probe(

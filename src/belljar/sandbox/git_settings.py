@@ -224,7 +224,7 @@ def _read(path: str) -> str:
 
 # --- what git takes for a repository ---
 
-_REPOSITORY = ("HEAD", "objects", "refs")
+REPOSITORY = ("HEAD", "objects", "refs")
 _PARTS = frozenset({"head", "objects", "refs", "config", "config.worktree", "hooks", "info", "packed-refs", "index"})
 
 
@@ -263,7 +263,7 @@ class Repositories:
             prefix = f"{directory}/" if directory else ""
             known = all(
                 any(self._exists(prefix + form) for form in dict.fromkeys((name, name.lower(), name.upper())))
-                for name in _REPOSITORY
+                for name in REPOSITORY
             )
             self._known[directory] = known
         return known

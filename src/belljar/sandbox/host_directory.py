@@ -15,12 +15,13 @@ from belljar.backends.hostile_files import leaves, open_beneath
 from belljar.errors import UsageError
 from belljar.policy.globs import DenyGlobs
 from belljar.policy.paths import PathError, real_path
-from belljar.sandbox.git_settings import ActedPaths, Repositories, repository_of
+from belljar.sandbox.git_settings import REPOSITORY, ActedPaths, Repositories, repository_of
 from belljar.sandbox.trusted_names import NOT_READABLE, acted_upon, in_bytecode, link_acted_upon, plain_name
 
 IN_REPOSITORY = "git would take its directory for a repository, and do what its settings say"
 LEADS_OUT = "it is a link that leads out of the directory"
 _MOST_NAMES = 10_000
+_REPOSITORY = frozenset(name.upper() for name in REPOSITORY)
 
 
 class HostDirectory:
@@ -133,7 +134,7 @@ class Outgoing:
         self._globs = DenyGlobs(globs).within(self._directory, jar_path)
         self._jar_path = jar_path
         self._protected = protected
-        self._coming = frozenset(above for path in paths for above in _with_parents(path))
+        self._coming = frozenset(above for path in paths for above in _in_repositories(path))
         self._repositories = Repositories(self._exists)
 
     def why(self, path: str, what: str = "file", target: str = "") -> str:
@@ -170,9 +171,10 @@ class Outgoing:
         return True
 
 
-def _with_parents(path: str) -> list[str]:
+def _in_repositories(path: str) -> list[str]:
+    """A path and those above it, as far as they have a name that makes a directory a repository."""
     names = path.split("/")
-    return ["/".join(names[:depth]) for depth in range(1, len(names) + 1)]
+    return ["/".join(names[:depth]) for depth, name in enumerate(names, 1) if name.upper() in _REPOSITORY]
 
 
 def check_target(directory: str) -> None:

@@ -110,12 +110,15 @@ def test_settings_are_read_as_git_reads_them(project: Path) -> None:
     """Quotes, comments, continued lines, several on one line."""
     text = (
         '[core] hooksPath = "a b" # c\n[ALIAS]\n\tx = one\\\n two ; three\n[filter "a.b"]\n clean="say \\"x\\" \\\\"\n'
+        "# a comment does not go on \\\nsmudge = one ; nor does this \\\nprocess = two\n"
     )
     (project / ".git/config").write_text(text)
     theirs = [line.partition("=") for line in git(project, "config", "--file", ".git/config", "--list").splitlines()]
     mine = list(settings_in(text))
     assert [value for _key, _, value in theirs] == [setting.value for setting in mine]
-    assert [setting.key for setting in mine] == ["core.hookspath", "alias.x", "filter.clean"]
+    assert [setting.key for setting in mine] == [
+        "core.hookspath", "alias.x", "filter.clean", "filter.smudge", "filter.process",
+    ]  # fmt: skip
 
 
 # --- what is a repository ---

@@ -32,6 +32,7 @@ class HostDirectory:
         self._real = os.path.realpath(path)
         self._known_as = known_as
         self._above = _above(self._real) if known_as is str else ""
+        self._in_bare = known_as is str and _in_bare_repository(self._real)
         self._state = os.path.realpath(state_directory())
         self._package = os.path.dirname(os.path.realpath(belljar.__file__))
         self.git = ActedPaths(path)
@@ -56,6 +57,8 @@ class HostDirectory:
         known = self.known_as(path)
         if why := acted_upon(known, is_directory=is_directory, kind=kind, git_data=git_data):
             return why
+        if self._in_bare:
+            return IN_REPOSITORY
         is_directory = is_directory and kind != "deleted"
         if why := self.git.why(path, is_directory=is_directory):
             return why
@@ -87,6 +90,17 @@ def _above(real: str) -> str:
     repository = repository_of(real)
     inside = os.path.relpath(real, repository.top) if repository else real.lstrip("/")
     return "" if inside in (".", "") else f"{inside}/"
+
+
+def _in_bare_repository(real: str) -> bool:
+    """Return True if the directory is in a repository that is not called `.git`, or is one."""
+    if repository_of(real) is not None:  # a worktree, which may lie in a bare repository
+        return False
+    while not all(os.path.lexists(os.path.join(real, name)) for name in REPOSITORY):
+        if real in ("/", ""):
+            return False
+        real = os.path.dirname(real)
+    return True
 
 
 def _linked(real: str) -> dict[tuple[str, ...], str]:

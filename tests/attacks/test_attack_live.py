@@ -14,8 +14,11 @@ from attack_control import python_control
 from attack_probe import escaped, held, python_probe
 from attack_search import SECRET
 
-from belljar import BelljarError, PolicyError, Sandbox, SandboxUnavailableError
+from belljar import BelljarError, PolicyError, Sandbox, SandboxUnavailableError, Session
 from belljar.errors import UsageError
+from belljar.sandbox.host_directory import open_target
+from belljar.sandbox.restoring import restore
+from belljar.sandbox.snapshot_files import SnapshotFiles
 
 OpenJar = Callable[..., Sandbox]
 
@@ -141,6 +144,81 @@ def test_a_live_place_of_any_name_is_remembered(open_jar: OpenJar, arena: Path, 
     assert open_jar(LIVE, workspace=place, live=True).exec(["ln", "-s", str(secret), "data"]).ok
     with pytest.raises(BelljarError, match="code could write"):
         open_jar(workspace=place / "data").run("print(1)")
+
+
+def test_nothing_is_applied_through_a_link(open_jar: OpenJar, swap: Callable[[str], Path], secret: Path) -> None:
+    """A workspace beneath the live directory of another Sandbox, which is swapped after it was opened."""
+    place = swap("sub")
+    place.unlink()
+    place.mkdir()
+    (secret / "main.py").write_text("old")
+    jar = open_jar(workspace=place, backend="bubblewrap")
+    assert jar.run("open('main.py', 'w').write('new')").ok
+    place.rmdir()
+    place.symlink_to(secret)
+    with pytest.raises(UsageError, match="somebody put a link on the way"):
+        jar.changes()
+    assert (secret / "main.py").read_text() == "old"
+
+
+def test_a_link_that_comes_while_artifacts_are_saved(
+    arena: Path, secret: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directory on the way is swapped after the path was looked at."""
+    (arena / "a").mkdir()
+    (secret / "out").mkdir()
+
+    def swapped(path: str, *, exist_ok: bool) -> None:
+        assert (path, exist_ok) == (str(arena / "a/out"), True)
+        (arena / "a").rmdir()
+        (arena / "a").symlink_to(secret)
+
+    monkeypatch.setattr(os, "makedirs", swapped)
+    with pytest.raises(UsageError, match="somebody put a link on the way"):
+        open_target(str(arena / "a/out"))
+
+
+def test_a_snapshot_is_not_restored_through_a_link(
+    open_jar: OpenJar, swap: Callable[[str], Path], secret: Path
+) -> None:
+    """The directory above the new one is the code's choice."""
+    link = swap("out")
+    with Session(backend="bubblewrap") as session:
+        session.run("open('made', 'w').write('x')")
+        session.snapshot("one")
+    with SnapshotFiles("one") as files, pytest.raises(UsageError, match="code could write"):
+        restore(files, str(link / "new"))
+    assert sorted(os.listdir(secret)) == ["key"]
+
+
+# --- the state directory ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", ["project/state", "project", "."])
+def test_the_state_directory_is_never_live(
+    open_jar: OpenJar, project: Path, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    """The bytecode there is executed outside of any jar. A link to the state directory changes nothing."""
+    monkeypatch.setenv("BELLJAR_STATE_DIR", str(project.parent / state))
+    with pytest.raises(PolicyError, match="can't be live: belljar's state directory"):
+        open_jar(LIVE, workspace=project, live=True).run("open('state/bytecode/x', 'w')")
+    (project.parent / "own").symlink_to(project.parent / state)
+    monkeypatch.setenv("BELLJAR_STATE_DIR", str(project.parent / "own"))
+    with pytest.raises(PolicyError, match="can't be live: belljar's state directory"):
+        open_jar(LIVE, workspace=project, live=True).run("print(1)")
+
+
+def test_the_state_directory_is_in_no_view(open_jar: OpenJar, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What other runs were given is there, and belljar's keys. The control reads them in another directory."""
+    for name in ("state [x], {1}", "other"):
+        (project / "deep" / name).mkdir(parents=True, mode=0o755)
+        (project / "deep" / name / "digests.key").write_text(SECRET)
+    monkeypatch.setenv("BELLJAR_STATE_DIR", str(project / "deep/state [x], {1}"))
+    jar = open_jar(workspace=project)
+    assert jar.exec(["cat", "deep/other/digests.key"]).stdout == SECRET
+    assert jar.exec(["ls", "deep"]).stdout == "other\n"
+    with jar.changes() as changes:
+        assert not list(changes)
 
 
 # --- doors -----------------------------------------------------------------------------------------------------------

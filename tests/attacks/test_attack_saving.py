@@ -196,6 +196,22 @@ def test_a_directory_that_tools_know(arena: Path, state_directory: str, director
     assert not (place / path).exists()
 
 
+@pytest.mark.parametrize("where", ["", "hooks", "hooks/deep"])
+def test_no_part_of_a_bare_repository_is_written(arena: Path, where: str) -> None:
+    """Git runs a server's hooks at every push. A worktree in the repository is a directory like any other."""
+    bare = arena / "server.git"
+    subprocess.run(["git", "init", "-q", "--bare", bare], check=True)
+    (bare / where).mkdir(exist_ok=True)
+    worktree = bare / "work"
+    worktree.mkdir()
+    (worktree / ".git").write_text("gitdir: ../worktrees/work\n")
+    with Sandbox(backend="bubblewrap") as jar:
+        result = jar.run("open('post-receive', 'w').write('#!/bin/sh')")
+        assert dict(jar.save_artifacts(result, bare / where).refused).keys() == {"post-receive"}
+        assert list(jar.save_artifacts(result, worktree)) == [str(worktree / "post-receive")]
+    assert not (bare / where / "post-receive").exists()
+
+
 def test_no_home_is_written_to(arena: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where any name may be acted upon, as bin/ls."""
     monkeypatch.setenv("HOME", str(arena / "home/me"))

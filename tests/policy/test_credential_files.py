@@ -36,6 +36,7 @@ AuthKey_ABC123.p8 cosign.key age.agekey .config/sops/age/keys.txt sops/age/keys.
 my-release-key.keystore keystore.properties android/key.properties secring.gpg passwords.kdbx office.ovpn
 .password-store/x.gpg .lpass/key .config/op/config .authinfo _netrc .htpasswd .smbcredentials .msmtprc
 .erlang.cookie .ethereum/keystore/x wallet.dat .mozilla/firefox/x/logins.json .config/chromium/Default/Cookies
+.env~ .env.bak .env.old .env.swp .bash_history .psql_history
 .passwd-s3fs .bluemix/config.json .circleci/cli.yml ewallet.p12
 """)
 

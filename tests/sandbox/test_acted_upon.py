@@ -91,6 +91,8 @@ BYTECODE = [
     ("a/__PyCache__/b/c", "a/__PyCache__"),
     ("a/__pycache__", "a/__pycache__"),
     ("a/__pyca\u200cche__/x", "a/__pyca\u200cche__"),
+    ("a/__pyca\u00adche__/x", "a/__pyca\u00adche__"),
+    ("a/__pycache__\U000e0100/x", "a/__pycache__\U000e0100"),
     ("a/__pycache__.py", ""),
     ("a/b", ""),
 ]

@@ -68,6 +68,52 @@ def kinds(changes: Changes) -> dict[str, str]:
     return {change.path: change.kind for change in changes}
 
 
+class TestWholeDirectories:
+    """A directory that goes takes with it what must not go by itself."""
+
+    @pytest.mark.parametrize("name", [".husky/pre-commit", "deep/.git/HEAD", ".gitlab-ci.yml", "AGENTS.md"])
+    @pytest.mark.parametrize("becomes", ["nothing", "a file", "a link"])
+    def test_with_a_file_that_tools_act_upon(
+        self, host: Path, jar: Path, compare: Compare, name: str, becomes: str
+    ) -> None:
+        """To delete its directory is to delete the file."""
+        copy(host, jar)
+        (host / "app" / name).parent.mkdir(parents=True)
+        (host / "app" / name).write_text("x")
+        if becomes == "a file":
+            (jar / "app").write_text("x")
+        elif becomes == "a link":
+            (jar / "app").symlink_to("sub")
+        changes = compare()
+        assert [(change.path, change.protected) for change in changes] == [("app", True)]
+        assert "goes with it" in dict(changes.apply().refused)["app"]
+        assert (host / "app" / name).exists()
+        assert compare().apply(protected=True).applied == ("app",)
+        assert not (host / "app" / name).exists()
+
+    def test_with_bytecode_or_ignored_by_git(self, host: Path, jar: Path, compare: Compare) -> None:
+        """Bytecode is made again. For what git ignores there is another question."""
+        (host / ".gitignore").write_text("node_modules/\n")
+        copy(host, jar)
+        for name in ("pkg/__pycache__/x.pyc", "node_modules/x/.npmrc"):
+            (host / name).parent.mkdir(parents=True)
+            (host / name).write_text("x")
+        assert [(change.path, change.ignored) for change in compare()] == [("node_modules", True), ("pkg", False)]
+        assert compare().apply(ignored=True).applied == ("node_modules", "pkg")
+
+    def test_with_the_state_directory(
+        self, host: Path, jar: Path, compare: Compare, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The log of what happened stays, whatever anybody says."""
+        copy(host, jar)
+        log = host / "own/state/audit/2020-01-01.jsonl"
+        log.parent.mkdir(parents=True)
+        log.write_text("{}")
+        monkeypatch.setenv("BELLJAR_STATE_DIR", str(host / "own/state"))
+        assert "belljar keeps its state there" in dict(compare().apply(protected=True).refused)["own"]
+        assert log.exists()
+
+
 class TestCopied:
     """The workspace was copied: both trees are whole."""
 

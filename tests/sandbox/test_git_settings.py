@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from belljar.backends.contract import ChangedTree
+from belljar.sandbox import git_ignore
 from belljar.sandbox.changes import Changes
 from belljar.sandbox.git_ignore import Ignored, parse
 from belljar.sandbox.git_settings import ActedPaths, Repositories, settings_in
@@ -109,12 +110,15 @@ def test_settings_are_read_as_git_reads_them(project: Path) -> None:
     """Quotes, comments, continued lines, several on one line."""
     text = (
         '[core] hooksPath = "a b" # c\n[ALIAS]\n\tx = one\\\n two ; three\n[filter "a.b"]\n clean="say \\"x\\" \\\\"\n'
+        "# a comment does not go on \\\nsmudge = one ; nor does this \\\nprocess = two\n"
     )
     (project / ".git/config").write_text(text)
     theirs = [line.partition("=") for line in git(project, "config", "--file", ".git/config", "--list").splitlines()]
     mine = list(settings_in(text))
     assert [value for _key, _, value in theirs] == [setting.value for setting in mine]
-    assert [setting.key for setting in mine] == ["core.hookspath", "alias.x", "filter.clean"]
+    assert [setting.key for setting in mine] == [
+        "core.hookspath", "alias.x", "filter.clean", "filter.smudge", "filter.process",
+    ]  # fmt: skip
 
 
 # --- what is a repository ---
@@ -219,12 +223,14 @@ def test_repositories_are_found_in_no_time() -> None:
 # --- what git ignores ---
 
 IGNORE = {
-    "": "*.log\n/build/\n!keep.log\ndoc/**/*.tmp\n\\#x\n# comment\nfoo/*\n!foo/bar\n*\\ \n[ab].o\n",
+    "": "*.log\n/build/\n!keep.log\ndoc/**/*.tmp\n\\#x\n# comment\nfoo/*\n!foo/bar\n*\\ \n[ab].o\n"
+    "[x\\]y]1\n[[:alpha:]]2\n[![:digit:]-]3\n[]a-]4\n[z-a]5\n[a6\n[[:no:]]7\ne**/*\np/***/8\ndir[/x]l\n",
     "sub": "!x.log\nlocal\n/only\n",
 }
 PATHS = """
     x.log keep.log build/a sub/build/a doc/a.tmp doc/a/b/c.tmp #x foo/a foo/bar/x a.o c.o sub/x.log
     sub/deep/x.log sub/deep/local/y sub/only sub/deep/only plain build foo/bar/y.log
+    x1 ]1 y1 z1 a2 é2 22 a3 33 ]4 b4 z5 [a6 a6 a7 :7 evil e/a/b dir/l p/q/8 p/8
 """
 
 
@@ -254,6 +260,30 @@ def test_patterns_take_no_time(line: str) -> None:
     rule = parse(line)
     assert rule is not None
     assert rule.pattern.fullmatch("a/" + "aaaaaaaaaaaaaaaaaaaaaaaaa/" * 200 + "c") is None
+
+
+TOO_MUCH = {
+    "rules": "".join(f"{number:x}*\n" for number in range(150_000)),
+    "bytes": "# \u00e4\n" * 220_000 + "evil\n",
+    "a line": f"{'x' * 2000}\nevil\n",
+}
+
+
+@pytest.mark.parametrize("text", TOO_MUCH.values(), ids=TOO_MUCH)
+def test_what_passes_the_limits_is_ignored(
+    trees: tuple[Path, Path], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No rule is looked at after that, and a person is asked for every path, the first one too."""
+    parsed: list[str] = []
+    monkeypatch.setattr(git_ignore, "parse", lambda line: parsed.append(line) or parse(line))
+    host, _jar = trees
+    (host / ".gitignore").write_text(text)
+    root = os.open(host, os.O_RDONLY)
+    ignored = Ignored(root, str(host), [])
+    assert ignored("evil", is_directory=False)
+    assert ignored("other", is_directory=False)
+    assert len(parsed) < 25_000
+    os.close(root)
 
 
 def test_ignored_files_need_a_word_of_their_own(trees: tuple[Path, Path]) -> None:

@@ -226,6 +226,7 @@ FORGED: dict[str, Callable[[], tuple[tarfile.TarInfo, bytes]]] = {
             "GNU.sparse.realsize": "512",
         },
     ),
+    "too deep": lambda: member("/".join("a" * 3000)),
 }
 
 
@@ -264,6 +265,11 @@ class TestForged:
         assert not (tmp_path / "out").exists()
         with SnapshotFiles(snapshot(member("fine", "x"))) as files:
             assert list(files.files) == ["fine"]
+
+    def test_too_many_names(self, snapshot: Callable[..., str]) -> None:
+        """They are held in memory, so they are bounded as those of a jar are."""
+        with pytest.raises(UsageError, match="names that are too long"):
+            SnapshotFiles(snapshot(*(member(f"{number}/{'n' * 60_000}") for number in range(300))))
 
     @pytest.mark.parametrize("kind", [b"x", b"L"])
     def test_headers_without_end(self, snapshot: Callable[..., str], kind: bytes) -> None:

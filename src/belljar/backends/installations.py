@@ -139,7 +139,7 @@ def _names(runtime: Runtime, prefix: str) -> Iterator[str]:
             yield library
             continue
         within = [name for name in inside if name.startswith(f"{library}/")]
-        shared = [name for name in within if ".so" in name]
+        shared = [name for name in within if name.endswith(".so") or ".so." in os.path.basename(name)]
         if len(shared) > _MOST_LIBRARIES:
             yield library
         else:

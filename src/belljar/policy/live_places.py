@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
+from belljar.errors import PolicyError
 from belljar.policy import paths
 from belljar.state import state_directory
 
@@ -18,7 +19,13 @@ _MANY = 500
 
 
 def remember(directories: Iterable[str]) -> None:
-    """Note directories, by their real paths, before code may write there. The state directory must exist."""
+    """Note directories, by their real paths, before code may write there. The state directory must exist.
+
+    Raises:
+        PolicyError: code could write the state directory, whose bytecode belljar executes outside of any jar.
+    """
+    directories = tuple(directories)
+    _refuse_state(directories)
     before = known()
     new = [directory for directory in directories if directory not in before]
     if not new:
@@ -31,6 +38,16 @@ def remember(directories: Iterable[str]) -> None:
         os.write(file, lines)  # in one piece: others may append as well
     finally:
         os.close(file)
+
+
+def _refuse_state(directories: Iterable[str]) -> None:
+    state = os.path.realpath(state_directory())
+    for directory in directories:
+        if paths.beneath(state, directory) or paths.beneath(directory, state):
+            raise PolicyError(
+                f"{directory} can't be live: belljar's state directory is {state}, and bytecode there is run",
+                hint="leave out --live and use --apply, or set BELLJAR_STATE_DIR to a directory elsewhere",
+            )
 
 
 def _forget_gone(places: Iterable[str]) -> None:

@@ -86,6 +86,7 @@ def resolve(
 
         apply(merged, ceiling, problems)
     problems.check()
+    _hide_state(merged.values)
     policy = assemble(merged.values, problems, dangerous=dangerous)
     problems.check()
     assert policy is not None
@@ -276,6 +277,22 @@ def _workspace_layer(workspace: str, problems: Problems, *, live: bool) -> Layer
         return {}
     mount = Mount(paths.WORKSPACE, source, rw=True, cow=not live)
     return {"fs.mounts": Written((Written(mount, origin),), origin)}
+
+
+def _hide_state(values: Layer) -> None:
+    """Deny the state directory where a mount holds it: other runs' code and files are there, and belljar's keys."""
+    mounts: tuple[Written, ...] = values["fs.mounts"].value if "fs.mounts" in values else ()
+    sources = [item.value.source for item in mounts if item.value.source]
+    if not sources:
+        return
+    from belljar.state import state_directory
+
+    state = os.path.realpath(state_directory())
+    if any(state != source and paths.beneath(state, source) for source in sources):
+        origin = Origin("belljar's state directory")
+        pattern = "".join(f"\\{letter}" if letter in "\\*?[]{}," else letter for letter in state)
+        before: tuple[Written, ...] = values["fs.deny_globs"].value if "fs.deny_globs" in values else ()
+        values["fs.deny_globs"] = Written((*before, Written(pattern, origin)), origin)
 
 
 def _refuse_files_within_mounts(files: Sequence[str], values: Layer, problems: Problems) -> None:

@@ -32,7 +32,7 @@ from belljar.policy.records import dataclass
 from belljar.sandbox.git_data import BELIEVED, MOST_BYTES, index_is_plain, packed_refs_are_plain
 from belljar.sandbox.git_ignore import Ignored
 from belljar.sandbox.git_settings import Repositories
-from belljar.sandbox.host_directory import IN_REPOSITORY, HostDirectory
+from belljar.sandbox.host_directory import IN_REPOSITORY, HostDirectory, open_real
 from belljar.sandbox.text_diff import MAX_DIFF_BYTES, as_text, unified
 from belljar.sandbox.trusted_names import in_bytecode, plain_name
 
@@ -128,7 +128,7 @@ class Changes:
         self._untouched = changed.untouched
         self._whole = changed.whole
         self._source_path = source
-        self._source = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._source = open_real(source)
         self._jar_path = jar_path
         self._globs = DenyGlobs(globs).within(source, jar_path)
         self._layered = changed.layered
@@ -274,6 +274,8 @@ class Changes:
         is_directory = change.what == "directory"
         if why := self._host.acted_upon(change.path, is_directory=is_directory, kind=change.kind, git_data=in_git):
             return why
+        if not in_git and (why := self._goes_with_it(change)):
+            return why
         if change.kind == "deleted":
             return ""
         if change.what == "link":
@@ -283,6 +285,32 @@ class Changes:
             return _MISLEADS
         if not in_git and self._repositories.holds(change.path):
             return IN_REPOSITORY
+        return ""
+
+    def _goes_with_it(self, change: Change) -> str:
+        """Why a directory of the host's must not go by itself: for a file in it that must not.
+
+        For a directory that git ignores, such as `node_modules`, a person is asked anyway.
+        """
+        if (change.what == "directory" and change.kind != "deleted") or self._host_kind(change.path) != "directory":
+            return ""
+        if self._ignored(change.path, is_directory=True):
+            return ""
+        try:
+            directory = self._parent(self._source, change.path)
+        except OSError:
+            return ""
+        try:
+            for entry in walk(directory):
+                path, is_directory = f"{change.path}/{entry.path}", entry.kind == "directory"
+                if time.monotonic() > self._until:
+                    return "it holds more than could be looked at in time"
+                if not in_bytecode(path) and (
+                    why := self._host.acted_upon(path, is_directory=is_directory, kind="deleted", git_data=False)
+                ):
+                    return f"{path} goes with it: {why}"
+        finally:
+            os.close(directory)
         return ""
 
     def _in_own_repository(self, path: str) -> bool:
@@ -334,6 +362,8 @@ class Changes:
         """Why a file in a directory that goes has to stay."""
         if self._denied(path) is not None:
             return "it is denied to the code"
+        if why := self._host.state(path):
+            return why
         return self._newer(path, status)
 
     def _misleads_git(self, change: Change, known: str, data: Callable[[], bytes | None]) -> bool:

@@ -11,7 +11,7 @@ import os
 import re
 import stat
 from functools import lru_cache
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from belljar.backends.hostile_files import open_beneath
 from belljar.sandbox.git_settings import repository_of
@@ -19,8 +19,26 @@ from belljar.sandbox.git_settings import repository_of
 _MOST_BYTES = 1 << 20
 _MOST_RULES = 20_000
 _LONGEST = 1024
+_TOO_LONG = "x" * (_LONGEST + 1)
+"""A line that passes the limit, in place of a file that does."""
 _MOST_TRIED = 5_000_000
 """Rules that are tried for paths, in all: some seconds."""
+
+
+_CLASSES = {
+    "alnum": "0-9A-Za-z",
+    "alpha": "A-Za-z",
+    "blank": r" \t",
+    "cntrl": r"\x00-\x1f\x7f",
+    "digit": "0-9",
+    "graph": "!-~",
+    "lower": "a-z",
+    "print": " -~",
+    "punct": r"!-/:-@\[-`{-~",
+    "space": r" \t-\r",
+    "upper": "A-Z",
+    "xdigit": "0-9A-Fa-f",
+}
 
 
 class Rule(NamedTuple):
@@ -74,7 +92,10 @@ class Ignored:
 
     def _matches(self, whole: str, parent: str, *, is_directory: bool) -> bool:
         """The last rule that matches decides; a file that lies deeper speaks later."""
-        for place, rule in self._of(parent):
+        rules = self._of(parent)
+        if self.overflowed:
+            return True
+        for place, rule in rules:
             self._tried += 1
             if (found := _verdict(rule, place, whole, is_directory=is_directory)) is not None:
                 return found
@@ -101,13 +122,18 @@ class Ignored:
         with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 return ""
-            return file.read(_MOST_BYTES).decode("utf-8", "surrogateescape")
+            return _text(file)
 
     def _parsed(self, text: str, place: str) -> list[tuple[str, Rule]]:
-        rules = [(place, rule) for line in text.split("\n") if (rule := parse(line)) is not None]
-        self._count += len(rules)
-        if self._count > _MOST_RULES:
-            self.overflowed = True
+        """The rules of a file, as many as there is room for."""
+        rules: list[tuple[str, Rule]] = []
+        for line in () if self.overflowed else text.split("\n"):
+            if (rule := parse(line)) is not None:
+                rules.append((place, rule))
+                self._count += 1
+            if self._count > _MOST_RULES or (len(line) > _LONGEST and not line.startswith("#")):
+                self.overflowed = True
+                break
         return rules
 
 
@@ -136,18 +162,38 @@ def parse(line: str) -> Rule | None:
         return None
     anchored = "/" in text
     text = text.removeprefix("/")
-    pattern = _expression(text) if anchored else f"(?:[^/]++/)*+{_name(text)}"
+    pattern = _anchored(text) if anchored else f"(?:[^/]++/)*+{_name(text)}"
     try:
         return Rule(re.compile(pattern, re.DOTALL), only_directories, negated)
     except re.error:
         return None
 
 
+def _anchored(text: str) -> str:
+    """Git compares the text before the first wildcard by itself, so `a**/b` begins with `a` and goes on with `**/b`."""
+    plain = re.split(r"[*?\[\\]", text, maxsplit=1)[0]
+    rest = text[len(plain) :]
+    if not rest.startswith("**"):
+        return _expression(text)
+    return re.escape(plain) + (f"/?{_expression(rest)}" if rest.strip("*/") else ".*")
+
+
+def _names(text: str) -> list[str]:
+    """The names of a pattern. A slash in brackets does not end one."""
+    names, start, at = [], 0, 0
+    while at < len(text):
+        if text[at] == "/":
+            names.append(text[start:at])
+            start = at + 1
+        at = _bracket(text, at)[1] if text[at] == "[" else at + 1 + (text[at] == "\\")
+    return [*names, text[start:]]
+
+
 def _expression(text: str) -> str:
     """An anchored pattern: `**` between slashes is any number of names. As with stars, the leftmost match is enough."""
     runs: list[list[str]] = [[]]
-    for name in text.split("/"):
-        if name == "**":
+    for name in _names(text):
+        if len(name) > 1 and not name.strip("*"):
             runs.append([])
         else:
             runs[-1].append(_name(name))
@@ -193,14 +239,33 @@ def _piece(piece: str, *, after_star: bool) -> str:
 
 
 def _bracket(text: str, at: int) -> tuple[str, int]:
-    """One of some characters; a bracket that does not close stands for itself."""
-    end = text.find("]", at + (3 if text[at + 1 : at + 2] in ("!", "^") else 2))
-    if end < 0:
-        return re.escape("["), at + 1
-    inside = text[at + 1 : end]
-    negated = inside[:1] in ("!", "^")
-    body = re.sub(r"([\\\[\]^&~|])", r"\\\1", inside[negated:])
-    return f"(?!/)[{'^' if negated else ''}{body}]", end + 1
+    """One of some characters, as an expression, and where it ends. To git, one that does not close matches nothing."""
+    at += 1
+    negated = text[at : at + 1] in ("!", "^")
+    at += negated
+    body, first = "", at
+    while at < len(text):
+        if text[at] == "]" and at > first:
+            return f"(?!/)[{'^' if negated else ''}{body}]", at + 1
+        closing = text.find("]", at + 2)
+        if text.startswith("[:", at) and closing > at + 2 and text[closing - 1] == ":":
+            if (named := _CLASSES.get(text[at + 2 : closing - 1])) is None:
+                return "(?!)", len(text)
+            body += named
+            at = closing + 1
+            continue
+        low, at = _character(text, at)
+        body += re.escape(low)  # even if it begins a range that is none
+        if text[at : at + 1] == "-" and text[at + 1 : at + 2] not in ("", "]"):
+            high, at = _character(text, at + 1)
+            body += f"{re.escape(low)}-{re.escape(high)}" if low <= high else ""
+    return "(?!)", len(text)
+
+
+def _character(text: str, at: int) -> tuple[str, int]:
+    if text[at] == "\\" and at + 1 < len(text):
+        at += 1
+    return text[at], at + 1
 
 
 def _default_excludes() -> str:
@@ -216,4 +281,9 @@ def _read(path: str) -> str:
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return ""
-        return file.read(_MOST_BYTES).decode("utf-8", "surrogateescape")
+        return _text(file)
+
+
+def _text(file: IO[bytes]) -> str:
+    data = file.read(_MOST_BYTES + 1)
+    return data.decode("utf-8", "surrogateescape") if len(data) <= _MOST_BYTES else _TOO_LONG

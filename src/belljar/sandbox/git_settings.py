@@ -47,13 +47,25 @@ class Setting(NamedTuple):
 def settings_in(text: str) -> Iterator[Setting]:
     """The settings in a file of git's."""
     section = ""
-    for line in text.replace("\r\n", "\n").replace("\\\n", "").split("\n"):
+    for line in _whole_lines(text):
         found = _SECTION.match(line)
         if found:
             section = found[1].partition(".")[0].lower()
         rest = line[found.end() :] if found else line
         if (setting := _KEY.match(_without_comment(rest))) and section:
             yield Setting(f"{section}.{setting[1].lower()}", _unquoted((setting[2] or "").strip()))
+
+
+def _whole_lines(text: str) -> Iterator[str]:
+    """Lines, with those that go on after a backslash put together. A comment does not go on."""
+    held: list[str] = []
+    for line in text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n"):
+        goes_on = (len(line) - len(line.rstrip("\\"))) % 2 == 1 and _without_comment(line) == line
+        held.append(line[:-1] if goes_on else line)
+        if not goes_on:
+            yield "".join(held)
+            held.clear()
+    yield "".join(held)
 
 
 def _without_comment(line: str) -> str:
@@ -224,7 +236,7 @@ def _read(path: str) -> str:
 
 # --- what git takes for a repository ---
 
-_REPOSITORY = ("HEAD", "objects", "refs")
+REPOSITORY = ("HEAD", "objects", "refs")
 _PARTS = frozenset({"head", "objects", "refs", "config", "config.worktree", "hooks", "info", "packed-refs", "index"})
 
 
@@ -263,7 +275,7 @@ class Repositories:
             prefix = f"{directory}/" if directory else ""
             known = all(
                 any(self._exists(prefix + form) for form in dict.fromkeys((name, name.lower(), name.upper())))
-                for name in _REPOSITORY
+                for name in REPOSITORY
             )
             self._known[directory] = known
         return known

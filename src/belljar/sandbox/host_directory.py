@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Collection
 
@@ -14,12 +15,13 @@ from belljar.backends.hostile_files import leaves, open_beneath
 from belljar.errors import UsageError
 from belljar.policy.globs import DenyGlobs
 from belljar.policy.paths import PathError, real_path
-from belljar.sandbox.git_settings import ActedPaths, Repositories, repository_of
+from belljar.sandbox.git_settings import REPOSITORY, ActedPaths, Repositories, repository_of
 from belljar.sandbox.trusted_names import NOT_READABLE, acted_upon, in_bytecode, link_acted_upon, plain_name
 
 IN_REPOSITORY = "git would take its directory for a repository, and do what its settings say"
 LEADS_OUT = "it is a link that leads out of the directory"
 _MOST_NAMES = 10_000
+_REPOSITORY = frozenset(name.upper() for name in REPOSITORY)
 
 
 class HostDirectory:
@@ -30,6 +32,7 @@ class HostDirectory:
         self._real = os.path.realpath(path)
         self._known_as = known_as
         self._above = _above(self._real) if known_as is str else ""
+        self._in_bare = known_as is str and _in_bare_repository(self._real)
         self._state = os.path.realpath(state_directory())
         self._package = os.path.dirname(os.path.realpath(belljar.__file__))
         self.git = ActedPaths(path)
@@ -43,16 +46,19 @@ class HostDirectory:
         """Why nobody may bring this path back, whatever they say; empty if it may come back."""
         if in_bytecode(path):
             return NOT_READABLE
-        whole = f"{self._real}/{path}"
-        if f"{whole}/".startswith(f"{self._state}/"):
-            return "belljar keeps its state there"
-        return ""
+        return self.state(path)
+
+    def state(self, path: str) -> str:
+        """Why a path in the state directory must stay as it is; empty if it is none."""
+        return "belljar keeps its state there" if f"{self._real}/{path}/".startswith(f"{self._state}/") else ""
 
     def acted_upon(self, path: str, *, is_directory: bool, kind: str = "added", git_data: bool = False) -> str:
         """Why this path must not come back by itself; empty if it may."""
         known = self.known_as(path)
         if why := acted_upon(known, is_directory=is_directory, kind=kind, git_data=git_data):
             return why
+        if self._in_bare:
+            return IN_REPOSITORY
         is_directory = is_directory and kind != "deleted"
         if why := self.git.why(path, is_directory=is_directory):
             return why
@@ -84,6 +90,17 @@ def _above(real: str) -> str:
     repository = repository_of(real)
     inside = os.path.relpath(real, repository.top) if repository else real.lstrip("/")
     return "" if inside in (".", "") else f"{inside}/"
+
+
+def _in_bare_repository(real: str) -> bool:
+    """Return True if the directory is in a repository that is not called `.git`, or is one."""
+    if repository_of(real) is not None:  # a worktree, which may lie in a bare repository
+        return False
+    while not all(os.path.lexists(os.path.join(real, name)) for name in REPOSITORY):
+        if real in ("/", ""):
+            return False
+        real = os.path.dirname(real)
+    return True
 
 
 def _linked(real: str) -> dict[tuple[str, ...], str]:
@@ -131,7 +148,7 @@ class Outgoing:
         self._globs = DenyGlobs(globs).within(self._directory, jar_path)
         self._jar_path = jar_path
         self._protected = protected
-        self._coming = frozenset(above for path in paths for above in _with_parents(path))
+        self._coming = frozenset(above for path in paths for above in _in_repositories(path))
         self._repositories = Repositories(self._exists)
 
     def why(self, path: str, what: str = "file", target: str = "") -> str:
@@ -168,9 +185,10 @@ class Outgoing:
         return True
 
 
-def _with_parents(path: str) -> list[str]:
+def _in_repositories(path: str) -> list[str]:
+    """A path and those above it, as far as they have a name that makes a directory a repository."""
     names = path.split("/")
-    return ["/".join(names[:depth]) for depth in range(1, len(names) + 1)]
+    return ["/".join(names[:depth]) for depth, name in enumerate(names, 1) if name.upper() in _REPOSITORY]
 
 
 def check_target(directory: str) -> None:
@@ -194,7 +212,7 @@ def open_target(directory: str) -> int:
     try:
         real = real_path(directory)  # follows no link that code could have made
         os.makedirs(real, exist_ok=True)
-        root = os.open(real, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        return open_real(real)
     except PathError as error:
         raise UsageError(f"{directory} can't be written to: {error}") from None
     except (FileExistsError, NotADirectoryError) as error:
@@ -204,7 +222,29 @@ def open_target(directory: str) -> int:
         ) from error
     except OSError as error:
         raise UsageError(f"{directory} can't be written to: {error.strerror}") from error
-    return root
 
 
-__all__ = ["IN_REPOSITORY", "LEADS_OUT", "HostDirectory", "Outgoing", "check_target", "open_target"]
+def open_real(path: str) -> int:
+    """Open a directory by its real path. The caller must close it.
+
+    Code that has a live directory may put a link on the way at any time. No link is followed.
+
+    Raises:
+        UsageError: there is a link on the way.
+        OSError: it can't be opened.
+    """
+    top = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return open_beneath(top, path.lstrip("/"))
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            raise UsageError(
+                f"{path} can't be opened: somebody put a link on the way to it, or a file",
+                hint="look at who changes it (another jar with a live directory?), and try again",
+            ) from error
+        raise
+    finally:
+        os.close(top)
+
+
+__all__ = ["IN_REPOSITORY", "LEADS_OUT", "HostDirectory", "Outgoing", "check_target", "open_real", "open_target"]

@@ -7,13 +7,15 @@ links is refused before; of modes, only permissions are taken.
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from belljar.backends.hostile_files import write_at
 from belljar.errors import UsageError
+from belljar.policy.paths import PathError, real_path
 from belljar.policy.records import dataclass
 from belljar.sandbox.apply import make_directories, parent_of, write_file, write_link
-from belljar.sandbox.host_directory import Outgoing, check_target
+from belljar.sandbox.host_directory import Outgoing, check_target, open_real
 from belljar.sandbox.snapshot_files import Kept, SnapshotFiles
 
 
@@ -56,12 +58,17 @@ def restore(files: SnapshotFiles, directory: str, *, protected: bool = False) ->
 
 def _empty_directory(path: str) -> int:
     check_target(path)
+    directory, name = os.path.split(os.path.abspath(path))
     try:
+        parent = open_real(real_path(directory))  # follows no link that code could have made
         try:
-            os.mkdir(path, 0o755)
-        except FileExistsError:
-            pass
-        root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, 0o755, dir_fd=parent)
+            root = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+        finally:
+            os.close(parent)
+    except PathError as error:
+        raise UsageError(f"{path} can't be written to: {error}") from None
     except OSError as error:
         raise UsageError(f"{path} can't be written to: {error.strerror}") from error
     if os.listdir(root):

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from itertools import accumulate, pairwise
 from typing import IO, Self
 
-from belljar.backends.hostile_files import MAX_ENTRIES, Range, parts
+from belljar.backends.hostile_files import MAX_DEPTH, MAX_ENTRIES, MAX_NAMES, Range, parts
 from belljar.errors import UsageError
 from belljar.policy.records import dataclass
 from belljar.sandbox.snapshots import HOLES, LATEST, MOST_PIECES, Snapshot, opened, path_of, read_head, source
@@ -82,6 +82,7 @@ class SnapshotFiles:
     def _members(self, end: int) -> Iterator[tuple[str, Kept]]:
         seen: set[str] = set()
         room = MOST_PIECES + MAX_ENTRIES  # one for each file that has no hole
+        names = MAX_NAMES
         with tarfile.open(fileobj=self._file, mode="r:", encoding="utf-8") as archive:
             for member in archive:
                 kind = _KINDS.get(member.type)
@@ -95,6 +96,9 @@ class SnapshotFiles:
                     raise UsageError(f"{self.path} holds a file of no known time: {path!r}")
                 if len(seen) == MAX_ENTRIES:
                     raise UsageError(f"{self.path} holds more than {MAX_ENTRIES} files")
+                names -= len(path)
+                if path.count("/") > MAX_DEPTH or names < 0:
+                    raise UsageError(f"{self.path} holds names that are too long, or too deep")
                 seen.add(path)
                 size, data = self._data(member) if kind == "file" else (0, ())
                 room -= len(data)

@@ -19,8 +19,15 @@ _GIT_DATA = frozenset({
 _GIT = "the host's git would act on it"
 BYTECODE = "__pycache__"
 NOT_READABLE = "Python on the host would run it, and nobody can read it"
-_IGNORED = frozenset((*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF))
-"""Characters that some file systems do not see in a name."""
+_IGNORED = frozenset((
+    0xAD, 0x34F, 0x61C, 0x115F, 0x1160, 0x17B4, 0x17B5, *range(0x180B, 0x1810), *range(0x200B, 0x2010),
+    *range(0x202A, 0x202F), *range(0x2060, 0x2070), 0x3164, *range(0xFE00, 0xFE10), 0xFEFF, 0xFFA0,
+    *range(0xFFF0, 0xFFF9), *range(0x1BCA0, 0x1BCA4), *range(0x1D173, 0x1D17B), *range(0xE0000, 0xE1000),
+))  # fmt: skip
+"""Characters that some file systems do not see in a name: all of Unicode's Default_Ignorable_Code_Point.
+
+HFS+ leaves out some of them. A directory of ext4 or f2fs that folds case leaves out all of them.
+"""
 
 
 class ActedUpon(NamedTuple):

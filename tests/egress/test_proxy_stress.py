@@ -432,7 +432,9 @@ def test_streams_of_http2_that_nobody_reads(bench: Make, other: Other) -> None:
         while True:
             sock.settimeout(0.05 if streams else PATIENCE)
             with contextlib.suppress(TimeoutError):
-                for event in connection.receive_data(sock.recv(65536)):
+                if not (data := sock.recv(65536)):
+                    return  # else this thread would spin for the rest of the session
+                for event in connection.receive_data(data):
                     if type(event).__name__ == "RequestReceived":
                         streams.add(event.stream_id)  # type: ignore[attr-defined]
                         connection.send_headers(event.stream_id, [(":status", "200")])  # type: ignore[attr-defined]

@@ -141,6 +141,31 @@ def test_an_errand_that_is_cancelled_ends(late: bool) -> None:
     played(scene)
 
 
+def test_what_waits_when_a_run_ends_is_done_all_the_same() -> None:
+    """An errand that was cancelled has sockets to close, and somebody waits to hear that the run has ended."""
+
+    async def scene() -> None:
+        turns = Turns(asyncio.get_running_loop())
+        ours, theirs = socket.socketpair()
+        over, told = asyncio.Event(), asyncio.Event()
+
+        async def wait() -> None:
+            await until_readable(ours, seconds=100)
+
+        errand = Errand(turns, wait(), over.set)
+        await asyncio.sleep(0.01)
+        errand.cancel()
+        turns.soon(told.set)
+        turns.close()
+        async with asyncio.timeout(5):
+            await over.wait()
+            await told.wait()
+        ours.close()
+        theirs.close()
+
+    played(scene)
+
+
 def test_an_errand_waits_for_signals_and_futures() -> None:
     async def scene() -> None:
         loop = asyncio.get_running_loop()

@@ -140,7 +140,10 @@ class Turns:
             self._turn()
 
     def close(self) -> None:
-        """End: nothing more is done."""
+        """End: no socket is watched any more. What waits for a turn is done all the same, outside of any.
+
+        It is little: errands that were cancelled, which have sockets to close, and who is to hear that the run has ended.
+        """
         if not self.closed:
             self.closed = True
             Turns.runs -= 1
@@ -148,7 +151,8 @@ class Turns:
                 self._resting.cancel()
             self.loop.remove_reader(self._descriptor)
             self._epoll.close()
-            self._later.clear()
+            while self._later:
+                self.loop.call_soon(self._call, *self._later.popleft())
             self._watched.clear()
             self._reported.clear()
 

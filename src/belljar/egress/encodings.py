@@ -321,18 +321,26 @@ class Scrubber:
         text = self._passed + self._held + chunk
         first = len(self._passed)
         until = len(text) if final else max(first, self._finder.begun(text))
-        blotted = bytearray(text)
-        for start, end in self._finder.spans(text):
-            blotted[start:end] = b"*" * (end - start)
+        blotted = _blotted(text, self._finder)
         self._passed = text[max(0, until - self._finder.context) : until]
         self._held = text[until:]
-        return bytes(blotted[first:until])
+        return blotted[first:until]
+
+
+def _blotted(text: bytes, finder: Finder) -> bytes:
+    spans = finder.spans(text)
+    if not spans:
+        return text
+    blotted = bytearray(text)
+    for start, end in spans:
+        blotted[start:end] = b"*" * (end - start)
+    return bytes(blotted)
 
 
 def scrub(body: bytes, secrets: Iterable[bytes]) -> bytes:
     """A whole body, or the value of a header, without the secrets."""
-    scrubber = Scrubber(secrets)
-    return scrubber.feed(body) + scrubber.finish()
+    finder = secrets.finder if isinstance(secrets, Reflected) else Finder(secrets)
+    return _blotted(body, finder)
 
 
 __all__ = ["Finder", "Reflected", "Scrubber", "scrub"]

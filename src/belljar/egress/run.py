@@ -88,6 +88,7 @@ class Run:
         self.closed = False
         self._account = ledger.account()
         self.turns = Turns(asyncio.get_running_loop(), lambda: self._account.crowded)
+        self.turns.searches = bool(self.tokens) or any(item.reflects for item in rules.credentials)
         self.resolving = asyncio.Semaphore(_RESOLVED_AT_ONCE)
         """Names that are asked for at the same time: threads do, and all runs share them."""
         self.act = 0

@@ -44,6 +44,8 @@ class Turns:
         self._later: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._due = False
         self._resting: asyncio.TimerHandle | None = None
+        self.searches = False
+        """Whether what passes is searched for tokens or secrets, which takes long: then little is read at once."""
         self.closed = False
         Turns.runs += 1
         loop.add_reader(self._descriptor, self._something_reported)
@@ -142,7 +144,7 @@ class Turns:
     def close(self) -> None:
         """End: no socket is watched any more. What waits for a turn is done all the same, outside of any.
 
-        It is little: errands that were cancelled, which have sockets to close, and who is to hear that the run has ended.
+        It is little: errands that were cancelled, which have sockets to close, and who is to hear of the run's end.
         """
         if not self.closed:
             self.closed = True

@@ -19,6 +19,8 @@ _HELD_AT_ONCE = 4
 """A form of which fewer characters have come is waited for only if nothing stands between them."""
 _EXPANSION = 12
 """The most bytes that one character of a form takes where it is written, such as `&amp;#x0041;`."""
+_MUCH_CONTEXT, _LEAST_EXPANSION = 8 << 10, 3
+"""More than this is looked at again only for a long secret, as much as it takes written as `\\u0041`."""
 _LONGEST_ESCAPE = 24
 
 _NAMES = (
@@ -186,7 +188,7 @@ class Finder:
         self._codes = tuple(codes)
         self._decimals = tuple(re.compile((rb"\D{1,%d}" % _BETWEEN_NUMBERS).join(numbers)) for numbers in codes)
         longest = max(map(len, (*self._plain, *self._folded, *self._exact, *self._hex)), default=0)
-        self.context = longest * _EXPANSION
+        self.context = min(longest * _EXPANSION, max(_MUCH_CONTEXT, longest * _LEAST_EXPANSION))
         """So many bytes before others decide whether those belong to a secret."""
 
     def __bool__(self) -> bool:

@@ -52,8 +52,9 @@ class Attacker:
     @staticmethod
     def _swallow(sock: socket.socket) -> None:
         with sock, contextlib.suppress(OSError):
-            while sock.recv(65536):
-                pass
+            while data := sock.recv(65536):
+                if b"Upgrade: websocket" in data:
+                    sock.sendall(b"HTTP/1.1 101 Yes\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
 
     def _connect(self, name: bytes = b"web.test") -> socket.socket:
         sock = socket.create_connection(("127.0.0.1", self._socks), timeout=5)
@@ -125,6 +126,25 @@ class Attacker:
     def encoded_bodies(self) -> None:
         head = b"POST /ok HTTP/1.1\r\nHost: web.test\r\nContent-Length: 10000000\r\n\r\n"
         self._many(head, *[b"%61" * 20_000] * 10)
+
+    def small_frames(self) -> None:
+        """WebSocket messages of a byte each, after one that is slow to search."""
+        opening = b"GET /ok HTTP/1.1\r\nHost: web.test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+        escapes = b"\x81\xfe\x0f\x00" + bytes(4) + b"\\" * 0xF00
+        self._many(opening, escapes, *[(b"\x81\x81" + bytes(4) + b"\\") * 10_000] * 4)
+
+    def indexed_headers(self) -> None:
+        """HTTP/2 blocks of some bytes that each name a long field of the table six times."""
+        connection = H2Connection(H2Configuration(header_encoding=None))
+        connection.initiate_connection()
+        said = connection.data_to_send()
+        encoder = Encoder()
+        for stream in range(1, 200, 2):
+            block = encoder.encode([*HEAD, (b"x", b"\\" * 3900)]) + b"\xbe" * 5
+            frame = HeadersFrame(stream, data=block)
+            frame.flags |= {"END_STREAM", "END_HEADERS"}
+            said += frame.serialize()
+        self._many(said)
 
     def connections(self) -> None:
         for _ in range(200):

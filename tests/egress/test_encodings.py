@@ -195,3 +195,28 @@ def test_a_token_in_a_name(name: str) -> None:
     """In one label, or in several."""
     assert Tokens([TOKEN]).in_name(name)
     assert not Tokens([b"0" * 40]).in_name(name)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 50])
+def test_a_list_of_numbers_in_pieces(size: int) -> None:
+    """What may become one is held back, wherever it is cut: no more than the first number is told."""
+    secret = b"s3cret-value-4711"
+    for before in (b"", b"[1, 115, 51, ", b"numbers: 7"):
+        text = before + str(list(secret)).encode() + b" and 115, 51, no more: 115"
+        scrubber = Scrubber([secret])
+        told = b"".join([scrubber.feed(text[at : at + size]) for at in range(0, len(text), size)]) + scrubber.finish()
+        assert len(told) == len(text)
+        assert b"51, 99" not in told
+        assert b", 52, 55" not in told
+        assert told.endswith(b" and 115, 51, no more: 115")
+
+
+@pytest.mark.parametrize("written", ["%%%02x", "\\u%04x", "%02x", "%c"])
+def test_a_long_secret_in_pieces(written: str) -> None:
+    """Is found, although less of what came before is looked at again: that takes time, for which other runs wait."""
+    secret = bytes(ord("0") + (number * number) % 61 for number in range(1700))
+    assert Finder([secret]).context < 12_000
+    text = b"x" * 3000 + "".join(written % code for code in secret).encode() + b" end"
+    scrubber = Scrubber([secret])
+    told = b"".join([scrubber.feed(text[at : at + 1000]) for at in range(0, len(text), 1000)]) + scrubber.finish()
+    assert told == b"x" * 3000 + b"*" * (len(text) - 3004) + b" end"

@@ -163,6 +163,9 @@ KEYS: tuple[dict[str, Any], ...] = (
     {"target": "/v1/messages?key=short"},
     {"target": "/v1/messages?api%5Fkey=short"},
     {"target": "/v1/messages?a=b;access_token=short"},
+    {"target": "/v1/messages?%24httpHeaders=x-goog-api-key:short"},
+    {"x.api.key": "of-someone-else"},
+    {"x+goog+api+key": "of-someone-else"},
 )
 
 

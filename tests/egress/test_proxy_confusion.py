@@ -149,6 +149,7 @@ REFUSED = [
     ("body-not-listed", text("GET /ok HTTP/1.1", HOST, "Transfer-Encoding: chunked", body="0\r\n\r\n")),
     ("body-not-listed", text("HEAD /ok HTTP/1.1", HOST, "Content-Length: 1", body="x")),
     ("method-not-listed", text("POST /ok?_method=DELETE HTTP/1.1", HOST)),
+    ("method-not-listed", text("POST /ok?%24httpMethod=DELETE HTTP/1.1", HOST)),
     ("method-not-listed", text("POST /ok?a=b&%5Fmethod=delete HTTP/1.1", HOST)),
 ]  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import time
@@ -10,14 +11,17 @@ from collections.abc import Callable
 import pytest
 from h2.config import H2Configuration
 from h2.connection import H2Connection
-from h2.events import Event, ResponseReceived
+from h2.events import Event, RequestReceived, ResponseReceived
 from h2.settings import SettingCodes
 from hpack import Encoder
 from http2_server import Http2Server
 from hyperframe.frame import ContinuationFrame, HeadersFrame
 from proxy_bench import Bench, rule, rules, serving
 
+from belljar.egress.channel import Channel
 from belljar.egress.http2_connection import ToClient
+from belljar.egress.http2_stream import Side
+from belljar.egress.turns import Turns
 
 Make = Callable[..., Bench]
 MEGABYTE = 1 << 20
@@ -101,3 +105,50 @@ def test_what_is_sent_on_is_encoded_in_linear_time() -> None:
     connection.encoder.header_table_size = 100
     assert connection.encoder.header_table_size == 100
     assert SettingCodes.HEADER_TABLE_SIZE in connection.local_settings
+
+
+def test_requests_of_one_read_are_handled_in_several_turns() -> None:
+    """Some bytes can name a header of the table that then is searched: each request counts, not each read."""
+    ours, theirs = socket.socketpair()
+    client = H2Connection(H2Configuration(header_encoding=None))
+    client.initiate_connection()
+    for stream in range(1, 41, 2):
+        client.send_headers(stream, HEAD, end_stream=True)
+    handled: list[int] = []
+
+    def handle(event: Event) -> None:
+        if isinstance(event, RequestReceived):
+            handled.append(event.stream_id)
+            end = time.monotonic() + 0.002
+            while time.monotonic() < end:
+                pass
+
+    async def scene() -> None:
+        turns = Turns(asyncio.get_running_loop())
+        side = Side(Channel(ours, turns), ToClient())
+        side.unread = client.data_to_send()
+        rounds = 0
+        while side.has_more:
+            side.take(handle)
+            rounds += 1
+        assert handled == list(range(1, 41, 2))
+        assert rounds >= len(handled)
+        turns.close()
+
+    with ours, theirs:
+        asyncio.run(scene())
+
+
+@pytest.mark.parametrize("size", [15_000, 30_000])
+@pytest.mark.parametrize("canaries", [(b"7f3a9c1e5b7d2f4a6c8e0b1d3f5a7c9e",), ()], ids=["searched", "control"])
+def test_a_head_that_is_too_long_to_be_searched(bench: Make, size: int, canaries: tuple[bytes, ...]) -> None:
+    """Is refused where tokens are looked for, since other runs wait for that; elsewhere it passes."""
+    told = Http2Server()
+    with serving(told.handle) as server:
+        run = bench(rules(rule("web.test", server.port), canaries=bool(canaries)), canaries=canaries)
+        with run.by_socks("web.test", server.port) as sock:
+            answer = Client(sock).ask(*[(b"x", b"a" * 3_000)] * (size // 3_000))
+        assert isinstance(answer, ResponseReceived)
+        refused = bool(canaries) and size > 20_000
+        assert (dict(answer.headers)[b":status"] == b"400") is refused
+        assert len(told.seen) == (0 if refused else 1)

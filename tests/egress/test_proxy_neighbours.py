@@ -29,6 +29,8 @@ ATTACKS = {
     "refused_requests": {"paths": ("/ok",)},
     "small_chunks": {"paths": ("/ok",)},
     "encoded_bodies": {"paths": ("/ok",)},
+    "small_frames": {},
+    "indexed_headers": {},
     "connections": {},
     "questions": {},
 }

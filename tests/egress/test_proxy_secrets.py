@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import base64
+import os
+import signal
 import socket
+import threading
 from collections.abc import Callable
 from urllib.parse import quote
 
@@ -13,6 +16,7 @@ from test_proxy_http import ask, status
 from test_proxy_tls import World, world  # noqa: F401 a fixture
 
 from belljar.egress.canary import Scanner, Tokens
+from belljar.egress.client import ProxyClient
 from belljar.policy.models import Credential
 
 Make = Callable[..., Bench]
@@ -164,6 +168,26 @@ def test_a_token_inside_http2_stops_the_run(world: World) -> None:  # noqa: F811
         assert world.curl(run, "-H", f"X: {TOKEN.decode()}", url)[0] != 0
         run.wait_for(lambda event: event.kind == "canary")
         assert len(told.seen) == 1
+
+
+def test_a_token_in_the_last_question_does_not_hold_up_the_end(bench: Make, proxy: ProxyClient) -> None:
+    """It stops a run that is being ended already: whoever waits for that end hears of it."""
+    run = bench(rules(rule("*", 443), canaries=True), canaries=(TOKEN,))
+    labels = (TOKEN, b"example", b"com")
+    name = b"".join(bytes((len(label),)) + label for label in labels) + b"\0"
+    question = bytes.fromhex("123401000001000000000000") + name + bytes.fromhex("00010001")
+    os.kill(proxy.pid, signal.SIGSTOP)
+    try:
+        run.served.end()
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.sendto(question, ("127.0.0.1", run.ports["dns-udp"]))
+    finally:
+        os.kill(proxy.pid, signal.SIGCONT)
+    closing = threading.Thread(target=run.close, daemon=True)
+    closing.start()
+    closing.join(10)
+    assert not closing.is_alive()
+    assert [event.kind for event in run.events] == ["canary"]
 
 
 def test_the_forms_of_a_token() -> None:

@@ -11,7 +11,11 @@ from typing import Any
 
 import pytest
 
+from belljar.egress.ca import Issuer, new_authority
 from belljar.egress.ledger import Ledger
+from belljar.egress.rules import Rules
+from belljar.egress.run import Run
+from belljar.egress.synthetic import Names
 from belljar.egress.turns import READ, Errand, Signal, Turns
 from belljar.egress.waiting import until_readable
 
@@ -137,6 +141,83 @@ def test_an_errand_that_is_cancelled_ends(late: bool) -> None:
         turns.close()
         ours.close()
         theirs.close()
+
+    played(scene)
+
+
+def test_what_waits_when_a_run_ends_is_done_all_the_same() -> None:
+    """An errand that was cancelled has sockets to close, and somebody waits to hear that the run has ended."""
+
+    async def scene() -> None:
+        turns = Turns(asyncio.get_running_loop())
+        ours, theirs = socket.socketpair()
+        over, told = asyncio.Event(), asyncio.Event()
+
+        async def wait() -> None:
+            await until_readable(ours, seconds=100)
+
+        errand = Errand(turns, wait(), over.set)
+        await asyncio.sleep(0.01)
+        errand.cancel()
+        turns.soon(told.set)
+        turns.close()
+        async with asyncio.timeout(5):
+            await over.wait()
+            await told.wait()
+        ours.close()
+        theirs.close()
+
+    played(scene)
+
+
+class Slow:
+    """A connection whose end takes long."""
+
+    def __init__(self, run: Run, ended: list[Slow]) -> None:
+        self._run, self._ended = run, ended
+        run.add(self)
+
+    def check(self, now: float) -> None: ...
+
+    def close(self) -> None:
+        spend(0.002)
+        self._ended.append(self)
+        self._run.remove(self)
+
+
+def test_the_end_of_a_run_does_not_hold_up_another() -> None:
+    """Its connections end in its turns, and nothing else of it is done before they have."""
+
+    async def scene() -> None:
+        loop = asyncio.get_running_loop()
+        ended: list[Slow] = []
+        seen: list[int] = []
+        late: list[int] = []
+        over = asyncio.Event()
+        ledger = Ledger(loop, lambda _events: None)
+        issuer = Issuer(new_authority())
+        run = Run("a", Rules(), ledger=ledger, issuer=issuer, secrets={}, canaries=(), roots="", names=Names())
+        for _connection in range(50):
+            Slow(run, ended)
+        neighbour = Turns(loop)
+
+        def look() -> None:
+            seen.append(len(ended))
+            if not over.is_set():
+                neighbour.soon(look)
+
+        look()
+        run.end()
+        run.turns.soon(lambda: late.append(len(ended)))
+        run.when_empty(over.set)
+        async with asyncio.timeout(30):
+            await over.wait()
+            run.let_go()
+        await asyncio.sleep(0)
+        assert len(ended) == 50
+        assert max(after - before for before, after in pairwise(seen)) <= 2
+        assert late in ([], [50])
+        neighbour.close()
 
     played(scene)
 

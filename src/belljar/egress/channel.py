@@ -136,7 +136,8 @@ class Channel:
 
     def _readable(self) -> None:
         alone = self._turns.alone()
-        size = _SMALL_CHUNK if _Held.total >= _MUCH else CHUNK if alone else _FULL_RECORD
+        small = _Held.total >= _MUCH or (self._turns.searches and not alone)
+        size = _SMALL_CHUNK if small else CHUNK if alone else _FULL_RECORD
         for _read in range(_READS_AT_ONCE if self.tls and alone else 1):
             if not self._reading:
                 return

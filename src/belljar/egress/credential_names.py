@@ -62,6 +62,8 @@ _QUERY_KEYS = frozenset(
         # Signed URLs: Amazon's, Google's, Azure's
         *("xamzcredential", "xamzsignature", "xamzsecuritytoken", "xgoogcredential", "xgoogsignature"),
         *("awsaccesskeyid", "googleaccessid", "signature", "sig", "appkey", "appsecret"),
+        # Google takes any header of a request, Authorization among them, from `$httpHeaders`
+        "httpheaders",
     )
 )
 _QUERY_ENDS = ("token", "secret", "apikey", "password", "credential", "accesskey", "secretkey", "authkey", "jwt")

@@ -151,7 +151,7 @@ def _without_credentials(headers: Headers, bound: tuple[Credential, ...]) -> tup
     kept: list[tuple[bytes, bytes]] = []
     foreign: list[str] = []
     for written, value in headers:
-        name = written.replace(b"_", b"-")  # which many servers take for the same
+        name = fold(written)  # which many servers take for the same
         if name == b"cookie" and name not in carried:
             continue
         unwanted = is_credential_header(name) or (signs and name in _SIGNATURES) or _is_key_in_subprotocol(name, value)

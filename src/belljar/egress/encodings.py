@@ -11,6 +11,7 @@ import base64
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 
 _SHORTEST = 6
 """A shorter secret, or form of one, is searched as it is: in other views it would be found in anything."""
@@ -18,6 +19,8 @@ _HELD_AT_ONCE = 4
 """A form of which fewer characters have come is waited for only if nothing stands between them."""
 _EXPANSION = 12
 """The most bytes that one character of a form takes where it is written, such as `&amp;#x0041;`."""
+_MUCH_CONTEXT, _LEAST_EXPANSION = 8 << 10, 3
+"""More than this is looked at again only for a long secret, as much as it takes written as `\\u0041`."""
 _LONGEST_ESCAPE = 24
 
 _NAMES = (
@@ -38,6 +41,9 @@ _BEGUN_ESCAPE = re.compile(
     rb"(?:%(?:25){0,8}[0-9A-Fa-f]?|\\{1,8}(?:[ux]\{?0{0,2}[0-9A-Fa-f]?|[0-3][0-7]?)?"
     rb"|&(?:amp;){0,4}(?:#[xX]?[0-9A-Fa-f]{0,5}|[A-Za-z]{0,8})|=[0-9A-Fa-f]?\r?|0[xX]?)\Z"
 )
+_NUMBER = re.compile(rb"\d+")
+_BETWEEN_NUMBERS = 6
+"""The most bytes between two of the numbers in which a secret is written as a list."""
 _BETWEEN = b" \t\r\n\v\f\0\"',"
 """What wraps, spaces or quotes the characters of a form."""
 _NO_HEX = bytes(code for code in range(256) if code not in b"0123456789abcdefABCDEF")
@@ -158,14 +164,14 @@ def _meaning(escape: re.Match[bytes]) -> bytes:
 class Finder:
     """The forms of some secrets, and where they are in bytes."""
 
-    __slots__ = ("_decimals", "_exact", "_folded", "_hex", "_plain", "context")
+    __slots__ = ("_codes", "_decimals", "_exact", "_folded", "_hex", "_plain", "context")
 
     def __init__(self, secrets: Iterable[bytes]) -> None:
         plain: set[bytes] = set()
         folded: set[bytes] = set()
         exact: set[bytes] = set()
         digits: set[bytes] = set()
-        decimals: list[re.Pattern[bytes]] = []
+        codes: list[list[bytes]] = []
         for secret in filter(None, secrets):
             if len(secret) < _SHORTEST:
                 plain |= {secret, base64.b64encode(secret)}
@@ -174,14 +180,15 @@ class Finder:
             exact |= _in_groups(base64.b64encode, secret, 3, 4) | _in_groups(base64.urlsafe_b64encode, secret, 3, 4)
             folded |= {form.lower() for form in _in_groups(base64.b32encode, secret, 5, 8)}
             digits |= {secret.hex().encode(), secret[::-1].hex().encode()}
-            decimals.append(re.compile(rb"\D{1,6}".join(b"%d" % code for code in secret)))
+            codes.append([b"%d" % code for code in secret])
         self._plain = tuple(plain)
         self._folded = tuple(form for form in folded if len(form) >= _SHORTEST)
         self._exact = tuple(form for form in exact if len(form) >= _SHORTEST)
         self._hex = tuple(digits)
-        self._decimals = tuple(decimals)
+        self._codes = tuple(codes)
+        self._decimals = tuple(re.compile((rb"\D{1,%d}" % _BETWEEN_NUMBERS).join(numbers)) for numbers in codes)
         longest = max(map(len, (*self._plain, *self._folded, *self._exact, *self._hex)), default=0)
-        self.context = longest * _EXPANSION
+        self.context = min(longest * _EXPANSION, max(_MUCH_CONTEXT, longest * _LEAST_EXPANSION))
         """So many bytes before others decide whether those belong to a secret."""
 
     def __bool__(self) -> bool:
@@ -250,6 +257,7 @@ class Finder:
 
     def _begun(self, text: bytes) -> int:
         begins = [len(text) - _overlap(text, form) for form in self._plain]
+        begins += [_begun_numbers(text, codes) for codes in self._codes]
         before = max(0, len(text) - self.context)
         for view, content, forms in self._views(text[before:]):
             for form in forms:
@@ -287,6 +295,26 @@ def _overlap(text: bytes, form: bytes) -> int:
     return len(text) - at if at >= 0 else 0
 
 
+def _begun_numbers(text: bytes, codes: list[bytes]) -> int:
+    """Where at the end of the text the numbers of a secret's bytes begin; its length if they do not."""
+    before = max(0, len(text) - len(codes) * (3 + _BETWEEN_NUMBERS))
+    numbers = list(_NUMBER.finditer(text, before))[-len(codes) :]
+    if not numbers or len(text) - numbers[-1].end() > _BETWEEN_NUMBERS:
+        return len(text)
+    said = [number[0] for number in numbers]
+    unfinished = numbers[-1].end() == len(text)
+    for at in range(len(said) - 1):
+        count = len(said) - at
+        if not said[at].endswith(codes[0]) or (count > 2 and said[at + 1] != codes[1]):
+            continue
+        wanted = codes[count - 1]
+        ends = wanted.startswith(said[-1]) if unfinished else wanted == said[-1]
+        near = (after.start() - one.end() <= _BETWEEN_NUMBERS for one, after in pairwise(numbers[at:]))
+        if ends and said[at + 1 : -1] == codes[1 : count - 1] and all(near):
+            return numbers[at].end() - len(codes[0])
+    return len(text) - (_overlap(said[-1], codes[0] + b" ") if unfinished else 0)
+
+
 class Reflected(tuple[bytes, ...]):  # noqa: SLOT001 with room for the finder
     """Secrets that a host may send back, with how they are found. Empty if there are none."""
 
@@ -321,18 +349,26 @@ class Scrubber:
         text = self._passed + self._held + chunk
         first = len(self._passed)
         until = len(text) if final else max(first, self._finder.begun(text))
-        blotted = bytearray(text)
-        for start, end in self._finder.spans(text):
-            blotted[start:end] = b"*" * (end - start)
+        blotted = _blotted(text, self._finder)
         self._passed = text[max(0, until - self._finder.context) : until]
         self._held = text[until:]
-        return bytes(blotted[first:until])
+        return blotted[first:until]
+
+
+def _blotted(text: bytes, finder: Finder) -> bytes:
+    spans = finder.spans(text)
+    if not spans:
+        return text
+    blotted = bytearray(text)
+    for start, end in spans:
+        blotted[start:end] = b"*" * (end - start)
+    return bytes(blotted)
 
 
 def scrub(body: bytes, secrets: Iterable[bytes]) -> bytes:
     """A whole body, or the value of a header, without the secrets."""
-    scrubber = Scrubber(secrets)
-    return scrubber.feed(body) + scrubber.finish()
+    finder = secrets.finder if isinstance(secrets, Reflected) else Finder(secrets)
+    return _blotted(body, finder)
 
 
 __all__ = ["Finder", "Reflected", "Scrubber", "scrub"]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from belljar.egress.credentials import Outgoing, outgoing, reflecting
 from belljar.egress.decide import Request, Verdict, decide_request
-from belljar.egress.http1_messages import Header
+from belljar.egress.http1_messages import Header, check_searched
 from belljar.egress.passing import Meter
 from belljar.egress.run import NOT_RECORDED, Run
 from belljar.egress.websocket import Watch
@@ -117,7 +117,12 @@ class Gate:
         return NOT_RECORDED if self._run.unrecorded else None
 
     def has_token(self, host: str, port: int, *texts: bytes) -> bool:
-        """Whether a canary token is in the head of a request. Then the run is stopped."""
+        """Whether a canary token is in the head of a request. Then the run is stopped.
+
+        Raises:
+            BadMessageError: the head is too long to be searched in one step.
+        """
+        check_searched(*texts)
         return not self.scanner(host, port).clean(b"\n".join(texts))
 
     @property

@@ -10,6 +10,8 @@ from belljar.egress.request import MAX_FIELD, fold
 
 MAX_HEAD = 64 << 10
 MAX_HEADERS = 256
+_MOST_SEARCHED = 20 << 10
+"""Bytes of a head that are searched for tokens or secrets. Other runs wait for that: it takes up to some 20 ms."""
 
 Header = tuple[bytes, bytes]
 """A name and its value."""
@@ -148,6 +150,12 @@ def check_fields(target: bytes, headers: list[Header]) -> None:
         raise BadMessageError("a control character in a header")
 
 
+def check_searched(*texts: bytes) -> None:
+    """Raise BadMessageError if a head is too long to be searched in one step."""
+    if sum(map(len, texts)) > _MOST_SEARCHED:
+        raise BadMessageError(f"a head longer than {_MOST_SEARCHED >> 10} KiB can't be searched for tokens or secrets")
+
+
 def split_absolute(target: bytes) -> tuple[str, int, bytes] | None:
     """The host, the port and the origin form of an absolute `http` target; None when it is no absolute target.
 
@@ -212,6 +220,8 @@ class Answer:
         coding: bytes | None = None
         named = _NOTHING
         kept: list[bytes] = []
+        if reflected:
+            check_searched(words, *(text for header in headers for text in header))
         for name, value in headers:
             small = name.lower()
             if small not in _NOT_FOR_CLIENTS:

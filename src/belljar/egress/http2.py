@@ -17,7 +17,7 @@ from belljar.egress.channel import Channel
 from belljar.egress.decide import Verdict
 from belljar.egress.gate import Gate, Passage
 from belljar.egress.http1 import Reach
-from belljar.egress.http1_messages import BadMessageError, Header, check_fields, reflected_header
+from belljar.egress.http1_messages import BadMessageError, Header, check_fields, check_searched, reflected_header
 from belljar.egress.http2_connection import ToClient, ToServer
 from belljar.egress.http2_stream import Headers, Side, Stream
 
@@ -111,7 +111,7 @@ class Http2Relay:
         self._pump_all()
         if side.channel.full or side.channel.closed:
             side.channel.pause()
-        elif side.unread:
+        elif side.has_more:
             side.channel.pause()
             self._gate.turns.soon(self._work, side)
         else:
@@ -149,14 +149,17 @@ class Http2Relay:
         self._since = self._loop.time()
         said = dict(header for header in headers if header[0][:1] == b":")
         plain = tuple(header for header in headers if header[0][:1] != b":" and header[0] != b"host")
-        if self._gate.scans:
+        bad = self._confused(said, headers)
+        try:
             texts = (text for header in headers for text in header)
-            if self._gate.has_token(self._host, self._port, *texts):
+            if self._gate.scans and self._gate.has_token(self._host, self._port, *texts):
                 return
+        except BadMessageError as error:
+            bad = str(error)
         method = said.get(b":method", b"").decode("latin-1")
         path = said.get(b":path", b"")
         judged: Passage | Verdict
-        if bad := self._confused(said, headers):
+        if bad:
             judged = Verdict(allowed=False, reason="bad-request", detail=bad)
             self._gate.tell_refused(self._host, self._port, judged, method, path.decode("latin-1"))
         else:
@@ -272,7 +275,10 @@ class Http2Relay:
         elif isinstance(event, h2.events.TrailersReceived):
             if self._spend(stream, _size(event.headers)):
                 trailers = [header for header in event.headers if header[0] != b"content-encoding"]
-                self._end_response(stream, _scrubbed(stream, trailers))
+                try:
+                    self._end_response(stream, _scrubbed(stream, trailers))
+                except BadMessageError:
+                    self._break_off(stream)
         elif isinstance(event, h2.events.StreamEnded):
             self._end_response(stream, None)
         elif isinstance(event, h2.events.StreamReset):
@@ -435,6 +441,9 @@ def _size(headers: Iterable[Header]) -> int:
 
 
 def _scrubbed(stream: Stream, headers: Headers) -> Headers:
-    """Without the credentials that the policy expects to come back."""
+    """Without the credentials that the policy expects to come back. Raises BadMessageError."""
     reflected = stream.passage.reflected
-    return [reflected_header(name, value, reflected) for name, value in headers] if reflected else headers
+    if not reflected:
+        return headers
+    check_searched(*(text for header in headers for text in header))
+    return [reflected_header(name, value, reflected) for name, value in headers]

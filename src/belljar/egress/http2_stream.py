@@ -25,14 +25,21 @@ _SMALLEST, _LARGE, _LARGEST = 128, 2 << 10, 16 << 10
 class Side:
     """One of the two connections: its channel and its protocol state."""
 
-    __slots__ = ("_size", "channel", "h2", "unread")
+    __slots__ = ("_events", "_size", "channel", "h2", "unread")
 
     def __init__(self, channel: Channel, h2: H2Connection) -> None:
         self.channel = channel
         self.h2 = h2
         self.unread = b""
         """What has come, and was not looked at yet."""
+        self._events: deque[Event] = deque()
+        """What was parsed, and not handled yet: a header block of some bytes can name 64 KiB that are then searched."""
         self._size = _SMALLEST
+
+    @property
+    def has_more(self) -> bool:
+        """Return True if something has come that was not handled yet."""
+        return bool(self._events or self.unread)
 
     def take(self, handle: Callable[[Event], None]) -> None:
         """Handle what has come, for at most some milliseconds, and while what this side is to be sent goes out.
@@ -43,10 +50,12 @@ class Side:
         largest = _LARGEST if Turns.alone() else _LARGE
         self._size = min(self._size, largest)
         began = now = time.monotonic()
-        while self.unread and not self.channel.full and now - began < _TURN_SECONDS:
-            piece, self.unread = self.unread[: self._size], self.unread[self._size :]
-            for event in self.h2.receive_data(piece):
-                handle(event)
+        while self.has_more and not self.channel.full and now - began < _TURN_SECONDS:
+            if not self._events:
+                piece, self.unread = self.unread[: self._size], self.unread[self._size :]
+                self._events.extend(self.h2.receive_data(piece))
+            while self._events and time.monotonic() - began < _TURN_SECONDS:
+                handle(self._events.popleft())
             self.flush()
             before, now = now, time.monotonic()
             slow = now - before > _TURN_SECONDS / 2

@@ -48,7 +48,7 @@ def readings(path: str) -> tuple[str, ...]:
     """The path, percent-decoded, in each way that a server may understand it; the plainest first.
 
     Raises:
-        AmbiguousPath: when a reading climbs (`..`), could name a host (`//x`), holds a control character or a
+        AmbiguousPath: when a reading climbs (`..`, `.. `), could name a host (`//x`), holds a control character or a
             backslash, is encoded twice or no UTF-8, or is longer than any path.
 
     """
@@ -70,7 +70,7 @@ def _readings(path: str) -> tuple[str, ...]:
     for also in (_composed, _without_query, _without_parameters):
         found |= dict.fromkeys([also(reading) for reading in found])
     for reading in found:
-        if reading.startswith("//") or any(segment in (".", "..") for segment in reading.split("/")):
+        if reading.startswith("//") or any(segment and not segment.strip(". ") for segment in reading.split("/")):
             raise AmbiguousPath(path)
     for also in (_merged, _without_ends):
         found |= dict.fromkeys([also(reading) for reading in found])

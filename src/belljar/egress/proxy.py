@@ -112,7 +112,7 @@ class Proxy:
     def close_all(self) -> None:
         """End every run."""
         for run in self._runs.values():
-            run.close()
+            run.close(at_once=True)  # there are no more turns
         self._runs.clear()
 
 

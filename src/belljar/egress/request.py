@@ -19,7 +19,7 @@ _OTHER_METHOD = frozenset(
     (b"x-http-method-override", b"x-http-method", b"x-method-override", b"x-method", b"x-override-method")
 )
 _OTHER_METHOD_KEYS = frozenset(
-    ("_method", "_httpmethod", "x-http-method-override", "x-http-method", "x-method-override")
+    ("_method", "_httpmethod", "$httpmethod", "x-http-method-override", "x-http-method", "x-method-override")
 )
 _OTHER_PATH = frozenset(
     (

@@ -42,8 +42,11 @@ class Turns:
         self._reported: dict[int, int] = {}
         """Events that the last turn had no time for."""
         self._later: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._only: Callable[[], bool] | None = None
         self._due = False
         self._resting: asyncio.TimerHandle | None = None
+        self.searches = False
+        """Whether what passes is searched for tokens or secrets, which takes long: then little is read at once."""
         self.closed = False
         Turns.runs += 1
         loop.add_reader(self._descriptor, self._something_reported)
@@ -73,7 +76,15 @@ class Turns:
             self.loop.call_soon(call, *arguments)
             return
         self._later.append((call, arguments))
-        if not self._due and self._resting is None:
+        self._have_turn()
+
+    def only(self, step: Callable[[], bool]) -> None:
+        """Do nothing but this, again and again until it returns False: no socket is served, and what is due waits."""
+        self._only = step
+        self._have_turn()
+
+    def _have_turn(self) -> None:
+        if not self._due and self._resting is None and not self.closed:
             self._due = True
             self.loop.call_soon(self._next_turn)
 
@@ -100,12 +111,15 @@ class Turns:
         over = time.thread_time() - began - _SLICE_SECONDS
         if over > _SLICE_SECONDS and not self.alone():
             self._rest(min(over, _LONGEST_REST_SECONDS))
-        elif self._later and not self._due and not self.closed:
-            self._due = True
-            self.loop.call_soon(self._next_turn)
+        elif self._later or self._only is not None:
+            self._have_turn()
 
     def _work(self, end: float) -> None:
         watched, reported, later = self._watched, self._reported, self._later
+        while self._only is not None:
+            self._step_alone(self._only)
+            if time.monotonic() > end:
+                return
         if not reported and not self.closed:
             reported.update(self._epoll.poll(0, _AT_ONCE))
         while reported:
@@ -122,6 +136,13 @@ class Turns:
             self._call(*later.popleft())
             if time.monotonic() > end:
                 return
+
+    def _step_alone(self, step: Callable[[], bool]) -> None:
+        try:
+            if not step():
+                self._only = None
+        except Exception as error:  # noqa: BLE001 as in `_call`
+            self.loop.call_exception_handler({"message": "a connection", "exception": error})
 
     def _call(self, call: Callable[..., object], arguments: tuple[Any, ...]) -> None:
         try:
@@ -140,7 +161,10 @@ class Turns:
             self._turn()
 
     def close(self) -> None:
-        """End: nothing more is done."""
+        """End: no socket is watched any more. What waits for a turn is done all the same, outside of any.
+
+        It is little: errands that were cancelled, which have sockets to close, and who is to hear of the run's end.
+        """
         if not self.closed:
             self.closed = True
             Turns.runs -= 1
@@ -148,7 +172,8 @@ class Turns:
                 self._resting.cancel()
             self.loop.remove_reader(self._descriptor)
             self._epoll.close()
-            self._later.clear()
+            while self._later:
+                self.loop.call_soon(self._call, *self._later.popleft())
             self._watched.clear()
             self._reported.clear()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from belljar.egress.channel import Channel
-from belljar.egress.encodings import Reflected, Scrubber
+from belljar.egress.encodings import Reflected, Scrubber, scrub
 from belljar.egress.passing import Meter
 from belljar.egress.tunnel import Tunnel
 from belljar.policy.records import NamedTuple
@@ -18,6 +18,7 @@ _FINAL, _RESERVED, _OPCODE, _MASKED, _LENGTH = 0x80, 0x70, 0x0F, 0x80, 0x7F
 _CONTROL = 8
 _KNOWN = frozenset((0, 1, 2, 8, 9, 10))
 _MOST_CONTROL = 125
+_LONGEST_HEAD = 14
 
 
 class BadFrameError(Exception):
@@ -53,12 +54,18 @@ class Frames:
 
     def take(self, data: bytes) -> Iterator[Part]:
         """The parts that have come. Raises BadFrameError."""
-        self._unread += data
+        unread, at = self._unread + data, 0
+        self._unread = b""
         while True:
-            if self._left is None and not self._head():
-                return
+            if self._left is None:
+                size = self._head(unread[at : at + _LONGEST_HEAD])
+                if not size:
+                    self._unread = unread[at:]
+                    return
+                at += size
             assert self._left is not None
-            payload, self._unread = self._unread[: self._left], self._unread[self._left :]
+            payload = unread[at : at + self._left]
+            at += len(payload)
             self._left -= len(payload)
             ends = self._left == 0
             if payload or ends:
@@ -67,11 +74,10 @@ class Frames:
                 return
             self._left = None
 
-    def _head(self) -> bool:
-        """Read the head of a frame, if all of it is there."""
-        unread = self._unread
+    def _head(self, unread: bytes) -> int:
+        """Read the head of a frame and return its size, or nothing if it is not all there."""
         if len(unread) < 2:
-            return False
+            return 0
         first, second = unread[0], unread[1]
         length = second & _LENGTH
         more = {126: 2, 127: 8}.get(length, 0)
@@ -79,7 +85,7 @@ class Frames:
         if first & _RESERVED or first & _OPCODE not in _KNOWN:
             raise BadFrameError("a frame of an extension")
         if len(unread) < size:
-            return False
+            return 0
         if more:
             length = int.from_bytes(unread[2 : 2 + more], "big")
         if length >> 63 or ((first & _OPCODE) >= _CONTROL and (length > _MOST_CONTROL or not first & _FINAL)):
@@ -87,8 +93,7 @@ class Frames:
         self._opcode, self._final = first & _OPCODE, bool(first & _FINAL)
         self._mask = unread[size - 4 : size] if second & _MASKED else b""
         self._left = length
-        self._unread = unread[size:]
-        return True
+        return size
 
     def _unmasked(self, payload: bytes) -> bytes:
         if not self._mask or not payload:
@@ -119,8 +124,12 @@ class Watch:
 
     def passes(self, data: bytes) -> bool:
         """Return True if this may be sent on. Raises BadFrameError."""
-        parts = self._frames.take(data)
-        return all((self._controls if part.is_control else self._messages).clean(part.payload) for part in parts)
+        messages: list[bytes] = []
+        controls: list[bytes] = []
+        for part in self._frames.take(data):
+            (controls if part.is_control else messages).append(part.payload)
+        # Together, since a search costs the same for one byte as for a thousand, and frames may hold one.
+        return self._messages.clean(b"".join(messages)) and self._controls.clean(b"".join(controls))
 
 
 class FrameScrubber:
@@ -130,34 +139,63 @@ class FrameScrubber:
         self._frames = Frames()
         self._reflected = reflected
         self._scrubber = Scrubber(reflected)
-        self._control = b""
+        self._control: list[bytes] = []
+        """The payload of a ping that has not ended."""
+        self._held = 0
+        """How much of the message that has not ended is held back."""
         self._begun = False
         """Whether a frame of the message has been sent on."""
         self._kind = 0
 
     def feed(self, data: bytes) -> bytes:
-        """The frames that may be sent on. Raises BadFrameError."""
-        return b"".join(self._sent(part) for part in self._frames.take(data))
+        """The frames that may be sent on. Raises BadFrameError.
 
-    def _sent(self, part: Part) -> bytes:
-        if part.is_control:
-            self._control += part.payload
-            if not part.ends:
-                return b""
-            whole, self._control = self._control, b""
-            scrubber = Scrubber(self._reflected)
-            return frame(part.opcode, scrubber.feed(whole) + scrubber.finish(), final=True)
+        What came is searched together, and then cut into its frames again: a search costs the same for one byte as for
+        a thousand, and frames may hold one.
+        """
+        parts = list(self._frames.take(data))
+        messages = [part for part in parts if not part.is_control]
+        ended = 1 + max((at for at, part in enumerate(messages) if part.final and part.ends), default=-1)
+        payload = b""
+        if ended:
+            payload = (
+                self._scrubber.feed(b"".join([part.payload for part in messages[:ended]])) + self._scrubber.finish()
+            )
+        payload += self._scrubber.feed(b"".join([part.payload for part in messages[ended:]]))
+        controls = scrub(
+            b"".join([*self._control, *(part.payload for part in parts if part.is_control)]), self._reflected
+        )
+        sent: list[bytes] = []
+        of_messages = of_controls = 0
+        for part in parts:
+            if part.is_control:
+                of_controls += self._send_control(part, controls, of_controls, sent)
+            else:
+                of_messages += self._send(part, payload, of_messages, sent)
+        return b"".join(sent)
+
+    def _send_control(self, part: Part, scrubbed: bytes, at: int, sent: list[bytes]) -> int:
+        """Send a ping, a pong or the end once it is whole, and return how much that is of what was scrubbed."""
+        self._control.append(part.payload)
+        if not part.ends:
+            return 0
+        size = sum(map(len, self._control))
+        self._control = []
+        sent.append(frame(part.opcode, scrubbed[at : at + size], final=True))
+        return size
+
+    def _send(self, part: Part, scrubbed: bytes, at: int, sent: list[bytes]) -> int:
+        """Send as much of a message as was scrubbed, and return how much that is."""
         if part.opcode:
             self._kind = part.opcode
-        payload = self._scrubber.feed(part.payload)
+        self._held += len(part.payload)
+        payload = scrubbed[at : at + self._held]
+        self._held -= len(payload)
         last = part.final and part.ends
-        if last:
-            payload += self._scrubber.finish()
-        if not payload and not last:
-            return b""
-        opcode = 0 if self._begun else self._kind
-        self._begun = not last
-        return frame(opcode, payload, final=last)
+        if payload or last:
+            sent.append(frame(0 if self._begun else self._kind, payload, final=last))
+            self._begun = not last
+        return len(payload)
 
 
 class WebSocketTunnel(Tunnel):

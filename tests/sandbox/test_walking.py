@@ -13,6 +13,7 @@ from belljar.backends.contract import ChangedTree
 from belljar.backends.hostile_files import MAX_NAMES, open_beneath, walk
 from belljar.errors import UsageError
 from belljar.guest.tree import remove_tree
+from belljar.policy.resolve import resolve
 from belljar.sandbox.artifacts import save
 from belljar.sandbox.snapshots import Held, take
 
@@ -160,7 +161,8 @@ def test_saving_skips_what_is_no_file_any_more(root: int, guest: Path, tmp_path:
     (guest / "sub" / "file").write_bytes(b"a\0b")
     (guest / "link").symlink_to(tmp_path / "outside" / "file")
     os.mkfifo(guest / "pipe")
-    saved = save(root, ["sub/file", "link", "pipe", "sub", "none", "../outside/file"], str(tmp_path / "saved"))
+    wanted = ["sub/file", "link", "pipe", "sub", "none", "../outside/file"]
+    saved = save(root, wanted, str(tmp_path / "saved"), resolve(managed=None))
     assert saved == [str(tmp_path / "saved" / "sub" / "file")]
     assert (tmp_path / "saved" / "sub" / "file").read_bytes() == b"a\0b"
     assert sorted(os.listdir(tmp_path / "saved")) == ["sub"]

@@ -41,6 +41,8 @@ _PAUSE_SECONDS = 0.2
 """After a jar that came to nothing."""
 _FAILING_SECONDS = 20.0
 """When nothing but failures came for so long, the pool gives up."""
+_DYING_SECONDS = 0.5
+"""Seconds for a zygote to die after its first jar did: only then is its own end the reason to tell."""
 _FIRST_SECONDS = 3.0
 """The same if there has never been a jar: then no run holds what is missing."""
 _DESCRIPTORS = 18
@@ -224,7 +226,7 @@ class PoolStage(Stage):
             self._finish(run)
         if refused:
             self._give_up(f"a jar of this pool does not hold: {why}")
-        elif self._zygote is not None and not self._zygote.is_gone():
+        elif self._zygote is not None and not self._zygote.is_gone(0.0 if self._has_cloned else _DYING_SECONDS):
             self._failed(f"no jar can be made any more: {why}")
 
     def _give_up(self, why: str) -> None:

@@ -37,12 +37,11 @@ _UNHURRIED_SECONDS = 0.02
 """How long a run is left alone before a jar is made in the place of its own, if it lasts and others still wait."""
 _HURRY_SECONDS = 0.05
 """How long after a run had to wait for a jar the next ones are thought to be wanted at once."""
+_ZYGOTE_ENDS = "the pool's interpreter ends when it makes a jar"
 _PAUSE_SECONDS = 0.2
 """After a jar that came to nothing."""
 _FAILING_SECONDS = 20.0
 """When nothing but failures came for so long, the pool gives up."""
-_DYING_SECONDS = 0.5
-"""Seconds for a zygote to die after its first jar did: only then is its own end the reason to tell."""
 _FIRST_SECONDS = 3.0
 """The same if there has never been a jar: then no run holds what is missing."""
 _DESCRIPTORS = 18
@@ -74,6 +73,8 @@ class PoolStage(Stage):
         self._asking = 0
         """How many runs wait for a jar at the host."""
         self._failing_since = self._pause_until = self._refill_at = self._hurry_until = 0.0
+        self._zygotes_end = False
+        """Whether a zygote has ended before it had made a jar."""
         self._has_made = self._has_cloned = False
         """Whether there has been a jar at all; and one of this zygote's."""
         self._why = ""
@@ -136,7 +137,8 @@ class PoolStage(Stage):
         self._zygote.bury()
         self._zygote = None
         if not self._has_cloned:
-            self._failed("the pool's interpreter ends when it makes a jar")
+            self._zygotes_end = True
+            self._failed(_ZYGOTE_ENDS)
         self._ready.clear()
         self._lent.clear()
         end_orphans(set())  # bubblewrap's own pid 1, which may outlast it
@@ -171,7 +173,8 @@ class PoolStage(Stage):
         self._failing_since = self._failing_since or now
         self._pause_until = now + _PAUSE_SECONDS
         if now - self._failing_since > (_FAILING_SECONDS if self._has_made else _FIRST_SECONDS):
-            self._give_up(why)
+            # A jar dies with its zygote, and may be heard of first.
+            self._give_up(_ZYGOTE_ENDS if self._zygotes_end and not self._has_made else why)
 
     def _make_one(self, zygote: Zygote) -> None:
         self._count += 1
@@ -226,7 +229,7 @@ class PoolStage(Stage):
             self._finish(run)
         if refused:
             self._give_up(f"a jar of this pool does not hold: {why}")
-        elif self._zygote is not None and not self._zygote.is_gone(0.0 if self._has_cloned else _DYING_SECONDS):
+        elif self._zygote is not None and not self._zygote.is_gone():
             self._failed(f"no jar can be made any more: {why}")
 
     def _give_up(self, why: str) -> None:

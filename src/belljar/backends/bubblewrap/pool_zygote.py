@@ -99,12 +99,9 @@ class Zygote:
         pid = next(struct.unpack("3i", data)[0] for _level, kind, data in ancillary if kind == socket.SCM_CREDENTIALS)
         self.inner_fd = os.pidfd_open(pid)
 
-    def is_gone(self, seconds: float = 0.0) -> bool:
-        """Return True if it has died, or dies within `seconds`, though the stage may not have heard of it yet.
-
-        It says nothing once it is up, but its end.
-        """
-        return bool(self._signs.poll(1000 * seconds))
+    def is_gone(self) -> bool:
+        """Whether it has died, which may not have been heard of yet. It says nothing once it is up, but its end."""
+        return bool(self._signs.poll(0))
 
     def bury(self) -> None:
         """It has died."""

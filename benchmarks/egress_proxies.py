@@ -25,7 +25,7 @@ MITMDUMP = HERE.parent / ".cache/mitmproxy/bin/mitmdump"
 CERTGEN = "/usr/lib/squid/security_file_certgen"
 DIRECT, SQUID, MITMPROXY, BELLJAR, JAR = "direct", "squid", "mitmproxy", "belljar", "belljar, from a jar"
 NAME = "origin.test"
-"""What the server is called in a jar. Elsewhere it is localhost."""
+"""What the server is called where belljar decides. Elsewhere it is localhost."""
 _START_SECONDS = 60.0
 
 Client = Callable[[dict[str, Any]], dict[str, float]]
@@ -235,7 +235,7 @@ def belljar(directory: Path, server: Origin, processors: Processors) -> Iterator
     from belljar.egress.rules import compile_rules
     from belljar.policy.resolve import resolve
 
-    policy = resolve(layers=[net_policy(server, "localhost")])
+    policy = resolve(layers=[net_policy(server, NAME)])
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
     port = listener.getsockname()[1]
     listeners = [Listener("http-proxy", port, listener.detach())]
@@ -243,7 +243,7 @@ def belljar(directory: Path, server: Origin, processors: Processors) -> Iterator
     served = PROXY.serve("bench", compile_rules(policy), {}, (), listeners, ca_file, lambda _events: None)
     pin(PROXY.pid, processors.proxy)
     try:
-        yield Route(BELLJAR, "localhost", port, outside, PROXY.pid)
+        yield Route(BELLJAR, NAME, port, outside, PROXY.pid)
     finally:
         served.close()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import threading
 import time
 from collections.abc import Callable
 
@@ -51,6 +52,22 @@ class Client:
                     return event
             self.flush()
         return None
+
+
+def test_a_server_that_speaks_first(bench: Make) -> None:
+    """A server's settings do not wait for the client; its requests are judged as always."""
+    told, spoken = Http2Server(), threading.Event()
+
+    def handle(sock: socket.socket) -> None:
+        threading.Timer(0.1, spoken.set).start()  # by then the proxy has heard it
+        told.handle(sock)
+
+    with serving(handle) as server:
+        run = bench(rules(rule("web.test", server.port)))
+        with run.by_socks("web.test", server.port) as sock:
+            assert spoken.wait(10)
+            assert Client(sock).ask() is not None
+        assert run.wait_for(lambda event: event.kind == "request").allowed
 
 
 @pytest.mark.parametrize("indexed", [True, False], ids=["known to the table", "sent each time"])

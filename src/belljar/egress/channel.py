@@ -59,6 +59,7 @@ class Channel:
         "_reading",
         "_timer",
         "_turns",
+        "_watched",
         "_writing",
         "closed",
         "ended",
@@ -98,6 +99,8 @@ class Channel:
         self._queue: list[bytes] = []
         self._reading = False
         self._writing = False
+        self._watched = 0
+        """The events that the socket is watched for."""
         self._ending = ""
         self._timer: asyncio.TimerHandle | None = None
 
@@ -116,13 +119,17 @@ class Channel:
             self._turns.soon(self._readable)
 
     def pause(self) -> None:
-        """Read no more until `start`."""
-        if self._reading:
-            self._reading = False
-            self._watch()
+        """Read no more until `start`.
+
+        The socket is watched on until it reports something: most pauses are over before it does.
+        """
+        self._reading = False
 
     def _watch(self) -> None:
         wanted = (READ if self._reading else 0) | (WRITE if self._writing else 0)
+        if wanted == self._watched:
+            return
+        self._watched = wanted
         if wanted:
             self._turns.watch(self._descriptor, wanted, self._ready)
         else:
@@ -133,6 +140,8 @@ class Channel:
             self._writable()
         if self._reading and events & ~WRITE:
             self._readable()
+        elif not self.closed:  # it was paused, and is now no longer watched for what nobody reads
+            self._watch()
 
     def _readable(self) -> None:
         alone = self._turns.alone()

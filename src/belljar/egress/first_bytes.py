@@ -21,6 +21,9 @@ _BLANK = b" \t\r\n\v\f"
 _MAX_LINE = 16 << 10
 _UNSURE_SECONDS = 0.3
 """How long an opening that could become a request of an unknown method may be waited for."""
+_FRAME_HEAD = 9
+_SETTINGS = b"\x04\x00\x00\x00\x00\x00"
+"""The rest of an HTTP/2 frame's head, after its length: settings, no flags, of the connection."""
 
 
 class Kind(Enum):
@@ -116,11 +119,18 @@ async def look(client: socket.socket, server: socket.socket | None, *, seconds: 
             ready = await until_readable(*watched, seconds=deadline - loop.time())
             if ready is None:
                 return otherwise, None
-            if ready is server:
-                return Kind.SERVER_FIRST, None
+            if server is not None and ready is server:
+                if not _begins_http2(peek(server, _FRAME_HEAD)):
+                    return Kind.SERVER_FIRST, None
+                server = None  # it does not wait for the client, which speaks all the same
     finally:
         if seen:
             wake_when_more(client, 0)
+
+
+def _begins_http2(said: bytes | None) -> bool:
+    """Tell whether a server begins with its settings, as one that speaks HTTP/2 may without having heard its client."""
+    return said is not None and len(said) == _FRAME_HEAD and said[3:] == _SETTINGS
 
 
 def _tell(first: bytes, *, final: bool) -> tuple[Kind | None, Hello | None, Kind]:

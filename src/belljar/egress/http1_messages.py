@@ -26,6 +26,8 @@ _HOP_BY_HOP = frozenset(
 _HANDLED = _HOP_BY_HOP | {b"content-length", b"host", b"expect"}
 _DIGITS = 18
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+_AFTER_AUTHORITY = re.compile(rb"[/?#]")
+_LONG_FIELD = f"a header, or a target, longer than {MAX_FIELD >> 10} KiB"
 _NOTHING: frozenset[bytes] = frozenset()
 _NOT_FOR_CLIENTS = frozenset({*_HOP_BY_HOP, b"content-length", b"alt-svc"})
 """Alt-Svc names other ways to the same host, none of which there are in a jar."""
@@ -142,10 +144,13 @@ def check_fields(target: bytes, headers: list[Header]) -> None:
     """Raise BadMessageError if the head of a request holds what servers cut off, or read differently."""
     if len(headers) > MAX_HEADERS:
         raise BadMessageError("too many headers")
-    if len(target) > MAX_FIELD or any(len(name) + len(value) > MAX_FIELD for name, value in headers):
-        raise BadMessageError(f"a header, or a target, longer than {MAX_FIELD >> 10} KiB")
-    if any((plain := fold(name)) in _HANDLED and plain != name.lower() for name, _value in headers):
-        raise BadMessageError("a name that some servers take for that of another header")
+    if len(target) > MAX_FIELD:
+        raise BadMessageError(_LONG_FIELD)
+    for name, value in headers:
+        if len(name) + len(value) > MAX_FIELD:
+            raise BadMessageError(_LONG_FIELD)
+        if (plain := fold(name)) in _HANDLED and plain != name.lower():
+            raise BadMessageError("a name that some servers take for that of another header")
     if _CONTROL.search(b"".join([value for _name, value in headers])):
         raise BadMessageError("a control character in a header")
 
@@ -168,7 +173,8 @@ def split_absolute(target: bytes) -> tuple[str, int, bytes] | None:
         return None
     if scheme.lower() != b"http":
         raise BadMessageError("another scheme than http: ask with CONNECT")
-    end = min((at for at in (rest.find(mark) for mark in (b"/", b"?", b"#")) if at >= 0), default=len(rest))
+    mark = _AFTER_AUTHORITY.search(rest)
+    end = mark.start() if mark else len(rest)
     host, port = split_authority(rest[:end])
     origin = rest[end:] or b"/"
     return host, port or 80, origin if origin[:1] == b"/" else b"/" + origin

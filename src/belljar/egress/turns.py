@@ -103,13 +103,14 @@ class Turns:
             self._rest(_CROWDED_REST_SECONDS)
             return
         Turns.running = self
-        began = time.thread_time()  # of the processor: a busy machine is no fault of the run's
+        others = not self.alone()
+        began = time.thread_time() if others else 0.0  # of the processor: a busy machine is no fault of the run's
         try:
             self._work(time.monotonic() + _SLICE_SECONDS)
         finally:
             Turns.running = None
-        over = time.thread_time() - began - _SLICE_SECONDS
-        if over > _SLICE_SECONDS and not self.alone():
+        over = time.thread_time() - began - _SLICE_SECONDS if others else 0.0
+        if over > _SLICE_SECONDS:
             self._rest(min(over, _LONGEST_REST_SECONDS))
         elif self._later or self._only is not None:
             self._have_turn()

@@ -62,7 +62,8 @@ class _Private:
     """Paths that no interpreter's mount may show."""
 
     def __init__(self, paths: Iterable[str]) -> None:
-        self._homes = {place for home in _homes() for place in (home, os.path.realpath(home))} - {"/"}
+        homes = set(_homes())
+        self._homes = {place for home in homes for place in (home, *_real(home))} - {"/"}
         self._paths = {place for path in paths for place in (path, os.path.realpath(path))}
 
     def refuse(self, path: str, language: str) -> None:
@@ -77,6 +78,11 @@ class _Private:
                 f"the interpreter for {language} is installed in {path}, and a jar that shows this shows {found}",
                 hint=_hint(language),
             )
+
+
+def _real(path: str) -> list[str]:
+    """Where a directory really is; nowhere if it does not exist, as the homes of most of a system's users."""
+    return [os.path.realpath(path)] if os.path.lexists(path) else []
 
 
 def _overlap(one: str, other: str) -> bool:

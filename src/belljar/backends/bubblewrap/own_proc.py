@@ -10,28 +10,17 @@ Runs in the stage, as the jar's user. A pool's jars do the same to themselves (`
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 
 from belljar.backends import kernel, machine
-from belljar.backends import sockets as socket
 from belljar.backends.bubblewrap import layout
 from belljar.backends.bubblewrap.jar_root import CLOSED, create
-from belljar.backends.bubblewrap.lifeline import die_with
-from belljar.errors import SandboxUnavailableError
-
-TYPE_CHECKING = False  # see policy/records.py
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import NoReturn
 
 ONLY_PROCESSES = "subset=pid"
 _MS_NOEXEC = 8
 _REMOUNT = kernel.MS_REMOUNT | kernel.MS_NOSUID | kernel.MS_NODEV | _MS_NOEXEC
 _FIRST_BYTES = 16 << 10
-_MOST_SAID = 500
-_DONE = "done"
 NO_TIME_NAMESPACE = "the kernel has no time namespaces for this user: clocks and process times tell the host's uptime"
 
 
@@ -92,72 +81,39 @@ def hold_kept(root: int) -> list[int]:
     return [kernel.openat2(root, f"proc/{name}", flags, resolve=kernel.RESOLVE_IN_ROOT) for name in machine.KEPT]
 
 
-class Cover:
-    """A process that waits for a jar to be made, and then leaves of its /proc what is shown.
+def hide(pid: int, names: tuple[str, ...]) -> None:
+    """Leave of the /proc of process `pid`, which waits in its jar, these files of belljar's and its processes.
 
-    It is a process of its own, since none can come back from a user namespace. It is forked while bubblewrap works, so
-    that nobody waits for the fork.
+    The stage owns the user namespace above the jar's. So it may enter the jar's mount namespace without becoming
+    another user, and come back.
+
+    Raises:
+        OSError: the kernel refuses, or the process died.
     """
-
-    def __init__(self, names: tuple[str, ...]) -> None:
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        stage = os.getpid()
-        self.pid = os.fork()
-        if self.pid == 0:
-            _be_cover(theirs.detach(), names, stage)
-        theirs.close()
-
-    def finish(self, pid: int) -> None:
-        """Mount the files in the jar of process `pid`, which waits, and hide every other name.
-
-        Raises:
-            SandboxUnavailableError: the kernel refuses.
-        """
-        try:
-            self._socket.send(b"%d" % pid)
-            problem = self._socket.recv(_MOST_SAID).decode(errors="replace")
-        except OSError as error:
-            problem = str(error)
-        self.close()
-        if problem != _DONE:
-            raise SandboxUnavailableError(
-                f"the host's /proc can't be hidden from the code: {problem or 'the process that does it died'}",
-                hint="to run with the host's own: --set proc.host_info=host",
-            )
-
-    def close(self) -> None:
-        """Let it end, if it has not yet."""
-        if self.pid:
-            self._socket.close()
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(self.pid, 0)
-            self.pid = 0
-
-
-def _be_cover(control: int, names: tuple[str, ...], stage: int) -> NoReturn:
-    """In the child: nothing here may return."""
+    own, jar = (os.open(f"/proc/{which}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC) for which in ("self", pid))
+    trees = {name: kernel.open_tree(f"{layout.MACHINE}/{name}", recursive=name == "sys") for name in names}
     try:
-        os.dup2(control, 3)
-        os.closerange(4, 1 << 20)
-        die_with(stage)
-        trees = [kernel.open_tree(f"{layout.MACHINE}/{name}", recursive=name == "sys") for name in names]
-        if pid := os.read(3, _MOST_SAID):
-            _cover(int(pid), dict(zip(names, trees, strict=True)))
-            os.write(3, _DONE.encode())
-    except BaseException as error:  # noqa: BLE001 - whatever it is, the child must not live on as a second stage
-        with contextlib.suppress(OSError):
-            os.write(3, f"{type(error).__name__}: {error}".encode()[:_MOST_SAID])
+        kernel.setns(jar, kernel.CLONE_NEWNS)
+        try:
+            for name, tree in trees.items():
+                kernel.move_mount(tree, f"/proc/{name}")
+            kernel.mount("proc", "/proc", "proc", _REMOUNT, ONLY_PROCESSES)
+        finally:
+            _come_back(own)
+    except OSError as error:
+        wish = "to run with the host's own: --set proc.host_info=host"
+        raise OSError(error.errno, f"the host's /proc can't be hidden from the code: {error} ({wish})") from None
     finally:
-        os._exit(0)
+        for descriptor in (own, jar, *trees.values()):
+            os.close(descriptor)
 
 
-def _cover(pid: int, trees: Mapping[str, int]) -> None:
-    namespace = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-    kernel.enter_owner(namespace)
-    kernel.setns(namespace, kernel.CLONE_NEWNS)
-    for name, tree in trees.items():
-        kernel.move_mount(tree, f"/proc/{name}")
-    kernel.mount("proc", "/proc", "proc", _REMOUNT, ONLY_PROCESSES)
+def _come_back(own: int) -> None:
+    """Enter the stage's mount namespace again. A stage that can't must not go on in the jar's."""
+    try:
+        kernel.setns(own, kernel.CLONE_NEWNS)
+    except OSError:
+        os._exit(126)
 
 
 def host_memory() -> int:

@@ -172,8 +172,6 @@ class Run:
         """The jar's root, while somebody may have to look for a file in it: the last to let go of it has to unmount."""
         self.proc_fd = -1
         """The jar's own /proc, where what it uses is not counted by a control group."""
-        self.cover: own_proc.Cover | None = None
-        """What hides the host's part of its /proc."""
         self.kept: list[int] = []
         """Names of its /proc that stay there as long as they are open."""
         self.gate: socket.socket | None = None
@@ -218,7 +216,6 @@ class Run:
         if self.spec.host_info != "host":
             limits = self.spec.limits
             own_proc.make_files(self.spec.host_info, limits.mem_bytes, limits.cpu_quota)
-            self.cover = own_proc.Cover(machine.SHOWN[self.spec.host_info])
         self._take_listener(listener_here)
 
     def _arguments(self) -> bytes:
@@ -316,9 +313,9 @@ class Run:
 
     def _finish_proc(self, pid: int) -> None:
         """Leave of the jar's /proc what the policy shows."""
-        if self.cover:
+        if self.spec.host_info != "host":
             self.kept = own_proc.hold_kept(self.root_fd)
-            self.cover.finish(pid)
+            own_proc.hide(pid, machine.SHOWN[self.spec.host_info])
 
     def _expectations(self) -> dict[str, Any]:
         expect, opened = self.spec.expect, self.spec.gateway_ports is not None
@@ -442,7 +439,7 @@ class Run:
 
     def helpers(self) -> tuple[int, ...]:
         """The processes that the stage has started for it."""
-        return self.pid, self.init_pid, self.door_pid, self.cover.pid if self.cover else 0
+        return self.pid, self.init_pid, self.door_pid
 
     def _members(self) -> set[int]:
         """The jar's processes; none once pid 1 has ended, whose number may be another's by then."""
@@ -490,8 +487,6 @@ class Run:
                 os.close(descriptor)
         self.pidfd = self.errors = self.code_fd = self.io_fd = self.init_fd = self.root_fd = self.proc_fd = -1
         self.kept = []
-        if self.cover:
-            self.cover.close()
         self.close_outputs()
         self.close_listeners()
         self._close_door()

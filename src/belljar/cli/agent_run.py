@@ -8,6 +8,7 @@ import sys
 
 from belljar.agents.inside import Agent, Wanted, prepare
 from belljar.agents.review import Review
+from belljar.agents.shims import use_real_node
 from belljar.agents.summary import as_lines, as_mapping
 from belljar.cli.agent_approval import Decided, ask, tell_decided
 from belljar.cli.agent_options import applying
@@ -39,7 +40,10 @@ def run_agent(parsed: Parsed, wanted: Wanted, *, converses: bool) -> int:
     from belljar.cli.launching import start_launcher
 
     start_launcher(wanted.backend)
+    use_real_node()
     agent = prepare(wanted)
+    if not parsed.flag("--quiet"):
+        sys.stderr.write("".join(f"belljar: {visible(note)}\n" for note in agent.notes))
     at_terminal = is_terminal(0) and is_terminal(1) and not parsed.flag("--json")
     stopping = Stopping()
     with stopping.heard(), agent.opened() as jar:

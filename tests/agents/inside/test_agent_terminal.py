@@ -199,7 +199,7 @@ def test_ctrl_c_at_the_question_keeps_the_diff(home: Home) -> None:
 @pytest.mark.usefixtures("claude")
 def test_a_conversation_with_claude(home: Home) -> None:
     """It asks nothing at its start, works, and ends as it does anywhere."""
-    turns = [use("Write", file_path="/workspace/hello.txt", content="hello\n"), say("ALL-IS-WRITTEN")]
+    turns = [use("Write", file_path=f"{home.project}/hello.txt", content="hello\n"), say("ALL-IS-WRITTEN")]
     with (
         ModelEndpoint(turns) as model,
         Terminal(home, "claude", ANTHROPIC_API_KEY=SECRET, ANTHROPIC_BASE_URL=model.url) as terminal,

@@ -168,6 +168,8 @@ def test_an_environment_in_the_project(home: Home, tmp_path: Path, base: str) ->
     """Whether its Python is named by its directory or, as uv does, by a link to that."""
     python = PYTHON
     if base == "behind a link":
+        if PYTHON.startswith("/usr/"):
+            pytest.skip("the Python here is the system's, which nobody links to")
         (tmp_path / "uv/python").mkdir(parents=True)
         (tmp_path / "uv/python/cpython-3").symlink_to(os.path.dirname(os.path.dirname(PYTHON)))
         python = f"{tmp_path}/uv/python/cpython-3/bin/{os.path.basename(PYTHON)}"

@@ -77,8 +77,15 @@ class Agent:
     files: Mapping[str, str]
     """What belljar writes into the jar before the agent starts, by path in the jar."""
     project: Project
+    name: str = "agent"
+    """The program, by the name that the caller used."""
     notes: tuple[str, ...] = ()
     """What the caller should hear before the agent starts."""
+
+    @property
+    def title(self) -> str:
+        """What a list of runs calls it: the agent and the project."""
+        return f"{self.name} in {self.project.directory}"
 
     def opened(self) -> Sandbox:
         """Its jar, with the files of its home in it."""
@@ -138,7 +145,8 @@ def prepare(wanted: Wanted) -> Agent:
     if worktree:
         files[f"{project.place}/.git"] = worktree.link
     argv = (*found.argv, *_arguments(name, shown.words))
-    return Agent(argv, policy, worktree, files, project, (*project.notes, *python.notes))
+    called = os.path.basename(wanted.words[0])
+    return Agent(argv, policy, worktree, files, project, called, (*project.notes, *python.notes))
 
 
 def _layers(wanted: Wanted, base: Policy, own: dict[str, Any]) -> list[dict[str, Any]]:

@@ -16,6 +16,8 @@ from belljar.errors import PrerequisiteError
 
 _MANAGED = re.compile(r'^\s*exec\s+"?(/[^"\s]+)"?\s+exec\s', re.MULTILINE)
 _WRAPPED = re.compile(r'^\s*exec\s+"?(/[^"\n]+?)"?\s+"\$@"\s*$', re.MULTILINE)
+_EXPORTED = re.compile(r'^\s*export\s+([A-Z][A-Z0-9_]*)="([^"$`\\]*)"\s*$', re.MULTILINE)
+"""Where the manager has its files, as a shim of pyenv tells it."""
 _BINARIES = {"mise": "mise", "volta-shim": "volta"}
 """Managers whose shims are links to one program, by that program's name; the other is what to ask."""
 _LARGEST = 8192
@@ -51,7 +53,7 @@ def _following(path: str, environ: Mapping[str, str]) -> str | None:
     if len(text) > _LARGEST or not re.match(r"#!.*\b(sh|bash|dash|zsh)\s*(-\w+\s*)*\n", text):
         return None
     if found := _MANAGED.search(text):
-        return _asked(found[1], path, environ)
+        return _asked(found[1], path, {**environ, **dict(_EXPORTED.findall(text))})
     found = _WRAPPED.search(text)
     if found and os.path.isfile(found[1]) and os.access(found[1], os.X_OK):
         return found[1]

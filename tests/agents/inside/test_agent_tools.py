@@ -30,7 +30,8 @@ def script(path: Path, text: str) -> Path:
 
 def make_manager(directory: Path, name: str, program: Path | None) -> Path:
     """A version manager: for `which NAME` it prints the program, unless it stands in a project."""
-    answer = f'[ "$1" = which ] && [ "$PWD" = / ] && echo {program}\n' if program else "echo none >&2; exit 1\n"
+    rooted = '[ "$PYENV_ROOT" ] && ' if name == "pyenv" else ""
+    answer = f'{rooted}[ "$1" = which ] && [ "$PWD" = / ] && echo {program}\n' if program else "echo none >&2; exit 1\n"
     return script(directory / name, f"#!/bin/sh\n{answer}")
 
 

@@ -307,6 +307,13 @@ class TestDangers:
             compile_plan(forged, RunRequest(argv=("true",)), DOCKER)
 
 
+@each_place
+def test_no_mount_lies_in_tmp(place: Place) -> None:
+    """Which is a mount that each run has anew."""
+    with pytest.raises(PolicyError, match="/tmp/x lies in /tmp"):
+        plan({"fs": {"mounts": [{"path": "/tmp/x", "source": "/srv"}]}}, place)
+
+
 class TestReport:
     """Every clause, accounted for."""
 

@@ -236,6 +236,8 @@ AGREED_BAD: list[dict[str, Any]] = [
     {"fs": {"mounts": [{"path": "/proc"}]}},
     {"fs": {"mounts": [{"path": "/etc/x"}]}},
     {"fs": {"mounts": [{"path": "/"}]}},
+    {"fs": {"mounts": [{"path": "/tmp"}]}},
+    {"fs": {"mounts": [{"path": "/tmp//"}]}},
     {"fs": {"mounts": [{"path": "/a", "rw": "yes"}]}},
     {"fs": {"deny_globs": [""]}},
     {"fs": {"workdir": "here"}},
@@ -310,6 +312,7 @@ def test_schema_and_validator_refuse_the_same(mapping: dict[str, Any]) -> None:
 
 
 AGREED_GOOD: list[dict[str, Any]] = [
+    {"fs": {"mounts": [{"path": "/tmp/x"}, {"path": "/tmpfs"}]}},
     {},
     {"version": 1, "extends": "strict"},
     {"proc": None},

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from belljar.agents import home, profile, program
+from belljar.agents import claude_words, home, profile, program
+from belljar.agents.environment import Environment, find_environment
+from belljar.agents.project import Project, find_project
 from belljar.agents.repository import Worktree, worktree_of
-from belljar.errors import PolicyError, UsageError
+from belljar.errors import PolicyError
+from belljar.policy.digest import digest
 from belljar.policy.mapping import to_mapping
 from belljar.policy.models import Policy
-from belljar.policy.paths import WORKSPACE, PathError, beneath, real_path, visited
+from belljar.policy.paths import WORKSPACE, beneath, visited
 from belljar.policy.resolve import resolve
 from belljar.sandbox.sandbox import Sandbox
 
@@ -44,7 +47,10 @@ class Wanted:
 
     words: tuple[str, ...]
     """The command: the agent and its arguments."""
-    project: str = "."
+    project: str | None = None
+    """The directory that the caller named; None for the current one, or the top of its repository."""
+    at: str | None = None
+    """Where the jar has the project, if not at its own path."""
     profile: str | None = None
     policy: str | None = None
     allow: tuple[str, ...] = ()
@@ -69,7 +75,17 @@ class Agent:
     policy: Policy
     worktree: Worktree | None
     files: Mapping[str, str]
-    """What its home holds, by path in the jar."""
+    """What belljar writes into the jar before the agent starts, by path in the jar."""
+    project: Project
+    name: str = "agent"
+    """The program, by the name that the caller used."""
+    notes: tuple[str, ...] = ()
+    """What the caller should hear before the agent starts."""
+
+    @property
+    def title(self) -> str:
+        """What a list of runs calls it: the agent and the project."""
+        return f"{self.name} in {self.project.directory}"
 
     def opened(self) -> Sandbox:
         """Its jar, with the files of its home in it."""
@@ -92,48 +108,49 @@ def prepare(wanted: Wanted) -> Agent:
         UsageError: the project can't be shown to it.
 
     """
-    project = _project(wanted.project)
+    base = resolve(wanted.policy, managed=None)
+    temporary = (wanted.backend or base.backend) in ("auto", "bubblewrap")
+    project = find_project(wanted.project, wanted.at, temporary=temporary)
     name = wanted.profile_name
-    if profile.is_file(name) and any(beneath(step, project) for step in visited(name)):
+    if profile.is_file(name) and any(beneath(step, project.directory) for step in visited(name)):
         raise PolicyError(
             f"{name}: a profile inside the project is never read: the agent that it confines could have written it",
-            hint=f"move it out of {project}",
+            hint=f"move it out of {project.directory}",
         )
     own = profile.with_keys_of(wanted.environ, name, profile.read_profile(name))
     found = program.find(wanted.words[0], wanted.environ)
-    worktree = None if wanted.live else worktree_of(project)
+    shown = claude_words.Shown(list(wanted.words[1:]))
+    if name == "claude":
+        shown = claude_words.show(wanted.words[1:], project, temporary=temporary)
+    chosen = base.python.venv or base.python.interpreter or any(one.startswith("python.") for one in wanted.overrides)
+    python = Environment() if chosen or found.venv else find_environment(project, wanted.environ)
+    worktree = None if wanted.live else worktree_of(project.directory)
     policy = resolve(
         wanted.policy,
-        layers=[*_layers(wanted, own), found.policy, _mounts(project, worktree, live=wanted.live)],
+        layers=[
+            *_layers(wanted, base, own),
+            {"fs": {"mounts": shown.mounts}},
+            found.policy,
+            python.policy,
+            _mounts(project, worktree, live=wanted.live),
+        ],
         overrides=wanted.overrides,
         backend=wanted.backend,
         timeout=wanted.timeout,
         layers_are=f"profile {name}",
     )
-    files = _home_files(name, policy, wanted.environ)
+    if project.place != WORKSPACE and not wanted.policy:
+        policy = _without_workspace(policy)
+    files = {**_home_files(name, policy, wanted.environ, project.start), **shown.files}
     if worktree:
-        files[f"{WORKSPACE}/.git"] = worktree.link
-    return Agent((*found.argv, *_arguments(name, wanted.words[1:])), policy, worktree, files)
+        files[f"{project.place}/.git"] = worktree.link
+    argv = (*found.argv, *_arguments(name, shown.words))
+    called = os.path.basename(wanted.words[0])
+    return Agent(argv, policy, worktree, files, project, called, (*project.notes, *python.notes))
 
 
-def _project(path: str) -> str:
-    try:
-        project = real_path(path)
-    except PathError as error:
-        raise UsageError(f"the project {path}: {error}") from None
-    if not os.path.isdir(project):
-        found = "it is no directory" if os.path.exists(project) else "there is no such directory"
-        raise UsageError(f"the project {path}: {found}", hint="--project DIR says which, or cd into it")
-    if beneath(os.path.realpath(os.path.expanduser("~")), project):
-        raise UsageError(
-            f"{project} is no project: an agent would see all that is yours", hint="cd into the project's directory"
-        )
-    return project
-
-
-def _layers(wanted: Wanted, own: dict[str, Any]) -> list[dict[str, Any]]:
+def _layers(wanted: Wanted, base: Policy, own: dict[str, Any]) -> list[dict[str, Any]]:
     """The profile over the room that an agent needs, with the hosts that the policy beneath and the caller allow."""
-    base = resolve(wanted.policy, managed=None)
     also = to_mapping(base)["net"]["allowlist"] if base.net.enabled else []
     also += list(wanted.allow)
     net = own.get("net", {})
@@ -143,22 +160,29 @@ def _layers(wanted: Wanted, own: dict[str, Any]) -> list[dict[str, Any]]:
     return [*room, {**own, "net": net}]
 
 
-def _mounts(project: str, worktree: Worktree | None, *, live: bool) -> dict[str, Any]:
+def _mounts(project: Project, worktree: Worktree | None, *, live: bool) -> dict[str, Any]:
     mounts = [
-        {"path": WORKSPACE, "source": project, "rw": True, "cow": not live},
+        {"path": project.place, "source": project.directory, "rw": True, "cow": not live},
         {"path": home.HOME, "rw": True},
         *([worktree.mount] if worktree else []),
     ]
     # Bytecode is run unread, so it does not come back by itself: better there is none.
     variables = {"HOME": home.HOME, "PYTHONDONTWRITEBYTECODE": "1"}
-    return {"fs": {"mounts": mounts, "workdir": WORKSPACE}, "env": {"set": variables}}
+    return {"fs": {"mounts": mounts, "workdir": project.start}, "env": {"set": variables}}
 
 
-def _home_files(name: str, policy: Policy, environ: Mapping[str, str]) -> dict[str, str]:
+def _without_workspace(policy: Policy) -> Policy:
+    """Leave out the empty /workspace of the presets: an agent could write to it, and nothing of that comes back."""
+    kept = tuple(mount for mount in policy.fs.mounts if mount.path != WORKSPACE or mount.source is not None)
+    changed = replace(policy, fs=replace(policy.fs, mounts=kept), digest="")
+    return replace(changed, digest=digest(changed))
+
+
+def _home_files(name: str, policy: Policy, environ: Mapping[str, str], start: str) -> dict[str, str]:
     files = {f"{home.HOME}/.gitconfig": home.git_settings(home.git_identity(environ))}
     if name == "claude":
         placeholders = {spec.env or "": spec.placeholder or "" for spec in policy.credentials.values()}
-        files[f"{home.HOME}/.claude.json"] = home.claude_settings(placeholders, WORKSPACE)
+        files[f"{home.HOME}/.claude.json"] = home.claude_settings(placeholders, start)
     elif name == "gemini":
         files[f"{home.HOME}/.gemini/settings.json"] = home.gemini_settings()
     return files

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from belljar.agents.shims import real_program
 from belljar.backends.runtimes import SYSTEM_PREFIXES, find_program
 from belljar.errors import PrerequisiteError
 from belljar.policy.paths import beneath
@@ -39,7 +40,7 @@ def find(name: str, environ: Mapping[str, str]) -> Program:
     if found is None or not os.access(found, os.X_OK) or not os.path.isfile(found):
         hint = "npm install -g @anthropic-ai/claude-code, or pip install 'belljar[claude]'" if name == "claude" else ""
         raise PrerequisiteError(f"{name} is not installed on this host: it is not on PATH", hint=hint)
-    return brought_in(found, environ)
+    return brought_in(real_program(found, environ), environ)
 
 
 def _bundled() -> str | None:
@@ -56,7 +57,7 @@ def brought_in(path: str, environ: Mapping[str, str]) -> Program:
     real = os.path.realpath(path)
     interpreter = _interpreter(real)
     if interpreter == "node":
-        return _node(real, environ)
+        return _node(real, path, environ)
     if interpreter.startswith("python") and (venv := _venv(os.path.abspath(path))):
         return Program((os.path.join(venv, "bin", os.path.basename(path)),), venv=venv)
     if _in_system(path) and _in_system(real):
@@ -78,12 +79,12 @@ def _shown(name: str, source: str) -> dict[str, Any]:
     return {"path": f"{PLACE}/{name}", "source": source, "rw": False}
 
 
-def _node(script: str, environ: Mapping[str, str]) -> Program:
-    """A script of npm's: its package, with those that it needs beside it, and node."""
-    found = find_program("node", environ.get("PATH", ""))
+def _node(script: str, called: str, environ: Mapping[str, str]) -> Program:
+    """A script of npm's: its package, with those that it needs beside it, and node: the one beside it, or on PATH."""
+    found = find_program("node", f"{os.path.dirname(os.path.abspath(called))}:{environ.get('PATH', '')}")
     if found is None:
         raise PrerequisiteError(f"{script} needs node, which is not on PATH", hint="apt install nodejs")
-    node = os.path.realpath(found)
+    node = os.path.realpath(real_program(found, environ))
     mounts: list[dict[str, Any]] = []
     if not _in_system(node):
         mounts.append(_shown("node", os.path.dirname(node)))

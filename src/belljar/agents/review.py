@@ -11,7 +11,6 @@ from typing import Self
 from belljar.agents.inside import Agent
 from belljar.agents.repository import INSIDE
 from belljar.audit.state import private_directory, state_directory
-from belljar.policy.paths import WORKSPACE
 from belljar.sandbox.changes import CUT, NOT_SHOWN, Applied, Change, Changes
 from belljar.sandbox.sandbox import Sandbox
 
@@ -35,8 +34,8 @@ class Review:
         self._worktree = agent.worktree
         self._project: Changes | None = None
         self._repository: Changes | None = None
-        if any(mount.cow and mount.path == WORKSPACE for mount in agent.policy.fs.mounts):
-            self._project = self._stack.enter_context(jar.changes(WORKSPACE))
+        if any(mount.cow and mount.path == agent.project.place for mount in agent.policy.fs.mounts):
+            self._project = self._stack.enter_context(jar.changes(agent.project.place))
         if agent.worktree:
             self._repository = self._stack.enter_context(jar.changes(INSIDE, known_as=agent.worktree.known_as))
         found = [change for change in self._project or () if not self._is_own_link(change)]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from dataclasses import dataclass
 from typing import Any
 
 from belljar.agents.review import Review
+from belljar.agents.transcript import Did
 from belljar.sandbox.result import RunResult
 
 
@@ -35,9 +37,10 @@ def hosts_reached(result: RunResult) -> list[Reached]:
     return list(found.values())
 
 
-def as_lines(result: RunResult, review: Review | None) -> list[str]:
+def as_lines(result: RunResult, review: Review | None, did: Did | None = None) -> list[str]:
     """A few lines. Names in them are the agent's: escape them for a terminal."""
-    lines = [f"changed    {_changed(review)}"] if review else []
+    lines = _account(result, did) if did and did.transcript else []
+    lines += [f"changed    {_changed(review)}"] if review else []
     if review and review.protected:
         lines.append(f"protected  {_listed([change.path for change in review.protected])}")
     if review and review.ignored:
@@ -57,6 +60,25 @@ def as_lines(result: RunResult, review: Review | None) -> list[str]:
     return lines
 
 
+def _account(result: RunResult, did: Did) -> list[str]:
+    """What it ran by its own account, and what that took."""
+    shown = [_shortened(command) for command in did.commands]
+    others = sum(did.tools.values()) - len(shown)
+    lines = [f"ran        {len(shown)} {_plural('command', shown)}: {_listed(shown)}"] if shown else []
+    also = f", {others} other {_plural('tool call', range(others))}" if others else ""
+    tokens = f"{did.input_tokens} tokens in, {did.output_tokens} out"
+    return [*lines, f"took       {result.duration:.1f} s, {tokens}{also}"]
+
+
+def _plural(word: str, many: Sized) -> str:
+    return word if len(many) == 1 else f"{word}s"
+
+
+def _shortened(command: str) -> str:
+    first, _, rest = command.strip().partition("\n")
+    return f"{first[:_LONGEST_COMMAND]}…" if rest or len(first) > _LONGEST_COMMAND else first
+
+
 def _changed(review: Review) -> str:
     counts: dict[str, int] = {}
     for change in review.files:
@@ -69,6 +91,7 @@ def _changed(review: Review) -> str:
 
 
 _MOST = 8
+_LONGEST_COMMAND = 60
 
 
 def _listed(names: list[str]) -> str:

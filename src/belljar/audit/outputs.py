@@ -27,11 +27,16 @@ def is_run(name: str) -> bool:
     return bool(dash) and len(moment) == _TIME and len(rest) == _RANDOM and set(moment + rest) <= _HEX
 
 
-def path_of(run_id: str, part: int, stream: str) -> str:
-    """Where one is, or would be."""
+def began(run_id: str) -> float:
+    """When a run began, in seconds since the epoch: its name tells. Raises ValueError."""
     if not is_run(run_id):
         raise ValueError(run_id)
-    day = time.strftime("%Y-%m-%d", time.gmtime(int(run_id[:_TIME], 16) / 1000))
+    return int(run_id[:_TIME], 16) / 1000
+
+
+def path_of(run_id: str, part: int, stream: str) -> str:
+    """Where one is, or would be."""
+    day = time.strftime("%Y-%m-%d", time.gmtime(began(run_id)))
     return os.path.join(outputs(), day, f"{run_id}.{part}.{stream}")
 
 

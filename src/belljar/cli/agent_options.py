@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from belljar.cli.jar_options import JSON, QUIET, check_diff_file, policy_name
 from belljar.cli.parsing import Option, Parsed
 from belljar.errors import UsageError
@@ -14,7 +12,8 @@ if TYPE_CHECKING:
 
 CHOICES = ("ask", "all", "none")
 AGENT: tuple[Option, ...] = (
-    Option("--project", "DIR", "what it works on (default: the current directory), shown as /workspace, copy on write"),
+    Option("--project", "DIR", "what it works on, copy on write (default: the current directory, or its repository)"),
+    Option("--at", "PATH", "where the jar has the project, such as /workspace (default: at its own path)"),
     Option("--live", "", "show the project itself, so that it is changed at once; needs --apply-protected"),
     Option("--apply", "ask|all|none", "what comes back at the end (default: ask at a terminal, none elsewhere)"),
     Option("--apply-protected", "", "with --apply all or --live: also what a tool here would act on, as git hooks"),
@@ -38,7 +37,8 @@ def wanted(parsed: Parsed, words: list[str], profile: str | None) -> Wanted:
     applying(parsed)
     return Wanted(
         tuple(words),
-        project=parsed.text("--project") or os.getcwd(),
+        project=parsed.text("--project"),
+        at=parsed.text("--at"),
         profile=profile,
         policy=policy_name(parsed),
         allow=tuple(parsed.texts("--allow")),

@@ -6,8 +6,10 @@ import contextlib
 import errno
 import sys
 
+from belljar.agents import transcript
 from belljar.agents.inside import Agent, Wanted, prepare
 from belljar.agents.review import Review
+from belljar.agents.shims import use_real_node
 from belljar.agents.summary import as_lines, as_mapping
 from belljar.cli.agent_approval import Decided, ask, tell_decided
 from belljar.cli.agent_options import applying
@@ -18,7 +20,7 @@ from belljar.cli.stopping import Stopped, Stopping, ignore_further
 from belljar.cli.style import is_terminal
 from belljar.cli.terminal import visible
 from belljar.cli.workspace import print_marked_diff, write_diff
-from belljar.errors import InternalError
+from belljar.errors import BelljarError, InternalError
 from belljar.sandbox.events import Finished
 from belljar.sandbox.result import RunResult
 from belljar.sandbox.sandbox import Sandbox
@@ -39,7 +41,10 @@ def run_agent(parsed: Parsed, wanted: Wanted, *, converses: bool) -> int:
     from belljar.cli.launching import start_launcher
 
     start_launcher(wanted.backend)
+    use_real_node()
     agent = prepare(wanted)
+    if not parsed.flag("--quiet"):
+        sys.stderr.write("".join(f"belljar: {visible(note)}\n" for note in agent.notes))
     at_terminal = is_terminal(0) and is_terminal(1) and not parsed.flag("--json")
     stopping = Stopping()
     with stopping.heard(), agent.opened() as jar:
@@ -59,7 +64,8 @@ def _run(jar: Sandbox, agent: Agent, parsed: Parsed, stopping: Stopping) -> RunR
     from belljar.cli.standard_input import give
 
     sinks = {"stdout": Sink(1, raw=False), "stderr": Sink(2, raw=False)}
-    with stopping.following(jar.stream(argv=agent.argv, stdin=None if is_terminal(0) else give())) as events:
+    given = None if is_terminal(0) else give()
+    with stopping.following(jar.stream(argv=agent.argv, name=agent.title, stdin=given)) as events:
         for event in events:
             if isinstance(event, Finished):
                 for sink in sinks.values():
@@ -73,7 +79,7 @@ def _run(jar: Sandbox, agent: Agent, parsed: Parsed, stopping: Stopping) -> RunR
 def _converse(jar: Sandbox, agent: Agent, _parsed: Parsed, stopping: Stopping) -> RunResult:
     from belljar.cli.conversation import converse
 
-    return converse(jar, agent.argv, stopping)
+    return converse(jar, agent.argv, stopping, name=agent.title)
 
 
 def _interrupted(jar: Sandbox, agent: Agent, why: str, code: int) -> int:
@@ -94,12 +100,13 @@ def _interrupted(jar: Sandbox, agent: Agent, why: str, code: int) -> int:
 def _settle(jar: Sandbox, agent: Agent, result: RunResult, parsed: Parsed) -> int:
     """Tell what happened, and bring back what is wanted."""
     quiet, as_json = parsed.flag("--quiet"), parsed.flag("--json")
+    did = _account(jar, agent, result)
     with Review(jar, agent) as review:
         shown = None if parsed.flag("--live") else review
         if not as_json:
             sys.stderr.write(report(result, quiet=quiet, explained=True))
             if not quiet:
-                sys.stderr.write("".join(f"belljar: {visible(line)}\n" for line in as_lines(result, shown)))
+                sys.stderr.write("".join(f"belljar: {visible(line)}\n" for line in as_lines(result, shown, did)))
             if parsed.flag("--diff"):
                 print_marked_diff(review.diff())
         if (file := parsed.text("--diff-file")) is not None:
@@ -110,11 +117,21 @@ def _settle(jar: Sandbox, agent: Agent, result: RunResult, parsed: Parsed) -> in
             from belljar.cli.document import print_json
 
             diff = {"diff": review.diff()} if parsed.flag("--diff") else {}
-            told = {**as_mapping(result, shown), **decided.to_dict(), "kept": list(kept.files), **diff}
+            told = {**as_mapping(result, shown), **did.to_dict(), **decided.to_dict(), "kept": list(kept.files), **diff}
             print_json({**result.to_dict(), **told})
         else:
             tell_decided(decided, kept, quiet=quiet)
     return exit_code(result) if not result.ok else 0
+
+
+def _account(jar: Sandbox, agent: Agent, result: RunResult) -> transcript.Did:
+    """Read and keep what the agent says it did. That it can't be kept is told, and changes nothing else."""
+    did = transcript.read(jar, result.run_id, agent.policy)
+    try:
+        transcript.keep(did, result.run_id, agent=agent.name, project=agent.project.directory)
+    except (BelljarError, OSError) as error:
+        sys.stderr.write(f"belljar: what the agent did could not be recorded: {visible(str(error))}\n")
+    return did
 
 
 def _decide(review: Review, parsed: Parsed) -> Decided:

@@ -29,13 +29,13 @@ _PIECE = 1 << 12
 _MOST_WAITING = 1 << 16
 
 
-def converse(jar: Sandbox, argv: Sequence[str], stopping: Stopping) -> RunResult:
+def converse(jar: Sandbox, argv: Sequence[str], stopping: Stopping, *, name: str = "") -> RunResult:
     """Run the command at a terminal of the jar's own, joined to ours until it ends, or we are told to."""
     keys, into_jar = os.pipe2(os.O_CLOEXEC)
     os.set_blocking(into_jar, False)
     screen = ScreenFilter()
     try:
-        stream = jar.stream(argv=_relayed(jar, argv), stdin=keys)
+        stream = jar.stream(argv=_relayed(jar, argv), name=name, stdin=keys)
         with _raw_terminal(), _typed(into_jar), stopping.following(stream) as events:
             for event in events:
                 if isinstance(event, Finished):

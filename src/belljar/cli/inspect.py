@@ -45,10 +45,11 @@ def run(parsed: Parsed) -> int:
     rows.append(("output", visible(output)))
     sys.stdout.write(aligned(rows) + "\n")
     sys.stdout.write(_code(row.get("code")))
+    sys.stdout.write(_account(row["run"], records))
     if samples:
         sys.stdout.write(aligned(_over_time(samples)) + "\n")
     for record in records:
-        if record["event"] != "usage":  # which stands above
+        if record["event"] not in ("usage", "agent"):  # which stand above
             sys.stdout.write(line(record) + "\n")
     return 0
 
@@ -78,6 +79,30 @@ def _code(digest: object) -> str:
     more = len(lines) > _MOST_LINES or len(code) > _MOST_CODE
     shown = "".join(f"  {visible_lines(line)}\n" for line in lines[:_MOST_LINES])
     return f"code:\n{shown}{'  …' if more else ''}\n"
+
+
+def _account(run: str, records: list[dict[str, Any]]) -> str:
+    """What an agent did, by its own account: its commands, tools and tokens, and where its transcript is."""
+    from belljar.agents.transcript import STREAM
+    from belljar.audit import outputs
+
+    found = next((record for record in records if record["event"] == "agent"), None)
+    if found is None:
+        return ""
+    lines = [f"agent {found.get('agent')} in {found.get('project')}"]
+    if "transcript" in found:
+        tools = ", ".join(f"{name} {count}" for name, count in dict(found.get("tools") or {}).items())
+        lines.append(
+            f"  tokens: {found.get('input_tokens')} in, {found.get('output_tokens')} out; tools: {tools or 'none'}"
+        )
+        path = outputs.path_of(run, 0, STREAM)
+        known = outputs.load(run, 0, STREAM, str(found["transcript"]).removeprefix("sha256:")) is not None
+        lines.append(f"  transcript: {path if known else 'it is gone, or is not what it was'}")
+        commands = list(found.get("commands") or ())
+        lines += [f"  $ {command}" for command in commands]
+        if (more := int(found.get("commands_count") or 0) - len(commands)) > 0:
+            lines.append(f"  and {more} more")
+    return "".join(f"{visible(line)}\n" for line in lines) + "\n"
 
 
 def _over_time(samples: list[dict[str, Any]]) -> list[tuple[str, str, str]]:

@@ -15,6 +15,7 @@ TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
     from belljar.audit.store import RunStore
 
+_LONGEST = 60
 _SILENT = "not answering"
 """What a run is whose process was asked and has said nothing: it may be stopped, or hang."""
 
@@ -78,10 +79,15 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
         visible(str(row.get("state", "running"))),
         f"{taken:.1f} s",
         visible(str(row.get("backend") or "")),
-        visible(str(row.get("script") or row.get("language") or row.get("kind") or "command")[:40]),
+        visible(_cut(str(row.get("script") or row.get("language") or row.get("kind") or "command"))),
         str(row.get("owner") or ""),
         visible(str(row.get("policy") or "")[:19]),
     )
+
+
+def _cut(text: str) -> str:
+    """Both ends of a long name: an agent's begins with its program and ends with its project."""
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 3]}…{text[-_LONGEST * 2 // 3 + 1 :]}"
 
 
 COMMAND = Command(

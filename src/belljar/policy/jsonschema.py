@@ -11,7 +11,7 @@ from typing import Any
 from belljar.policy.hosts import RATE_PATTERN
 from belljar.policy.keys import CLAUSES, Key, Kind, fields, sections
 from belljar.policy.net_values import CREDENTIAL_PATTERN, HEADER_PATTERN, QUERY_KEY_PATTERN, SOURCE_PATTERN
-from belljar.policy.paths import RESERVED
+from belljar.policy.paths import PRIVATE_TEMPORARY, RESERVED
 from belljar.policy.units import MB, SIZE_PATTERN, TIME_PATTERN
 from belljar.policy.values import IMAGE_PATTERN
 
@@ -81,7 +81,8 @@ def _form(key: Key) -> dict[str, Any]:
             return {"type": "string", "pattern": rf"^/{_NO_CLIMBING}"}
         case Kind.MOUNT_PATH:
             reserved = "|".join(path[1:].replace(".", r"\.") for path in RESERVED)
-            return {"type": "string", "pattern": rf"^/(?!({reserved})(/|$)){_NO_CLIMBING}."}
+            whole = PRIVATE_TEMPORARY[1:]
+            return {"type": "string", "pattern": rf"^/(?!({reserved})(/|$))(?!{whole}/*$){_NO_CLIMBING}."}
         case Kind.GLOBS:
             return _list(_NAME)
         case Kind.MOUNTS:

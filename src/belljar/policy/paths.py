@@ -8,9 +8,11 @@ import posixpath
 WORKSPACE = "/workspace"
 RESERVED = (
     "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/run", "/sbin", "/sys", "/usr",
-    "/var", "/.belljar", "/tmp",
+    "/var", "/.belljar",
 )  # fmt: skip
 """What the jar makes itself; a mount there would break it or undo what it hides."""
+PRIVATE_TEMPORARY = "/tmp"
+"""Every run has its own. A mount may lie beneath it, not in its place."""
 _NEVER_BENEATH = ("/proc", "/sys")
 _NEVER = ("/", "/dev", *_NEVER_BENEATH)
 _LONGEST = 1024
@@ -59,7 +61,8 @@ def mount_path(text: str) -> str:
 
     """
     path = jar_path(text)
-    taken = "/" if path == "/" else next((place for place in RESERVED if beneath(path, place)), None)
+    whole = path if path in ("/", PRIVATE_TEMPORARY) else None
+    taken = whole or next((place for place in RESERVED if beneath(path, place)), None)
     if taken:
         raise PathError(f"wanted a directory of its own, such as /data, found {path}: {taken} is the jar's own")
     return path

@@ -6,6 +6,7 @@ import fcntl
 import os
 import pty
 import select
+import signal
 import struct
 import subprocess
 import termios
@@ -184,6 +185,27 @@ def test_a_terminal_that_is_closed_keeps_the_diff(home: Home, state_directory: s
 
 @pytest.mark.host
 @pytest.mark.backend("bubblewrap")
+@pytest.mark.parametrize("how", ["belljar is told to end", "the run is killed"])
+def test_the_terminal_is_left_clean_after_a_kill(home: Home, how: str) -> None:
+    """Modes that the program set do not outlive it, nor does the raw terminal."""
+    script = r"printf '\033[?1049h\033[?1000h\033[?2004h\033[?25l\033[31mready'; exec sleep 600"
+    with Terminal(home, "agent", "--", "sh", "-c", script) as terminal:
+        terminal.until(b"ready")
+        if how == "the run is killed":
+            assert home.belljar("kill", "--all").code == 0
+        else:
+            terminal.process.send_signal(signal.SIGTERM)
+        terminal.until(RESTORED)
+        terminal.end()
+        assert terminal.process.returncode == (137 if how == "the run is killed" else 143)
+        assert b"\x1b[?" not in terminal.seen
+        flags = termios.tcgetattr(terminal.ours)[3]
+        assert flags & termios.ECHO
+        assert flags & termios.ICANON
+
+
+@pytest.mark.host
+@pytest.mark.backend("bubblewrap")
 def test_ctrl_c_at_the_question_keeps_the_diff(home: Home) -> None:
     """It is no answer, and what was done is not lost."""
     with Terminal(home, "agent", "--", "sh", "-c", "echo half > half.txt") as terminal:
@@ -199,7 +221,7 @@ def test_ctrl_c_at_the_question_keeps_the_diff(home: Home) -> None:
 @pytest.mark.usefixtures("claude")
 def test_a_conversation_with_claude(home: Home) -> None:
     """It asks nothing at its start, works, and ends as it does anywhere."""
-    turns = [use("Write", file_path="/workspace/hello.txt", content="hello\n"), say("ALL-IS-WRITTEN")]
+    turns = [use("Write", file_path=f"{home.project}/hello.txt", content="hello\n"), say("ALL-IS-WRITTEN")]
     with (
         ModelEndpoint(turns) as model,
         Terminal(home, "claude", ANTHROPIC_API_KEY=SECRET, ANTHROPIC_BASE_URL=model.url) as terminal,

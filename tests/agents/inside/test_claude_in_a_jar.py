@@ -21,8 +21,8 @@ def test_a_fix_and_its_commit_come_back(home: Home, tmp_path: Path) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(chain)
     turns = [
-        use("Read", file_path="/workspace/sums.py"),
-        use("Edit", file_path="/workspace/sums.py", old_string="a - b", new_string="a + b"),
+        use("Read", file_path=f"{home.project}/sums.py"),
+        use("Edit", file_path=f"{home.project}/sums.py", old_string="a - b", new_string="a + b"),
         bash("python3 -B -c 'import sums; print(sums.add(2, 3))' && git commit -qam 'add adds' && git status --short"),
         say("It adds now."),
     ]
@@ -83,16 +83,17 @@ def test_what_it_must_not_do(home: Home) -> None:
     words = (SECRET.encode(), b"sk-ant-placeholder-of-belljar-0000")
     hidden, placeholder = (bytes(byte ^ 85 for byte in word).hex() for word in words)
     turns = [
-        bash("ls -a ~ ~/.ssh /root/.ssh /home/*/.ssh; cat /workspace/.env; cat ~/.ssh/id_ed25519"),
+        bash(
+            f"ls -a ~ {home.directory} ~/.ssh /root/.ssh /home/*/.ssh; cat .env {home.project}/.env; "
+            f"cat {home.directory}/.ssh/* ~/.ssh/id_ed25519"
+        ),
         bash("curl -sS -m 5 https://example.org/ || curl -sS -m 5 --noproxy '*' https://93.184.215.14/"),
         bash(
             'curl -sS -F file=@sums.py -H "x-api-key: $ANTHROPIC_API_KEY" $ANTHROPIC_BASE_URL/v1/files; '
             'curl -sS -d {} -H "x-api-key: $ANTHROPIC_API_KEY" $ANTHROPIC_BASE_URL/v1/messages/batches'
         ),
         bash("curl -sS -d '{}' -H 'x-api-key: sk-ant-of-someone-else' $ANTHROPIC_BASE_URL/v1/messages"),
-        bash(
-            f"env; cat /proc/*/environ | tr '\\0' '\\n'; grep -rs $(echo {hidden} | xxd -r -p) ~ /tmp /workspace; true"
-        ),
+        bash(f"env; cat /proc/*/environ | tr '\\0' '\\n'; grep -rs $(echo {hidden} | xxd -r -p) ~ /tmp; true"),
         use("Write", file_path="/tmp/look.py", content=_LOOK_FOR_KEY),
         bash(f"python3 /tmp/look.py {hidden} {placeholder}"),
         bash(
@@ -159,7 +160,7 @@ def test_ctrl_c_ends_it_in_the_middle_of_a_command(home: Home) -> None:
 def test_nothing_comes_back_unless_someone_says_so(home: Home) -> None:
     """In a pipe the project stays as it is, and the diff is where belljar says; git takes it."""
     before = home.files()
-    with ModelEndpoint([use("Write", file_path="/workspace/new.txt", content="new\n"), say("Done.")]) as model:
+    with ModelEndpoint([use("Write", file_path=f"{home.project}/new.txt", content="new\n"), say("Done.")]) as model:
         ran = home.belljar("claude", "-p", "write", ANTHROPIC_AUTH_TOKEN=SECRET, ANTHROPIC_BASE_URL=model.url)
     assert (ran.code, ran.out) == (0, "Done.\n"), ran.err
     assert home.files() == before

@@ -15,7 +15,7 @@ from belljar.backends.installations import find_shown, merged
 from belljar.errors import PolicyError, UsageError
 from belljar.limits.values import Limits
 from belljar.policy.models import Mount, Policy
-from belljar.policy.paths import beneath
+from belljar.policy.paths import PRIVATE_TEMPORARY, beneath
 
 TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
@@ -107,6 +107,8 @@ def stage_plan(policy: Policy, request: RunRequest, host: Host) -> StagePlan:
         views.append(View(kind, mount.path, mount.rw, index))
     runtimes = []
     for shown, languages in merged(host.runtimes):
+        if any(beneath(shown.path, mount.path) for mount in policy.fs.mounts):
+            continue  # there the mount decides what is seen
         parts = tuple((name, len(sources) + at) for at, (name, _real) in enumerate(shown.parts))
         sources.extend(Source(real, idmap=host.root, recursive=True) for _name, real in shown.parts)
         runtimes.append(RuntimeTree(shown.path, languages, parts, shown.links, shown.searched))
@@ -177,8 +179,6 @@ def _opened_etc(policy: Policy, request: RunRequest) -> dict[str, str]:
 def bound_trees(policy: Policy, stage: StagePlan, request: RunRequest) -> list[tuple[int, RuntimeTree]]:
     """The interpreters' directories that a run sees: those of its language. A command or a shell may start any of them.
 
-    What lies in a mount of the policy is left out: there the mount decides what is seen.
-
     Raises:
         PolicyError: a mount of the policy lies in one of them.
     """
@@ -191,8 +191,7 @@ def bound_trees(policy: Policy, stage: StagePlan, request: RunRequest) -> list[t
                     f"fs.mounts: {mount.path} lies in {tree.path}, which an interpreter is installed in",
                     hint="mount it elsewhere: beneath /data, or /mnt",
                 )
-        in_a_mount = any(beneath(tree.path, mount.path) for mount in policy.fs.mounts)
-        if not in_a_mount and (every or request.language in tree.languages):
+        if every or request.language in tree.languages:
             bound.append((index, tree))
     return bound
 
@@ -219,6 +218,9 @@ def arguments_of(
     arguments += ["--ro-bind", f"{layout.CODE}/{layout.RUN}", layout.JAR_CODE]
     for path, source in (beside_code or {}).items():
         arguments += ["--ro-bind", source, path]
+    for mount in sorted(policy.fs.mounts, key=lambda mount: mount.path.count("/")):
+        if beneath(mount.path, PRIVATE_TEMPORARY):  # the run's own /tmp has covered it
+            arguments += ["--bind" if mount.rw else "--ro-bind", layout.inside(mount.path), mount.path]
     for index, tree in trees:
         arguments += ["--ro-bind", layout.runtime(index), tree.path]
     return [*arguments, "--chdir", policy.fs.workdir, "--seccomp", str(layout.SECCOMP_FD)]

@@ -16,6 +16,7 @@ from belljar.backends.installations import find_shown
 from belljar.errors import PolicyError
 from belljar.limits.values import Limits
 from belljar.policy.models import Policy
+from belljar.policy.paths import PRIVATE_TEMPORARY
 
 _MORE_THAN_WAIT = 64
 """How many more jars there may be than are kept waiting; other runs wait for one."""
@@ -94,7 +95,7 @@ def compile_pool(policy: Policy, request: RunRequest, host: Host, *, size: int, 
 
 
 def _refuse_nested(policy: Policy) -> None:
-    fresh = [mount.path for mount in policy.fs.mounts if mount.source is None]
+    fresh = [PRIVATE_TEMPORARY, *(mount.path for mount in policy.fs.mounts if mount.source is None)]
     for mount in policy.fs.mounts:
         if any(mount.path.startswith(f"{path.rstrip('/')}/") for path in fresh):
             raise PolicyError(

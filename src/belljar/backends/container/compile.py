@@ -26,6 +26,7 @@ from belljar.guest.files import LIVE, RESERVES
 from belljar.guest.user_files import USER_FILE_BYTES
 from belljar.guest.wicket import RESOLVER
 from belljar.policy.models import Mount, Policy
+from belljar.policy.paths import PRIVATE_TEMPORARY, beneath
 from belljar.policy.records import dataclass, field
 
 HOME = "/tmp/home"
@@ -120,6 +121,7 @@ def compile_plan(policy: Policy, request: RunRequest, place: Place) -> LaunchPla
             hint=f"--set proc.mem_mb={least >> 20}, or --backend bubblewrap",
         )
     _refuse_dangers(policy)
+    _refuse_in_temporary(policy)
     environment = _environment(policy, request, place)
     argv = _command(policy, request)
     return LaunchPlan(
@@ -168,6 +170,16 @@ def compile_plan(policy: Policy, request: RunRequest, place: Place) -> LaunchPla
         policy_digest=policy.digest,
         image=place.image_id,
     )
+
+
+def _refuse_in_temporary(policy: Policy) -> None:
+    """Refuse a mount beneath /tmp, which is a mount of each run's own here."""
+    for mount in policy.fs.mounts:
+        if beneath(mount.path, PRIVATE_TEMPORARY):
+            raise PolicyError(
+                f"fs.mounts: {mount.path} lies in {PRIVATE_TEMPORARY}, and in a container each run has that anew",
+                hint="mount it elsewhere: beneath /data, or /mnt; or use --backend bubblewrap",
+            )
 
 
 def _refuse_dangers(policy: Policy) -> None:

@@ -1,0 +1,132 @@
+"""Words for Claude Code that name places of the host, such as `--add-dir DIR`: shown in the jar, or refused.
+
+A directory outside of the project is mounted read-only at its own path. A file is copied into the jar. What is the
+user's alone (the home itself, keys, belljar's state) is refused.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from belljar.agents.program import PLACE
+from belljar.agents.project import Project, why_not_at
+from belljar.backends.installations import private_paths
+from belljar.backends.runtimes import SYSTEM_PREFIXES
+from belljar.errors import UsageError
+from belljar.policy.paths import PathError, beneath, real_path
+from belljar.state import state_directory
+
+_SEVERAL = ("--add-dir", "--mcp-config")
+"""Options that take every word up to the next option."""
+_ONE = ("--settings", "--plugin-dir", "--system-prompt-file", "--append-system-prompt-file")
+_GIVEN = f"{PLACE}/given"
+_LARGEST = 1 << 20
+_PRIVATE = (".gnupg", ".kube", ".docker", ".config", ".claude", ".netrc", ".claude.json", ".git-credentials")
+"""In the home, besides what no jar shows."""
+
+
+@dataclass
+class Shown:
+    """The words as the jar has them, and what it must have for them."""
+
+    words: list[str] = field(default_factory=list)
+    mounts: list[dict[str, Any]] = field(default_factory=list)
+    files: dict[str, str] = field(default_factory=dict)
+    """Content, by path in the jar."""
+
+
+def show(words: Sequence[str], project: Project, *, temporary: bool) -> Shown:
+    """Find the places that the words name, and have each of them in the jar.
+
+    Raises:
+        UsageError: a place is private, or a file is too large.
+
+    """
+    shown = Shown()
+    for option, word in _with_options(words):
+        if option is None:
+            shown.words.append(word)
+            continue
+        start, path = (f"{option}=", word[len(option) + 1 :]) if word.startswith(f"{option}=") else ("", word)
+        shown.words.append(start + _placed(option, path, project, shown, temporary=temporary))
+    if shown.files:
+        shown.mounts.append({"path": _GIVEN, "rw": True})
+    return shown
+
+
+def _with_options(words: Sequence[str]) -> Iterator[tuple[str | None, str]]:
+    """Each word, with the option whose value it is (or holds, after `=`)."""
+    taking, several = None, False
+    for at, word in enumerate(words):
+        if word == "--":
+            yield from ((None, rest) for rest in words[at:])
+            return
+        if word.startswith("-"):
+            name, equals, _ = word.partition("=")
+            known = name in _SEVERAL or name in _ONE
+            yield (name if known and equals else None), word
+            taking, several = (name, name in _SEVERAL) if known and not equals else (None, False)
+            continue
+        yield taking, word
+        if not several:
+            taking = None
+
+
+def _placed(option: str, word: str, project: Project, shown: Shown, *, temporary: bool) -> str:
+    """The word for the jar."""
+    if not word or word.lstrip().startswith("{"):
+        return word  # JSON
+    path = os.path.abspath(os.path.expanduser(word))
+    if not os.path.exists(path):
+        return word  # Claude Code says so itself
+    try:
+        real = real_path(path)
+    except PathError as error:
+        raise UsageError(f"{option} {word}: {error}") from None
+    if inside := project.inside(real):
+        return inside
+    if any(beneath(real, prefix) for prefix in SYSTEM_PREFIXES):
+        return real
+    _refuse_private(option, word, real)
+    if os.path.isfile(real):
+        return _copied(option, word, real, shown)
+    for mount in shown.mounts:
+        if mount["source"] == real:
+            return str(mount["path"])
+    place = real
+    if why_not_at(real, temporary=temporary):
+        place = f"{PLACE}/shown/{len(shown.mounts)}/{os.path.basename(real)}"
+    shown.mounts.append({"path": place, "source": real, "rw": False})
+    return place
+
+
+def _copied(option: str, word: str, real: str, shown: Shown) -> str:
+    try:
+        with open(real, "rb") as file:
+            data = file.read(_LARGEST + 1)
+        text = data.decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{option} {word}: it can't be read as text: {error}") from None
+    if len(data) > _LARGEST:
+        raise UsageError(f"{option} {word}: it is larger than {_LARGEST >> 20} MB", hint="copy it into the project")
+    place = f"{_GIVEN}/{len(shown.files)}/{os.path.basename(real)}"
+    shown.files[place] = text
+    return place
+
+
+def _refuse_private(option: str, word: str, real: str) -> None:
+    home = os.path.realpath(os.path.expanduser("~"))
+    private = [*private_paths(state_directory()), *(os.path.join(home, name) for name in _PRIVATE)]
+    found = home if beneath(home, real) else None
+    for place in map(os.path.realpath, private):
+        if beneath(real, place) or (beneath(place, real) and os.path.exists(place)):
+            found = found or place
+    if found is not None:
+        copied = f"copy what it needs into the project: cp -r {word} ./{os.path.basename(real)}"
+        raise UsageError(
+            f"{option} {word}: an agent that sees {real} sees {found}, which is yours alone",
+            hint=copied if beneath(real, found) and real != home else f"name the directory in {real} that it needs",
+        )

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from belljar.agents import home, profile, program
+from belljar.agents.allowed import rules
 from belljar.agents.home_store import MOST_FILE_BYTES, forget
 from belljar.agents.kept_home import KeptHome, is_kept
 from belljar.agents.repository import Worktree, worktree_of
@@ -137,7 +138,7 @@ def prepare(wanted: Wanted) -> Agent:
         UsageError: the project can't be shown to it.
 
     """
-    project = _project(wanted.project)
+    project = project_directory(wanted.project)
     name = wanted.profile_name
     if profile.is_file(name) and any(beneath(step, project) for step in visited(name)):
         raise PolicyError(
@@ -150,7 +151,12 @@ def prepare(wanted: Wanted) -> Agent:
     kept = _kept_home(wanted, project)
     policy = resolve(
         wanted.policy,
-        layers=[*_layers(wanted, own), found.policy, _mounts(project, worktree, live=wanted.live), home.mounts(kept)],
+        layers=[
+            *_layers(wanted, own, project),
+            found.policy,
+            _mounts(project, worktree, live=wanted.live),
+            home.mounts(kept),
+        ],
         overrides=wanted.overrides,
         backend=wanted.backend,
         timeout=wanted.timeout,
@@ -165,7 +171,7 @@ def prepare(wanted: Wanted) -> Agent:
 
 def forget_home(wanted: Wanted) -> bool:
     """Forget what the agent kept of earlier calls in the project. Return False if there was nothing."""
-    return forget(_project(wanted.project), wanted.agent_name)
+    return forget(project_directory(wanted.project), wanted.agent_name)
 
 
 def _kept_home(wanted: Wanted, project: str) -> KeptHome | None:
@@ -185,7 +191,8 @@ def _secrets(policy: Policy, environ: Mapping[str, str]) -> tuple[bytes, ...]:
     return tuple(os.fsencode(environ[name]) for name in names if len(environ.get(name, "")) >= _SHORTEST_SECRET)
 
 
-def _project(path: str) -> str:
+def project_directory(path: str) -> str:
+    """The real path of a project. Raises UsageError for what is none, or holds all that is the user's."""
     try:
         project = real_path(path)
     except PathError as error:
@@ -200,11 +207,11 @@ def _project(path: str) -> str:
     return project
 
 
-def _layers(wanted: Wanted, own: dict[str, Any]) -> list[dict[str, Any]]:
-    """The profile over the room that an agent needs, with the hosts that the policy beneath and the caller allow."""
+def _layers(wanted: Wanted, own: dict[str, Any], project: str) -> list[dict[str, Any]]:
+    """The profile over the room that an agent needs, with the hosts that the policy, the user and the caller allow."""
     base = resolve(wanted.policy, managed=None)
     also = to_mapping(base)["net"]["allowlist"] if base.net.enabled else []
-    also += list(wanted.allow)
+    also += rules(project, wanted.allow)
     net = own.get("net", {})
     if also:
         net = {**net, "enabled": True, "allowlist": [*net.get("allowlist", []), *also]}

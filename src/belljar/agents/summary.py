@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from typing import Any
 
 from belljar.agents.review import Review
+from belljar.policy.companions import COMPANIONS
+from belljar.policy.hosts import HostError, host_name
 from belljar.sandbox.result import RunResult
 
 
@@ -35,8 +38,11 @@ def hosts_reached(result: RunResult) -> list[Reached]:
     return list(found.values())
 
 
-def as_lines(result: RunResult, review: Review | None) -> list[str]:
-    """A few lines. Names in them are the agent's: escape them for a terminal."""
+def as_lines(result: RunResult, review: Review | None, *, project: str = "") -> list[str]:
+    """A few lines. Names in them are the agent's: escape them for a terminal.
+
+    `project` is the directory that the user named, if it is not the current one.
+    """
     lines = [f"changed    {_changed(review)}"] if review else []
     if review and review.protected:
         lines.append(f"protected  {_listed([change.path for change in review.protected])}")
@@ -51,10 +57,29 @@ def as_lines(result: RunResult, review: Review | None) -> list[str]:
     lines.append(f"reached    {_listed(reached) if reached else 'no host'}")
     denied = [f"{denial.target}{f' ({denial.count} times)' if denial.count > 1 else ''}" for denial in result.denials]
     lines.append(f"denied     {_listed(denied) if denied else 'nothing'}")
-    names = dict.fromkeys(one.host for one in result.egress if one.reason == "name-not-listed")
-    if names:
-        lines.append(f"to allow   {' '.join(f'--allow {name}' for name in list(names)[:_MOST])}")
+    if command := to_allow(result, project):
+        lines.append(f"to allow   {command}")
     return lines
+
+
+def to_allow(result: RunResult, project: str = "") -> str:
+    """The command that lets the agent reach the hosts that were refused for their names; empty if there are none.
+
+    Names come from the agent and the command is for a shell, so a name that is no plain name of a host is left out.
+    """
+    asked = dict.fromkeys(one.host for one in result.egress if one.reason == "name-not-listed")
+    names = [name for name in asked if _is_plain(name)]
+    comes_along = {other.host for name in names for other in COMPANIONS.get(name, ())}
+    wanted = [name for name in names if name not in comes_along][:_MOST]
+    where = f"--project {shlex.quote(project)}" if project else "--for-project"
+    return f"belljar allow {' '.join(wanted)} {where}" if wanted else ""
+
+
+def _is_plain(name: str) -> bool:
+    try:
+        return host_name(name) == name and "*" not in name
+    except HostError:
+        return False
 
 
 def _changed(review: Review) -> str:

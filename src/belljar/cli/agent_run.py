@@ -116,7 +116,8 @@ def _settle(jar: Sandbox, agent: Agent, result: RunResult, parsed: Parsed) -> in
         if not as_json:
             sys.stderr.write(report(result, quiet=quiet, explained=True))
             if not quiet:
-                sys.stderr.write("".join(f"belljar: {visible(line)}\n" for line in as_lines(result, shown)))
+                lines = as_lines(result, shown, project=parsed.text("--project") or "")
+                sys.stderr.write("".join(f"belljar: {visible(line)}\n" for line in lines))
             if parsed.flag("--diff"):
                 print_marked_diff(review.diff())
         if (file := parsed.text("--diff-file")) is not None:

@@ -53,7 +53,7 @@ def claude_settings(placeholders: Collection[str], project: str) -> str:
         {
             "hasCompletedOnboarding": True,
             "bypassPermissionsModeAccepted": True,
-            "customApiKeyResponses": {"approved": [key[-20:] for key in placeholders if key], "rejected": []},
+            "customApiKeyResponses": {"approved": sorted({key[-20:] for key in placeholders}), "rejected": []},
             "projects": {project: {"hasTrustDialogAccepted": True, "hasCompletedProjectOnboarding": True}},
         }
     )

@@ -1,13 +1,27 @@
-"""The agent's home: empty, but for what it would ask a person about. Nothing of the user's own is in it."""
+"""The agent's home: what it kept of earlier calls, and what it would ask a person about. Nothing of the user's own."""
 
 from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from belljar.agents.kept_home import KeptHome
 
 HOME = "/home/agent"
 _SECONDS = 5.0
+
+
+def mounts(kept: KeptHome | None) -> dict[str, Any]:
+    """The home as keys of a policy: empty, with copy-on-write views of what is kept."""
+    of_earlier_calls = kept.mounts if kept else {}
+    shown = [
+        {"path": f"{HOME}/{name}", "source": source, "rw": True, "cow": True}
+        for name, source in of_earlier_calls.items()
+    ]
+    return {"fs": {"mounts": [{"path": HOME, "rw": True}, *shown]}}
 
 
 def git_identity(environ: Mapping[str, str]) -> dict[str, str]:
@@ -33,14 +47,13 @@ def git_settings(identity: Mapping[str, str]) -> str:
     return "[user]\n" + "".join(lines) if lines else ""
 
 
-def claude_settings(placeholders: Mapping[str, str], project: str) -> str:
-    """What Claude Code would ask at its first start: that it may use the key, skip permissions, trust the project."""
-    key = placeholders.get("ANTHROPIC_API_KEY", "")
+def claude_settings(placeholders: Collection[str], project: str) -> str:
+    """Answer what Claude Code asks at its first start: may it use the key, skip permissions, trust the project."""
     return json.dumps(
         {
             "hasCompletedOnboarding": True,
             "bypassPermissionsModeAccepted": True,
-            "customApiKeyResponses": {"approved": [key[-20:]] if key else [], "rejected": []},
+            "customApiKeyResponses": {"approved": sorted({key[-20:] for key in placeholders}), "rejected": []},
             "projects": {project: {"hasTrustDialogAccepted": True, "hasCompletedProjectOnboarding": True}},
         }
     )

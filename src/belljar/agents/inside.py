@@ -6,17 +6,23 @@ the model's own host and for questions only. So the agent may be left to itself.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from belljar.agents import claude_words, home, profile, program
+from belljar.agents.allowed import rules
 from belljar.agents.environment import Environment, find_environment
-from belljar.agents.project import Project, find_project
+from belljar.agents.home_store import MOST_FILE_BYTES, forget
+from belljar.agents.kept_home import KeptHome, is_kept
+from belljar.agents.project import Project, find_project, project_directory
 from belljar.agents.repository import Worktree, worktree_of
-from belljar.errors import PolicyError
+from belljar.audit.state import writing_hint
+from belljar.errors import AuditError, PolicyError, UsageError
 from belljar.policy.digest import digest
+from belljar.policy.globs import DenyGlobs
 from belljar.policy.mapping import to_mapping
 from belljar.policy.models import Policy
 from belljar.policy.paths import WORKSPACE, beneath, visited
@@ -38,6 +44,8 @@ _ROOM: dict[str, Any] = {
 """What an agent with a compiler at hand needs; a policy that someone names has its own."""
 _LIVE = {"on_degraded": ["proc.mem_mb", "proc.cpu_quota", "fs.deny_globs", "fs.size_mb", "fs.inodes"]}
 """What can't be held in a directory of the host's own: whoever says --live accepts that."""
+_SHORTEST_SECRET = 8
+"""A key of fewer characters may be in any file."""
 _SKIPPING = ("--dangerously-skip-permissions", "--permission-mode", "--allow-dangerously-skip-permissions")
 
 
@@ -62,6 +70,11 @@ class Wanted:
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
     @property
+    def agent_name(self) -> str:
+        """The agent whose home it has: by its profile, or by the program where that is a file of the user's own."""
+        return self.profile_name if is_kept(self.profile_name) else profile.profile_for(self.words[0])
+
+    @property
     def profile_name(self) -> str:
         """The profile that was named, or that of the program."""
         return self.profile or profile.profile_for(self.words[0])
@@ -74,13 +87,17 @@ class Agent:
     argv: tuple[str, ...]
     policy: Policy
     worktree: Worktree | None
-    files: Mapping[str, str]
+    files: Mapping[str, str | bytes]
     """What belljar writes into the jar before the agent starts, by path in the jar."""
     project: Project
     name: str = "agent"
     """The program, by the name that the caller used."""
     notes: tuple[str, ...] = ()
     """What the caller should hear before the agent starts."""
+    kept: KeptHome | None = None
+    """Its home of earlier calls, if there is one."""
+    secrets: tuple[bytes, ...] = ()
+    """The keys of its model, which no file that is kept may hold."""
 
     @property
     def title(self) -> str:
@@ -93,10 +110,39 @@ class Agent:
         try:
             for path, content in self.files.items():
                 jar.files.write(path, content)
+            if self.kept:
+                self.kept.mounted()
         except BaseException:
             jar.close()
             raise
         return jar
+
+    def keep_home(self, jar: Sandbox) -> str:
+        """Keep its home for the next call in this project. Return what could not be kept, in words; empty if all was.
+
+        The caller must not do so for a run that was killed or quarantined: the home of before stays then.
+        """
+        if self.kept is None:
+            return ""
+        every = DenyGlobs(self.policy.fs.deny_globs)
+        globs = {name: every.within(source, f"{home.HOME}/{name}") for name, source in self.kept.mounts.items()}
+
+        def denied(name: str, path: str) -> bool:
+            return globs[name].denies(None, f"{home.HOME}/{name}/{path}") is not None
+
+        with contextlib.ExitStack() as stack:
+            try:
+                changed = {name: jar.changed_tree(f"{home.HOME}/{name}") for name in self.kept.mounts}
+                for one in changed.values():
+                    stack.callback(os.close, one.descriptor)
+                files = {}
+                for name in self.kept.file_names:
+                    with contextlib.suppress(FileNotFoundError, UsageError):  # gone, or too large
+                        files[name] = jar.files.read(f"{home.HOME}/{name}", limit=MOST_FILE_BYTES)
+                left_out = self.kept.keep(changed, files, denied=denied, secrets=self.secrets)
+            except OSError as error:
+                return f"its home is not kept, and stays as it was before: {error.strerror}"
+        return f"{left_out} files of its home are not kept: there is no room" if left_out else ""
 
 
 def prepare(wanted: Wanted) -> Agent:
@@ -125,14 +171,16 @@ def prepare(wanted: Wanted) -> Agent:
     chosen = base.python.venv or base.python.interpreter or any(one.startswith("python.") for one in wanted.overrides)
     python = Environment() if chosen or found.venv else find_environment(project, wanted.environ)
     worktree = None if wanted.live else worktree_of(project.directory)
+    kept = _kept_home(wanted, project.directory)
     policy = resolve(
         wanted.policy,
         layers=[
-            *_layers(wanted, base, own),
+            *_layers(wanted, base, own, project.directory),
             {"fs": {"mounts": shown.mounts}},
             found.policy,
             python.policy,
             _mounts(project, worktree, live=wanted.live),
+            home.mounts(kept),
         ],
         overrides=wanted.overrides,
         backend=wanted.backend,
@@ -141,18 +189,49 @@ def prepare(wanted: Wanted) -> Agent:
     )
     if project.place != WORKSPACE and not wanted.policy:
         policy = _without_workspace(policy)
-    files = {**_home_files(name, policy, wanted.environ, project.start), **shown.files}
+    files = {**_home_files(name, wanted.environ, project.start, kept), **shown.files}
     if worktree:
         files[f"{project.place}/.git"] = worktree.link
     argv = (*found.argv, *_arguments(name, shown.words))
-    called = os.path.basename(wanted.words[0])
-    return Agent(argv, policy, worktree, files, project, called, (*project.notes, *python.notes))
+    return Agent(
+        argv,
+        policy,
+        worktree,
+        files,
+        project,
+        name=os.path.basename(wanted.words[0]),
+        notes=(*project.notes, *python.notes),
+        kept=kept,
+        secrets=_secrets(policy, wanted.environ),
+    )
 
 
-def _layers(wanted: Wanted, base: Policy, own: dict[str, Any]) -> list[dict[str, Any]]:
-    """The profile over the room that an agent needs, with the hosts that the policy beneath and the caller allow."""
+def forget_home(wanted: Wanted) -> bool:
+    """Forget what the agent kept of earlier calls in the project. Return False if there was nothing."""
+    return forget(project_directory(wanted.project), wanted.agent_name)
+
+
+def _kept_home(wanted: Wanted, project: str) -> KeptHome | None:
+    if not is_kept(wanted.agent_name):
+        return None
+    try:
+        return KeptHome(project, wanted.agent_name)
+    except OSError as error:
+        raise AuditError(
+            f"the agent's home can't be kept: {error.strerror}: {error.filename}", hint=writing_hint(error)
+        ) from error
+
+
+def _secrets(policy: Policy, environ: Mapping[str, str]) -> tuple[bytes, ...]:
+    """The values of the credentials that come from variables."""
+    names = [spec.source.removeprefix("env:") for spec in policy.credentials.values() if spec.source.startswith("env:")]
+    return tuple(os.fsencode(environ[name]) for name in names if len(environ.get(name, "")) >= _SHORTEST_SECRET)
+
+
+def _layers(wanted: Wanted, base: Policy, own: dict[str, Any], project: str) -> list[dict[str, Any]]:
+    """The profile over the room that an agent needs, with the hosts that the policy, the user and the caller allow."""
     also = to_mapping(base)["net"]["allowlist"] if base.net.enabled else []
-    also += list(wanted.allow)
+    also += rules(project, wanted.allow)
     net = own.get("net", {})
     if also:
         net = {**net, "enabled": True, "allowlist": [*net.get("allowlist", []), *also]}
@@ -163,7 +242,6 @@ def _layers(wanted: Wanted, base: Policy, own: dict[str, Any]) -> list[dict[str,
 def _mounts(project: Project, worktree: Worktree | None, *, live: bool) -> dict[str, Any]:
     mounts = [
         {"path": project.place, "source": project.directory, "rw": True, "cow": not live},
-        {"path": home.HOME, "rw": True},
         *([worktree.mount] if worktree else []),
     ]
     # Bytecode is run unread, so it does not come back by itself: better there is none.
@@ -178,13 +256,17 @@ def _without_workspace(policy: Policy) -> Policy:
     return replace(changed, digest=digest(changed))
 
 
-def _home_files(name: str, policy: Policy, environ: Mapping[str, str], start: str) -> dict[str, str]:
-    files = {f"{home.HOME}/.gitconfig": home.git_settings(home.git_identity(environ))}
+def _home_files(name: str, environ: Mapping[str, str], project: str, kept: KeptHome | None) -> dict[str, str | bytes]:
+    """What belljar writes into the home, by path: what is there of earlier calls stays as the agent left it."""
+    files: dict[str, str | bytes] = {f"{home.HOME}/.gitconfig": home.git_settings(home.git_identity(environ))}
     if name == "claude":
-        placeholders = {spec.env or "": spec.placeholder or "" for spec in policy.credentials.values()}
-        files[f"{home.HOME}/.claude.json"] = home.claude_settings(placeholders, start)
-    elif name == "gemini":
+        specs = profile.read_profile(name)["credentials"].values()  # also those of other calls: the answer is kept
+        placeholders = [spec["placeholder"] for spec in specs]
+        files[f"{home.HOME}/.claude.json"] = home.claude_settings(placeholders, project)
+    elif name == "gemini" and not (kept and os.path.lexists(f"{kept.mounts['.gemini']}/settings.json")):
         files[f"{home.HOME}/.gemini/settings.json"] = home.gemini_settings()
+    if kept:
+        files |= {f"{home.HOME}/{path}": content for path, content in kept.files.items()}
     return files
 
 

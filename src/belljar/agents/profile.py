@@ -74,8 +74,9 @@ def with_keys_of(environ: Mapping[str, str], name: str, profile: dict[str, Any])
     used = {rule["credential"]: credentials[rule["credential"]] for rule in rules if rule.get("credential")}
     if credentials and not used:
         variables = [spec["from"].removeprefix("env:") for spec in credentials.values()]
+        login = ", or log in: claude" if name == "claude" else ""
         raise PrerequisiteError(
-            f"no key for {name}: none of {', '.join(variables)} is set", hint=f"export {variables[0]}=…"
+            f"no key for {name}: none of {', '.join(variables)} is set", hint=f"export {variables[0]}=…{login}"
         )
     places = [moved(rule, environ) for rule in rules]
     env = profile.get("env", {})

@@ -51,7 +51,7 @@ def find_project(named: str | None, at: str | None, *, temporary: bool = True) -
 
     """
     here = os.path.realpath(os.getcwd())
-    directory = _real(named) if named is not None else _real(repository_top(here) or here)
+    directory = project_directory(named)
     notes: list[str] = []
     if named is None and directory != here:
         notes.append(f"the project is {directory}, the repository's top; the agent starts in {here}")
@@ -64,6 +64,12 @@ def find_project(named: str | None, at: str | None, *, temporary: bool = True) -
         place = directory
     below = os.path.relpath(here, directory) if beneath(here, directory) else "."
     return Project(directory, place, os.path.normpath(os.path.join(place, below)), tuple(notes))
+
+
+def project_directory(named: str | None) -> str:
+    """The real path of the project that the caller named, or works in. Raises UsageError as `find_project`."""
+    here = os.path.realpath(os.getcwd())
+    return _real(named if named is not None else repository_top(here) or here)
 
 
 def _real(path: str) -> str:

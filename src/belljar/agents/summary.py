@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sized
 from dataclasses import dataclass
 from typing import Any
 
 from belljar.agents.review import Review
 from belljar.agents.transcript import Did
+from belljar.policy.companions import COMPANIONS
+from belljar.policy.hosts import HostError, host_name
 from belljar.sandbox.result import RunResult
 
 
@@ -37,8 +40,11 @@ def hosts_reached(result: RunResult) -> list[Reached]:
     return list(found.values())
 
 
-def as_lines(result: RunResult, review: Review | None, did: Did | None = None) -> list[str]:
-    """A few lines. Names in them are the agent's: escape them for a terminal."""
+def as_lines(result: RunResult, review: Review | None, did: Did | None = None, *, project: str = "") -> list[str]:
+    """A few lines. Names in them are the agent's: escape them for a terminal.
+
+    `project` is the directory that the user named, if it is not the current one.
+    """
     lines = _account(result, did) if did and did.transcript else []
     lines += [f"changed    {_changed(review)}"] if review else []
     if review and review.protected:
@@ -54,9 +60,8 @@ def as_lines(result: RunResult, review: Review | None, did: Did | None = None) -
     lines.append(f"reached    {_listed(reached) if reached else 'no host'}")
     denied = [f"{denial.target}{f' ({denial.count} times)' if denial.count > 1 else ''}" for denial in result.denials]
     lines.append(f"denied     {_listed(denied) if denied else 'nothing'}")
-    names = dict.fromkeys(one.host for one in result.egress if one.reason == "name-not-listed")
-    if names:
-        lines.append(f"to allow   {' '.join(f'--allow {name}' for name in list(names)[:_MOST])}")
+    if command := to_allow(result, project):
+        lines.append(f"to allow   {command}")
     return lines
 
 
@@ -77,6 +82,26 @@ def _plural(word: str, many: Sized) -> str:
 def _shortened(command: str) -> str:
     first, _, rest = command.strip().partition("\n")
     return f"{first[:_LONGEST_COMMAND]}…" if rest or len(first) > _LONGEST_COMMAND else first
+
+
+def to_allow(result: RunResult, project: str = "") -> str:
+    """The command that lets the agent reach the hosts that were refused for their names; empty if there are none.
+
+    Names come from the agent and the command is for a shell, so a name that is no plain name of a host is left out.
+    """
+    asked = dict.fromkeys(one.host for one in result.egress if one.reason == "name-not-listed")
+    names = [name for name in asked if _is_plain(name)]
+    comes_along = {other.host for name in names for other in COMPANIONS.get(name, ())}
+    wanted = [name for name in names if name not in comes_along][:_MOST]
+    where = f"--project {shlex.quote(project)}" if project else "--for-project"
+    return f"belljar allow {' '.join(wanted)} {where}" if wanted else ""
+
+
+def _is_plain(name: str) -> bool:
+    try:
+        return host_name(name) == name and "*" not in name
+    except HostError:
+        return False
 
 
 def _changed(review: Review) -> str:

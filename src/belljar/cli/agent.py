@@ -33,10 +33,11 @@ COMMAND = Command(
     ),
     options_first=True,
     details="""
-The agent sees a copy of the project, an empty home, and no key: the egress proxy adds the key of its model to its
-questions, and to nothing else. Its profile is a policy file that says which model that is; an agent without one has no
-network. At the end you see what it changed, which hosts it reached and what was refused, and say what comes back.
-What a tool of this host would act on by itself (git hooks, agents' settings, CI files) needs a yes of its own.
+The agent sees a copy of the project, what it kept of earlier calls there, and no key: the egress proxy adds the key of
+its model to its questions, and to nothing else. Its profile is a policy file that says which model that is; an agent
+without one has no network. At the end you see what it changed, which hosts it reached and what was refused, and say
+what comes back. What a tool of this host would act on by itself (git hooks, agents' settings, CI files) needs a yes of
+its own.
 """,
     examples=(
         ("agent -- codex exec 'fix the tests'", "Codex"),

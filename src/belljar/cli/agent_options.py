@@ -20,6 +20,7 @@ AGENT: tuple[Option, ...] = (
     Option("--apply-ignored", "", "with --apply all: also what git ignores, which `git diff` does not show"),
     Option("--diff", "", "print the diff at the end"),
     Option("--diff-file", "FILE", "write the diff to FILE at the end"),
+    Option("--reset", "", "forget what it kept of earlier calls in this project; without a task, do only that"),
     Option("--allow", "HOST", "let it reach this host, too; repeatable", repeats=True),
     Option("--policy", "FILE|PRESET", "the policy beneath the profile (default: $BELLJAR_POLICY, or aicode)"),
     Option("--set", "KEY=VALUE", "change one key of the policy, such as proc.mem_mb=8g; repeatable", repeats=True),

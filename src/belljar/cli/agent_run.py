@@ -7,7 +7,7 @@ import errno
 import sys
 
 from belljar.agents import transcript
-from belljar.agents.inside import Agent, Wanted, prepare
+from belljar.agents.inside import Agent, Wanted, forget_home, prepare
 from belljar.agents.review import Review
 from belljar.agents.shims import use_real_node
 from belljar.agents.summary import as_lines, as_mapping
@@ -22,7 +22,7 @@ from belljar.cli.terminal import visible
 from belljar.cli.workspace import print_marked_diff, write_diff
 from belljar.errors import BelljarError, InternalError
 from belljar.sandbox.events import Finished
-from belljar.sandbox.result import RunResult
+from belljar.sandbox.result import Outcome, RunResult
 from belljar.sandbox.sandbox import Sandbox
 
 _GONE = {errno.EIO: 128 + 1, errno.EPIPE: 128 + 13}
@@ -40,6 +40,13 @@ def run_agent(parsed: Parsed, wanted: Wanted, *, converses: bool) -> int:
     """
     from belljar.cli.launching import start_launcher
 
+    if parsed.flag("--reset"):
+        forgotten = forget_home(wanted)
+        if len(wanted.words) == 1:
+            sys.stderr.write(
+                "belljar: its home is forgotten\n" if forgotten else "belljar: there was nothing to forget\n"
+            )
+            return 0
     start_launcher(wanted.backend)
     use_real_node()
     agent = prepare(wanted)
@@ -86,6 +93,7 @@ def _interrupted(jar: Sandbox, agent: Agent, why: str, code: int) -> int:
     """Whoever stops it ends the agent, not its work: the diff is kept."""
     ignore_further()
     jar.kill(why)
+    _keep_home(jar, agent)
     with Review(jar, agent) as review:
         if review.anything:
             from belljar.sandbox.running import new_run_id
@@ -97,16 +105,26 @@ def _interrupted(jar: Sandbox, agent: Agent, why: str, code: int) -> int:
     return code
 
 
+def _keep_home(jar: Sandbox, agent: Agent) -> None:
+    """Keep what the agent remembers for the next call, and say what can't be."""
+    if told := agent.keep_home(jar):
+        with contextlib.suppress(OSError):  # the terminal may be what has gone
+            sys.stderr.write(f"belljar: {told}\n")
+
+
 def _settle(jar: Sandbox, agent: Agent, result: RunResult, parsed: Parsed) -> int:
     """Tell what happened, and bring back what is wanted."""
     quiet, as_json = parsed.flag("--quiet"), parsed.flag("--json")
     did = _account(jar, agent, result)
+    if result.outcome is not Outcome.KILLED:
+        _keep_home(jar, agent)
     with Review(jar, agent) as review:
         shown = None if parsed.flag("--live") else review
         if not as_json:
             sys.stderr.write(report(result, quiet=quiet, explained=True))
             if not quiet:
-                sys.stderr.write("".join(f"belljar: {visible(line)}\n" for line in as_lines(result, shown, did)))
+                lines = as_lines(result, shown, did, project=parsed.text("--project") or "")
+                sys.stderr.write("".join(f"belljar: {visible(line)}\n" for line in lines))
             if parsed.flag("--diff"):
                 print_marked_diff(review.diff())
         if (file := parsed.text("--diff-file")) is not None:

@@ -27,8 +27,9 @@ COMMAND = Command(
     options_first=True,
     passes_on=True,
     details="""
-Claude Code runs with permissions skipped: the jar is what holds it. It works on a copy of the current directory, its
-home is empty, it reaches its model and nothing else, and your key stays outside: the egress proxy adds it to questions.
+Claude Code runs with permissions skipped: the jar is what holds it. It works on a copy of the current directory, it
+reaches its model and nothing else, and your key stays outside: the egress proxy adds it to questions. Its home holds
+what it kept of earlier calls in this project, so --continue and --resume work, and --reset forgets that.
 The key is ANTHROPIC_API_KEY, ANTHROPIC_AUTH_TOKEN, CLAUDE_CODE_OAUTH_TOKEN, or the login that `claude` keeps in your
 home. ANTHROPIC_BASE_URL names another endpoint. belljar's options come first; from the first word that is none of
 them, everything is Claude Code's.
@@ -41,6 +42,7 @@ needs a yes of its own. Where nobody can be asked, nothing comes back without --
         ("claude", "a conversation"),
         ("claude -p 'fix the tests'", "one task"),
         ("claude --apply all -p 'fix the tests'", "one task, unattended"),
+        ("claude --continue -p 'and the docs'", "go on with the last conversation in this project"),
         ("claude --allow pypi.org -p 'add httpx'", "with one more host"),
         ("claude --diff --apply none --json -p 'review this'", "for programs"),
         ("claude -- --help", "Claude Code's own help"),

@@ -12,6 +12,7 @@ from belljar.errors import UsageError
 
 def run(parsed: Parsed) -> int:
     """Do it."""
+    from belljar.agents.home_store import prune as prune_homes
     from belljar.audit.retention import prune
     from belljar.policy.units import show_size, size
 
@@ -30,12 +31,14 @@ def run(parsed: Parsed) -> int:
         raise UsageError(f"--max-size {most}: wanted a size, such as 500m")
     with waiting("the audit log", "looking whether it is in order, and removing old days"):
         done = prune(older_days=days, most_bytes=limit)
+        homes = [] if days is None else prune_homes(days)
     if parsed.flag("--json"):
         from belljar.cli.document import print_json
 
-        print_json({"files": list(done.files), "bytes": done.size})
+        print_json({"files": list(done.files), "bytes": done.size, "homes": homes})
         return 0
     sys.stdout.write(f"removed {len(done.files)} files, {show_size(done.size)}\n")
+    sys.stdout.write(f"forgot what agents kept of {len(homes)} projects\n" if homes else "")
     return 0
 
 
@@ -54,7 +57,8 @@ The log is verified first, and what is left can still be: it begins where the la
 that is being written stays. If --max-size needs more room than that, what runs printed goes, the oldest first.
 
 `ps --all` and `inspect` know nothing of those days any more, and policies and plans that no record names go as well.
-What `metrics` had counted stays counted.
+What `metrics` had counted stays counted. With --older, what an agent kept of its calls in a project goes as well, if
+no call used it for so long.
 """,
     examples=(("prune --older 30d", "keep a month"), ("prune --max-size 1g", "keep a gigabyte")),
 )

@@ -26,6 +26,7 @@ TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
     from typing import Any, Self
 
+    from belljar.backends.contract import ChangedTree
     from belljar.egress.events import Event
     from belljar.policy.units import Duration
     from belljar.sandbox.artifacts import Own, Saved
@@ -371,6 +372,11 @@ class Sandbox:
         raise UsageError(
             "there is no copy-on-write workspace", hint="pass workspace=DIR (--workspace DIR), without live"
         )
+
+    def changed_tree(self, path: str) -> ChangedTree:
+        """What the runs so far wrote in the mount at `path`. The caller must close its descriptor."""
+        index = next(index for index, mount in enumerate(self.policy.fs.mounts) if mount.path == path)
+        return self._open().changes(index)
 
     def save_artifacts(
         self,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from agent_runs import Home, make_home
+from scripted_claude import Calls
 
 
 @pytest.fixture
@@ -24,3 +25,9 @@ def claude() -> str:
     if not os.path.isfile(path):
         pytest.skip("claude-agent-sdk is not installed here, or has no program for this machine")
     return path
+
+
+@pytest.fixture
+def calls(home: Home) -> Calls:
+    """Calls of `belljar claude` with a program of the test's own."""
+    return Calls(home)

@@ -8,11 +8,14 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 from agent_runs import SECRET, Home
+from model_endpoint import ModelEndpoint, bash, say
 
+from belljar.agents.home_store import place
 from belljar.agents.profile import profile_names, read_profile
 
 
@@ -81,6 +84,53 @@ def test_the_login_in_home_is_used_and_stays_there(home: Home, words: tuple[str,
     assert ran.code == 0, ran.err
     assert "its token is sk-ant-" in ran.out
     assert SECRET not in ran.out
+
+
+REFRESH = "sk-ant-ort01-refreshes-the-login-4711"
+
+
+def _log_in(home: Home, *, seconds: float) -> None:
+    """Have a login that ends so many seconds from now, as Claude Code keeps it."""
+    login = home.directory / ".claude/.credentials.json"
+    login.parent.mkdir(exist_ok=True)
+    expires = int((time.time() + seconds) * 1000)
+    token = {"accessToken": SECRET, "refreshToken": REFRESH, "expiresAt": expires, "scopes": ["user:inference"]}
+    login.write_text(json.dumps({"claudeAiOauth": token}))
+
+
+@pytest.mark.host
+@pytest.mark.backend("bubblewrap")
+@pytest.mark.usefixtures("claude")
+def test_claude_code_asks_its_model_with_the_login(home: Home) -> None:
+    """The proxy adds the token. Neither it nor what renews it is in the jar, or in what is kept of it."""
+    _log_in(home, seconds=3600)
+    look = (
+        "cat /proc/*/environ | tr '\\0' '\\n' | grep OAUTH | sort -u; "
+        "grep -rls 's3cret[-]of[-]the\\|refreshes[-]the' ~ /tmp /workspace; ls -A ~/.claude | grep cred"
+    )
+    with ModelEndpoint([bash(look), say("Done.")]) as model:
+        ran = home.belljar("claude", "-p", "look", ANTHROPIC_BASE_URL=model.url)
+        (told,) = model.results()
+    assert (ran.code, ran.out) == (0, "Done.\n"), ran.err
+    assert {one.headers["authorization"] for one in model.questions} == {f"Bearer {SECRET}"}
+    assert told.splitlines()[-1] == "CLAUDE_CODE_OAUTH_TOKEN=sk-ant-oat01-placeholder-of-belljar"
+    kept = Path(place(os.path.realpath(home.project), "claude"))
+    content = b"".join(path.read_bytes() for path in kept.rglob("*") if path.is_file())
+    assert b"Done." in content
+    assert SECRET.encode() not in content
+    assert REFRESH.encode() not in content
+
+
+@pytest.mark.host
+@pytest.mark.parametrize("seconds", [-3600, 5])
+def test_a_login_that_has_expired_says_what_to_type(home: Home, seconds: float) -> None:
+    """Before anything is started."""
+    _log_in(home, seconds=seconds)
+    ran = home.belljar("claude", "-p", "x")
+    assert ran.code == 125
+    assert f"the login of Claude Code in {home.directory}/.claude has expired (" in ran.err
+    assert "hint: claude -p hello " in ran.err
+    assert SECRET not in ran.err
 
 
 @pytest.mark.host

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from belljar.agents import home, profile, program
-from belljar.agents.repository import Worktree, worktree_of
 from belljar.errors import PolicyError, UsageError
 from belljar.policy.mapping import to_mapping
 from belljar.policy.models import Policy
 from belljar.policy.paths import WORKSPACE, PathError, beneath, real_path, visited
 from belljar.policy.resolve import resolve
+from belljar.sandbox.repository.making import NO_REPOSITORY, JarRepositories, jar_repositories
 from belljar.sandbox.sandbox import Sandbox
 
 _ROOM: dict[str, Any] = {
@@ -67,9 +67,12 @@ class Agent:
 
     argv: tuple[str, ...]
     policy: Policy
-    worktree: Worktree | None
     files: Mapping[str, str]
     """What its home holds, by path in the jar."""
+    repositories: JarRepositories = NO_REPOSITORY
+    """What the jar has in the place of the project's `.git`."""
+    project: str = WORKSPACE
+    """The project's path in the jar."""
 
     def opened(self) -> Sandbox:
         """Its jar, with the files of its home in it."""
@@ -77,6 +80,10 @@ class Agent:
         try:
             for path, content in self.files.items():
                 jar.files.write(path, content)
+            for path, data in self.repositories.files.items():
+                jar.files.write(f"{self.repositories.mount}/{path}", data)
+            for path, data in self.repositories.links.items():
+                jar.files.write(f"{self.project}/{path}", data)
         except BaseException:
             jar.close()
             raise
@@ -101,19 +108,17 @@ def prepare(wanted: Wanted) -> Agent:
         )
     own = profile.with_keys_of(wanted.environ, name, profile.read_profile(name))
     found = program.find(wanted.words[0], wanted.environ)
-    worktree = None if wanted.live else worktree_of(project)
+    repositories = NO_REPOSITORY if wanted.live else jar_repositories(project, WORKSPACE)
     policy = resolve(
         wanted.policy,
-        layers=[*_layers(wanted, own), found.policy, _mounts(project, worktree, live=wanted.live)],
+        layers=[*_layers(wanted, own), found.policy, _mounts(project, repositories, live=wanted.live)],
         overrides=wanted.overrides,
         backend=wanted.backend,
         timeout=wanted.timeout,
         layers_are=f"profile {name}",
     )
     files = _home_files(name, policy, wanted.environ)
-    if worktree:
-        files[f"{WORKSPACE}/.git"] = worktree.link
-    return Agent((*found.argv, *_arguments(name, wanted.words[1:])), policy, worktree, files)
+    return Agent((*found.argv, *_arguments(name, wanted.words[1:])), policy, files, repositories)
 
 
 def _project(path: str) -> str:
@@ -143,11 +148,11 @@ def _layers(wanted: Wanted, own: dict[str, Any]) -> list[dict[str, Any]]:
     return [*room, {**own, "net": net}]
 
 
-def _mounts(project: str, worktree: Worktree | None, *, live: bool) -> dict[str, Any]:
+def _mounts(project: str, repositories: JarRepositories, *, live: bool) -> dict[str, Any]:
     mounts = [
         {"path": WORKSPACE, "source": project, "rw": True, "cow": not live},
         {"path": home.HOME, "rw": True},
-        *([worktree.mount] if worktree else []),
+        *repositories.mounts,
     ]
     # Bytecode is run unread, so it does not come back by itself: better there is none.
     variables = {"HOME": home.HOME, "PYTHONDONTWRITEBYTECODE": "1"}

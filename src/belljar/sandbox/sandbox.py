@@ -372,6 +372,22 @@ class Sandbox:
             "there is no copy-on-write workspace", hint="pass workspace=DIR (--workspace DIR), without live"
         )
 
+    def held_tree(self, path: str) -> int:
+        """Open what the jar holds of the mount at `path`, for belljar itself. The caller must close the descriptor.
+
+        Raises:
+            UsageError: there is no such mount.
+        """
+        for index, mount in enumerate(self.policy.fs.mounts):
+            if mount.path == path:
+                return self._open().changes(index).descriptor
+        raise UsageError(f"{path} is no mount of the jar")
+
+    @property
+    def last_run(self) -> str:
+        """The id of the run that was started last; empty if there was none."""
+        return self._last_run
+
     def save_artifacts(
         self,
         result: RunResult,

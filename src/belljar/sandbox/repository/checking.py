@@ -24,10 +24,12 @@ from belljar.sandbox.sandbox import Sandbox
 MOST_COMMITS = 20_000
 _MOST_REPORT = 64 << 20
 _MOST_LINKS = 10_000
+_MOST_MEMORY = 768 << 20
 _SECONDS = 300
+_TOO_MANY = f"they change more paths than the host looks at ({_MOST_REPORT >> 20} MiB of names)"
 _WORK = "/workspace"
 _NO_NAMES = ("**/belljar-denies-nothing-here",)
-_GIT = " ".join(["git", *QUIET])
+_GIT = " ".join(["git", *QUIET, "-c core.packedGitWindowSize=32m -c core.packedGitLimit=128m"])
 
 # Runs in the checking jar. /new is what the agent's jar made, /host the host's objects; both are read-only.
 _SCRIPT = f"""
@@ -49,9 +51,16 @@ fresh "$1" checked
 {_GIT} -C checked rev-list --objects --stdin --quiet < revs
 {_GIT} -C checked rev-list --topo-order --reverse --stdin --max-count={MOST_COMMITS + 1} < revs > commits
 {_GIT} -C checked cat-file --batch-check='%(objecttype) %(objectname)' < peeled > types
+: > told
+: > touched
+[ -s commits ] || exit 0  # refs that are elsewhere, and no new commit
 {_GIT} -c i18n.logOutputEncoding=UTF-8 -C checked log --no-walk=unsorted -z --stdin \\
     --format='%H%x00%P%x00%<(200,trunc)%an <%ae>%x00%<(200,trunc)%s' < commits > told
-{_GIT} -C checked diff-tree --stdin -r -z --raw --no-abbrev --no-renames --root -c < commits > touched
+# A tree of trees may be tiny, and have more paths than fit anywhere: memory and output are bounded.
+(
+    ulimit -v {_MOST_MEMORY >> 10} && ulimit -f {_MOST_REPORT >> 9} && \\
+    {_GIT} -C checked diff-tree --stdin -r -z --raw --no-abbrev --no-renames --root -c < commits > touched
+) || {{ echo "{_TOO_MANY}" >&2; exit 1; }}
 """
 _LINKS = f"{_GIT} -C checked cat-file --batch < wanted > links"
 
@@ -155,7 +164,7 @@ def _read(jar: Sandbox, name: str) -> bytes:
     try:
         return jar.files.read(name, limit=_MOST_REPORT)
     except BelljarError:
-        raise RefusedError(f"they change more than the host looks at ({_MOST_REPORT >> 20} MiB of names)") from None
+        raise RefusedError(_TOO_MANY) from None
 
 
 def _commits(told: bytes) -> tuple[Commit, ...]:

@@ -16,6 +16,7 @@ _LONGEST_REASON = 500
 QUIET = (
     *("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "protocol.allow=never"),
     *("-c", "gc.auto=0", "-c", "maintenance.auto=false", "-c", "core.commitGraph=false"),
+    *("-c", "advice.graftFileDeprecated=false"),
 )
 """Settings on the command line come before those of the repository."""
 ALONE = {

@@ -9,7 +9,7 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from belljar.audit.state import private_directory, state_directory
@@ -20,7 +20,7 @@ from belljar.sandbox.repository.checking import Checked, Commit, check
 from belljar.sandbox.repository.collecting import RefusedError, Tips
 from belljar.sandbox.repository.host_git import GitError
 from belljar.sandbox.repository.judging import Judgement, Mark, reachable
-from belljar.sandbox.repository.making import JarRepositories, JarRepository
+from belljar.sandbox.repository.making import JarRepositories, JarRepository, refs_of
 from belljar.sandbox.sandbox import Sandbox
 
 _MOST_STEPS = 5_000_000
@@ -79,6 +79,16 @@ class Moved:
 
     moved: tuple[str, ...] = ()
     left: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Now:
+    """A repository of the host's as it is when refs are about to move."""
+
+    refs: Mapping[str, str]
+    head: str | None
+    elsewhere: Collection[str]
+    """Branches that other worktrees have checked out."""
 
 
 class Incoming:
@@ -155,10 +165,12 @@ class Incoming:
         for repository in dict.fromkeys(move.repository for move in reversed(self.moves)):  # submodules come first
             mine = [move for move in self.moves if move.repository is repository and move.may_move]
             ready = []
+            refs, _links = refs_of(repository.git)
+            now = Now(refs, moving.head_id(repository.git), moving.checked_out_elsewhere(repository.git))
             for move in mine:
                 if wanted is not None and move.short not in wanted:
                     continue
-                why = self._against(move, held, protected=protected, although=move.short in although)
+                why = self._stays(move, now, held, protected=protected, although=move.short in although)
                 if why:
                     left.append((move.short, why))
                 else:
@@ -168,7 +180,7 @@ class Incoming:
             left += failed
         return Moved(tuple(moved), tuple(left))
 
-    def _against(self, move: Move, held: Collection[str], *, protected: bool, although: bool) -> str:
+    def _stays(self, move: Move, now: Now, held: Collection[str], *, protected: bool, although: bool) -> str:
         """Return why a ref must stay where it is; empty if it may move."""
         look = f"it is kept as {move.kept_as(self.run)}"
         if not although:
@@ -179,12 +191,10 @@ class Incoming:
                 return f"{reasons[0]}; {look}"
         if found := next((path for path in sorted(held) if _touches(move.paths, path)), ""):
             return f"its commits change {found}, which did not come back; {look}"
-        git = move.repository.git
-        now = moving.ref_id(git, move.name)
-        if now != move.old:
+        if (now.head if move.name == "HEAD" else now.refs.get(move.name)) != move.old:
             command = "git merge" if move.is_current else "git log"
             return f"it was moved on the host meanwhile; `{command} {move.kept_as(self.run)}`"
-        if move.name in moving.checked_out_elsewhere(git):
+        if move.name in now.elsewhere:
             return f"another worktree has it checked out; {look}"
         return ""
 
@@ -207,7 +217,7 @@ class Incoming:
         for move in ready:
             if move.is_current:
                 try:
-                    moving.move_head(git, move.old, move.new, message)
+                    moving.move_head(git, move.old, move.new, message, started=repository.index)
                     moved.append(move.short)
                 except GitError as error:
                     left.append((move.short, f"{error}; it is kept as {move.kept_as(self.run)}"))
@@ -223,8 +233,8 @@ class Incoming:
         mine = next((move for move in self.moves if move.repository is repository and move.name == head), None)
         if mine is None or mine.short not in moved or mine.is_current or moving.head_of(git) != repository.head:
             return
-        old = moving.ref_id(git, "HEAD")
-        moving.move_head(git, old, mine.new, message, branch=head)
+        old = moving.head_id(git)
+        moving.move_head(git, old, mine.new, message, started=repository.index, branch=head)
         moved.append(f"HEAD, which is {mine.short} now")
 
     # --- receiving ---

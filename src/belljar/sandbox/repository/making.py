@@ -45,6 +45,8 @@ class JarRepository:
     format: str
     """`sha1` or `sha256`."""
     shallow: bytes
+    index: bytes = b""
+    """The host's index at the start."""
     prefix: str = ""
     """The project's directory, from the top of the repository's work tree: ends in a slash, or is empty."""
 
@@ -219,12 +221,11 @@ def _described(
     start = f"{place}/" if place else ""
     head = (git.try_run("symbolic-ref", "-q", "HEAD") or b"").decode("utf-8", "surrogateescape").strip()
     head = head or git.run("rev-parse", "--verify", "HEAD").decode().strip()
-    refs, links = _refs(git)
+    refs, links = refs_of(git)
     text = jar_settings(settings)
     packed = "".join(f"{one} {name}\n" for name, one in sorted(refs.items()) if not name.startswith(_NOT_SHOWN))
-    made = JarRepository(
-        git, place, path, number, head, refs, object_format(settings), _content(git.common, "shallow"), prefix
-    )
+    shallow, index = _content(git.common, "shallow"), _content(git.directory, "index")
+    made = JarRepository(git, place, path, number, head, refs, object_format(settings), shallow, index, prefix)
     files[f"{start}HEAD"] = f"{head if _ID.fullmatch(head) else f'ref: {head}'}\n".encode("utf-8", "surrogateescape")
     files[f"{start}config"] = text.encode("utf-8", "surrogateescape")
     files[f"{start}packed-refs"] = packed.encode("utf-8", "surrogateescape")
@@ -243,7 +244,7 @@ def _described(
     return made
 
 
-def _refs(git: HostGit) -> tuple[dict[str, str], dict[str, str]]:
+def refs_of(git: HostGit) -> tuple[dict[str, str], dict[str, str]]:
     """Return the refs with their ids, and those that are names of others."""
     refs, links = {}, {}
     for line in (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import time
 from collections.abc import Callable, Iterator
 
@@ -27,9 +26,9 @@ def head_of(git: HostGit) -> str:
     return (head or git.run("rev-parse", "--verify", "HEAD")).decode("utf-8", "surrogateescape").strip()
 
 
-def ref_id(git: HostGit, name: str) -> str | None:
-    """Return the id that a ref has now; None if there is no such ref."""
-    found = git.try_run("rev-parse", "--verify", "--quiet", "--end-of-options", name)
+def head_id(git: HostGit) -> str | None:
+    """Return the commit that is checked out; None on a branch without one."""
+    found = git.try_run("rev-parse", "--verify", "--quiet", "HEAD")
     return found.decode().strip() if found else None
 
 
@@ -44,22 +43,25 @@ def checked_out_elsewhere(git: HostGit) -> set[str]:
     return set(_BRANCH.findall(listed)) - {head_of(git)}
 
 
-def move_head(git: HostGit, old: str | None, new: str, message: str, *, branch: str | None = None) -> None:
+def move_head(
+    git: HostGit, old: str | None, new: str, message: str, *, started: bytes, branch: str | None = None
+) -> None:
     """Move what is checked out from one commit to another, and the index with it. Files are not touched.
 
-    What the user has staged stays staged.
+    What the user has staged stays staged, but for paths that the agent saw staged and committed otherwise.
 
     Args:
         git: the repository.
         old: the commit that is checked out; None on a branch without one.
         new: the commit to move to.
         message: for the reflog.
+        started: the index that the agent was given.
         branch: a branch to have checked out from now on, which has to be at `new`; the same as before if None.
 
     Raises:
         GitError: what is staged and what is new are in each other's way, or someone else moved it. Then nothing moved.
     """
-    with _rebuilt_index(git, old or EMPTY_TREE[len(new)], new) as put:
+    with _rebuilt_index(git, old or EMPTY_TREE[len(new)], new, started) as put:
         if branch is not None:
             git.run("symbolic-ref", "-m", message, "HEAD", branch)
         else:
@@ -70,7 +72,7 @@ def move_head(git: HostGit, old: str | None, new: str, message: str, *, branch: 
 
 
 @contextlib.contextmanager
-def _rebuilt_index(git: HostGit, old: str, new: str) -> Iterator[Callable[[], None]]:
+def _rebuilt_index(git: HostGit, old: str, new: str, started: bytes) -> Iterator[Callable[[], None]]:
     """Prepare the index for another commit, and lock it. What is yielded puts the new one into its place.
 
     The lock is held for as long as a ref takes to move, so that an editor which asks for the status is not stopped.
@@ -81,7 +83,7 @@ def _rebuilt_index(git: HostGit, old: str, new: str) -> Iterator[Callable[[], No
     try:
         while True:
             before = _signature(index)
-            _prepare(git, index, fresh, old, new)
+            _prepare(git, index, fresh, old, new, started)
             if _take(fresh, lock):
                 if _signature(index) == before:
                     break
@@ -102,18 +104,53 @@ def _rebuilt_index(git: HostGit, old: str, new: str) -> Iterator[Callable[[], No
                 os.unlink(left)
 
 
-def _prepare(git: HostGit, index: str, fresh: str, old: str, new: str) -> None:
+def _prepare(git: HostGit, index: str, fresh: str, old: str, new: str, started: bytes) -> None:  # noqa: PLR0917
     """Write an index that is `index` with the step from one tree to the other. Looks at no file of the work tree."""
+    try:
+        with open(index, "rb") as file:
+            content = file.read()
+    except FileNotFoundError:
+        content = b""
+    env = {"GIT_INDEX_FILE": fresh, "GIT_WORK_TREE": git.top}
+    _write(git, fresh, content)
+    try:
+        git.run("-c", "core.splitIndex=false", "read-tree", "-i", "-m", old, new, env=env)
+    except GitError:
+        if not _same_entries(git, fresh, content, started):
+            raise
+        _write(git, fresh, content)
+        git.run("-c", "core.splitIndex=false", "update-index", "-z", "--index-info", data=_step(git, old, new), env=env)
+
+
+def _same_entries(git: HostGit, fresh: str, content: bytes, started: bytes) -> bool:
+    """Return True if the same is staged as when the agent started."""
+    listed = []
+    for one in (content, started):
+        _write(git, fresh, one)
+        listed.append(git.run("ls-files", "--stage", "-z", env={"GIT_INDEX_FILE": fresh}))
+    return listed[0] == listed[1]
+
+
+def _step(git: HostGit, old: str, new: str) -> bytes:
+    """Return the entries of an index that differ between two commits, as `update-index --index-info` reads them."""
+    fields = git.run("diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--no-renames", old, new).split(b"\0")
+    entries = [
+        b"%s %s\t%s\0" % (*meta.split(b" ")[1:4:2], path) for meta, path in zip(fields[::2], fields[1::2], strict=False)
+    ]
+    return b"".join(entries)
+
+
+def _write(git: HostGit, path: str, content: bytes) -> None:
+    """Write a file of the repository anew, for its owner; no file if there is no content."""
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(fresh)
-    with contextlib.suppress(FileNotFoundError):
-        shutil.copyfile(index, fresh, follow_symlinks=False)
-        shutil.copymode(index, fresh)
+        os.unlink(path)
+    if not content:
+        return
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644), "wb") as file:
+        file.write(content)
         if os.geteuid() == 0:
             owner = os.stat(git.directory)
-            os.chown(fresh, owner.st_uid, owner.st_gid)
-    words = ("read-tree", "-i", "-m", old, new)
-    git.run("-c", "core.splitIndex=false", *words, env={"GIT_INDEX_FILE": fresh, "GIT_WORK_TREE": git.top})
+            os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
 
 
 def _take(fresh: str, lock: str) -> bool:

@@ -155,7 +155,7 @@ def _mounts(project: str, repositories: JarRepositories, *, live: bool) -> dict[
         *repositories.mounts,
     ]
     # Bytecode is run unread, so it does not come back by itself: better there is none.
-    variables = {"HOME": home.HOME, "PYTHONDONTWRITEBYTECODE": "1"}
+    variables = {"HOME": home.HOME, "PYTHONDONTWRITEBYTECODE": "1", **repositories.variables}
     return {"fs": {"mounts": mounts, "workdir": WORKSPACE}, "env": {"set": variables}}
 
 

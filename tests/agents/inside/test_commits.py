@@ -6,6 +6,10 @@ import pytest
 from agent_runs import Home, git
 from commit_runs import COMMIT, apply_all, kept, on_host, refs, sound, subjects, worked
 
+from belljar.sandbox.repository.incoming import incoming
+from belljar.sandbox.repository.making import jar_repositories
+from belljar.sandbox.sandbox import Sandbox
+
 pytestmark = [pytest.mark.host, pytest.mark.backend("bubblewrap")]
 
 
@@ -142,3 +146,64 @@ def test_repositories_of_many_shapes(home: Home, what: str, made: str, status: s
     expected = before.replace("A  sums.py\n", "")
     sound(home.project, status=expected)
     assert status is None or before == status
+
+
+def test_a_submodule(home: Home) -> None:
+    """Its commits come back into its own repository, and before those of the project, which name them."""
+    on_host(home.directory, "git init -q -b main lib; cd lib; echo l > l; git add l; git commit -qm lib")
+    url = home.directory / "lib"
+    on_host(
+        home.project, f"git -c protocol.file.allow=always submodule --quiet add {url} 'my lib'; git commit -qm with"
+    )
+    script = """
+        git status --porcelain; cd 'my lib' && git log --format=%s && echo more > l && git commit -qam more && cd .. &&
+        git commit -qam bump && git status --porcelain
+    """
+    with worked(home, script) as review:
+        assert [move.short for move in review.commits.moves] == ["my lib: main", "main"]
+        decided = apply_all(review)
+    assert decided.moved == ("my lib: main", "main"), (decided, review.commits.problems)
+    assert subjects(home.project, "main") == ["bump", "with", "first"]
+    assert subjects(home.project / "my lib", "main") == ["more", "lib"]
+    sound(home.project)
+    sound(home.project / "my lib", status="")
+
+
+def test_a_directory_of_a_repository(home: Home) -> None:
+    """The jar sees that directory only. Files beside it are neither deleted nor changed by a commit."""
+    project = home.project / "part one"
+    on_host(home.project, "mkdir 'part one'; echo a > 'part one/a'; git add 'part one'; git commit -qm part")
+    repositories = jar_repositories(str(project), "/workspace/part one")
+    mounts = [{"path": "/workspace/part one", "source": str(project), "rw": True, "cow": True}, *repositories.mounts]
+    script = (
+        "git status --porcelain; echo b > a; git -c user.name=x -c user.email=x commit -qam b; git status --porcelain"
+    )
+    fs = {"mounts": mounts, "workdir": "/workspace/part one"}
+    with Sandbox({"fs": fs, "env": {"set": repositories.variables}}, one_shot=True) as jar:
+        for path, data in repositories.files.items():
+            jar.files.write(f"{repositories.mount}/{path}", data)
+        result = jar.exec(["sh", "-c", script])
+        assert (result.stdout, result.ok) == ("", True), result.stderr
+        arrived = incoming(jar, repositories, "run", globs=(), jar_project="/workspace/part one")
+    assert [move.paths for move in arrived.moves] == [{"a"}]
+    assert arrived.move(held=("a",)).moved == ()
+    assert arrived.move().moved == ("main",)
+    sound(home.project, status=' M "part one/a"\n?? .env\n')
+    assert git(home.project, "ls-tree", "--name-only", "main").split("\n")[:2] == ["part one", "sums.py"]
+
+
+NO_REPOSITORY_SHOWN = [
+    ("objects of another repository", "echo /elsewhere > .git/objects/info/alternates", "borrows objects"),
+    ("another repository", "echo ../../other/.git > .git/commondir", "lies elsewhere"),
+    ("a format of the future", "git config core.repositoryformatversion 1; git config extensions.x y", "extension x"),
+]
+
+
+@pytest.mark.parametrize(("what", "made", "said"), NO_REPOSITORY_SHOWN, ids=[row[0] for row in NO_REPOSITORY_SHOWN])
+def test_what_the_jar_does_not_get(home: Home, what: str, made: str, said: str) -> None:
+    """Its `.git` is empty then, and the reason is told."""
+    on_host(home.project, made)
+    ran = home.agent("ls -A .git; git log")
+    assert ran.out == "", what
+    assert ran.code == 128
+    assert said in ran.err

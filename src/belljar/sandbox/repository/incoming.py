@@ -162,7 +162,7 @@ class Incoming:
         """
         moved: list[str] = []
         left: list[tuple[str, str]] = []
-        for repository in dict.fromkeys(move.repository for move in reversed(self.moves)):  # submodules come first
+        for repository in dict.fromkeys(move.repository for move in self.moves):  # submodules come first
             mine = [move for move in self.moves if move.repository is repository and move.may_move]
             ready = []
             refs, _links = refs_of(repository.git)
@@ -292,6 +292,9 @@ def incoming(
         jar_project: the project's path in the jar.
     """
     arrived = Incoming(run)
+    arrived.notes += [f"{path}: its repository was not in the jar" for path in repositories.hidden]
+    if repositories.problem:
+        arrived.notes.append(f"the jar had no repository: {repositories.problem}")
     if not repositories.all:
         return arrived
     root = jar.held_tree(repositories.mount)

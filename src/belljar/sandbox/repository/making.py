@@ -67,6 +67,8 @@ class JarRepositories:
     """What the jar's directory holds at first, by path beneath the mount."""
     links: Mapping[str, bytes] = field(default_factory=dict)
     """Files `.git` that the jar has in the place of the host's, by path beneath the project, for a worktree."""
+    hidden: Mapping[str, str] = field(default_factory=dict)
+    """Submodules whose repository is not in the jar; for each the place of an empty directory that hides the host's."""
     problem: str = ""
     """Why the jar has no repository, although the project has one."""
 
@@ -76,7 +78,16 @@ class JarRepositories:
         if not self.mount:
             return []
         objects = [{"path": one.objects, "source": one.git.objects} for one in self.all]
-        return [{"path": self.mount, "rw": True}, *objects]
+        return [
+            {"path": self.mount, "rw": True},
+            *objects,
+            *({"path": path, "rw": True} for path in self.hidden.values()),
+        ]
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What git in the jar has to be told: a repository above the project lies in another mount."""
+        return {"GIT_DISCOVERY_ACROSS_FILESYSTEM": "1"} if any(one.prefix for one in self.all) else {}
 
 
 NO_REPOSITORY = JarRepositories("")
@@ -103,7 +114,8 @@ def jar_repositories(project: str, jar_project: str) -> JarRepositories:
     except (GitError, OSError) as error:
         return JarRepositories(mount, problem=f"the repository could not be read: {error}")
     links = {f"{one.path}/.git".lstrip("/"): f"gitdir: {mount}/{one.place}\n".encode() for one in found_all}
-    return JarRepositories(mount, found_all, files, links if linked else {})
+    hidden = {} if prefix else {path: f"{jar_project}/{path}/.git" for path in _embedded(git)}
+    return JarRepositories(mount, found_all, files, links if linked else {}, hidden)
 
 
 class _UnknownRepositoryError(Exception):
@@ -181,7 +193,10 @@ def _with_submodules(git: HostGit, files: dict[str, bytes], prefix: str, jar_pro
     yield _described(git, files, place="", path="", number=0, prefix=prefix)
     if prefix:
         return
-    for number, (sub, place, path) in enumerate(_submodules(git), 1):
+    for number, (sub, path) in enumerate(_submodules(git, ""), 1):
+        if number > _MOST_SUBMODULES:
+            return
+        place = os.path.relpath(sub.directory, git.directory)
         try:
             added: dict[str, bytes] = {}
             described = _described(sub, added, place=place, path=path, number=number, prefix="")
@@ -192,22 +207,35 @@ def _with_submodules(git: HostGit, files: dict[str, bytes], prefix: str, jar_pro
         yield described
 
 
-def _submodules(git: HostGit) -> Iterator[tuple[HostGit, str, str]]:
-    """Find the submodules that are checked out and have their repository in that of the project."""
-    if not os.path.isdir(os.path.join(git.directory, "modules")):
-        return
-    for item in git.run("ls-files", "--stage", "-z").split(b"\0")[: 1 << 20]:
-        if not item.startswith(b"160000 "):
-            continue
-        path = os.fsdecode(item.partition(b"\t")[2])
-        link = os.path.join(git.top, path, ".git")
-        text = _line(link)
+def _gitlinks(git: HostGit) -> Iterator[str]:
+    """Find the paths that are submodules, in the index."""
+    if os.path.lexists(os.path.join(git.top, ".gitmodules")):
+        for item in git.run("ls-files", "--stage", "-z").split(b"\0"):
+            if item.startswith(b"160000 "):
+                yield os.fsdecode(item.partition(b"\t")[2])
+
+
+def _submodules(git: HostGit, above: str) -> Iterator[tuple[HostGit, str]]:
+    """Find the submodules that are checked out and have their repository in that of the project, and theirs."""
+    for name in _gitlinks(git):
+        link = os.path.join(git.top, name, ".git")
+        text = _line(link) if os.path.isfile(link) and not os.path.islink(link) else ""
         directory = os.path.realpath(os.path.join(os.path.dirname(link), text.removeprefix("gitdir:").strip()))
-        place = os.path.relpath(directory, git.directory)
-        if os.path.islink(link) or not text.startswith("gitdir:") or not place.startswith("modules/"):
+        inside = directory.startswith(f"{os.path.realpath(git.directory)}/modules/")
+        if not text.startswith("gitdir:") or not inside or _unusable(directory):
             continue
-        if not _unusable(directory) and not os.path.lexists(os.path.join(directory, "commondir")):
-            yield HostGit(directory, directory, os.path.join(git.top, path)), place, path
+        if not os.path.lexists(os.path.join(directory, "commondir")):
+            sub = HostGit(directory, directory, os.path.join(git.top, name))
+            yield sub, f"{above}{name}"
+            yield from _submodules(sub, f"{above}{name}/")
+
+
+def _embedded(git: HostGit) -> list[str]:
+    """Find the submodules whose `.git` is a directory of its own."""
+    try:
+        return [name for name in _gitlinks(git) if os.path.isdir(os.path.join(git.top, name, ".git"))]
+    except GitError:
+        return []
 
 
 def _described(
@@ -278,9 +306,11 @@ def _only_beneath(git: HostGit, index: bytes, prefix: str) -> bytes:
         if os.geteuid() == 0:
             os.chown(path, own.st_uid, own.st_gid)
         env = {"GIT_INDEX_FILE": path, "GIT_WORK_TREE": git.top}
-        listed = git.run("ls-files", "-z", env=env).split(b"\0")
+        listed = git.run("-C", git.top, "ls-files", "-z", env=env).split(b"\0")
         outside = [name for name in listed if name and not name.startswith(os.fsencode(prefix))]
-        git.run("update-index", "--skip-worktree", "-z", "--stdin", data=b"\0".join([*outside, b""]), env=env)
+        git.run(
+            "-C", git.top, "update-index", "--skip-worktree", "-z", "--stdin", data=b"\0".join([*outside, b""]), env=env
+        )
         with open(path, "rb") as file:
             return file.read()
 

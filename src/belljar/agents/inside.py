@@ -18,7 +18,6 @@ from belljar.agents.environment import Environment, find_environment
 from belljar.agents.home_store import MOST_FILE_BYTES, forget
 from belljar.agents.kept_home import KeptHome, is_kept
 from belljar.agents.project import Project, find_project, project_directory
-from belljar.agents.repository import Worktree, worktree_of
 from belljar.audit.state import writing_hint
 from belljar.errors import AuditError, PolicyError, UsageError
 from belljar.policy.digest import digest
@@ -27,6 +26,7 @@ from belljar.policy.mapping import to_mapping
 from belljar.policy.models import Policy
 from belljar.policy.paths import WORKSPACE, beneath, visited
 from belljar.policy.resolve import resolve
+from belljar.sandbox.repository.making import NO_REPOSITORY, JarRepositories, jar_repositories
 from belljar.sandbox.sandbox import Sandbox
 
 _ROOM: dict[str, Any] = {
@@ -86,10 +86,11 @@ class Agent:
 
     argv: tuple[str, ...]
     policy: Policy
-    worktree: Worktree | None
     files: Mapping[str, str | bytes]
     """What belljar writes into the jar before the agent starts, by path in the jar."""
     project: Project
+    repositories: JarRepositories = NO_REPOSITORY
+    """What the jar has in the place of the project's `.git`."""
     name: str = "agent"
     """The program, by the name that the caller used."""
     notes: tuple[str, ...] = ()
@@ -110,6 +111,10 @@ class Agent:
         try:
             for path, content in self.files.items():
                 jar.files.write(path, content)
+            for path, data in self.repositories.files.items():
+                jar.files.write(f"{self.repositories.mount}/{path}", data)
+            for path, data in self.repositories.links.items():
+                jar.files.write(f"{self.project.place}/{path}", data)
             if self.kept:
                 self.kept.mounted()
         except BaseException:
@@ -170,7 +175,7 @@ def prepare(wanted: Wanted) -> Agent:
         shown = claude_words.show(wanted.words[1:], project, temporary=temporary)
     chosen = base.python.venv or base.python.interpreter or any(one.startswith("python.") for one in wanted.overrides)
     python = Environment() if chosen or found.venv else find_environment(project, wanted.environ)
-    worktree = None if wanted.live else worktree_of(project.directory)
+    repositories = NO_REPOSITORY if wanted.live else jar_repositories(project.directory, project.place)
     kept = _kept_home(wanted, project.directory)
     policy = resolve(
         wanted.policy,
@@ -179,7 +184,7 @@ def prepare(wanted: Wanted) -> Agent:
             {"fs": {"mounts": shown.mounts}},
             found.policy,
             python.policy,
-            _mounts(project, worktree, live=wanted.live),
+            _mounts(project, repositories, live=wanted.live),
             home.mounts(kept),
         ],
         overrides=wanted.overrides,
@@ -189,16 +194,12 @@ def prepare(wanted: Wanted) -> Agent:
     )
     if project.place != WORKSPACE and not wanted.policy:
         policy = _without_workspace(policy)
-    files = {**_home_files(name, wanted.environ, project.start, kept), **shown.files}
-    if worktree:
-        files[f"{project.place}/.git"] = worktree.link
-    argv = (*found.argv, *_arguments(name, shown.words))
     return Agent(
-        argv,
+        (*found.argv, *_arguments(name, shown.words)),
         policy,
-        worktree,
-        files,
+        {**_home_files(name, wanted.environ, project.start, kept), **shown.files},
         project,
+        repositories,
         name=os.path.basename(wanted.words[0]),
         notes=(*project.notes, *python.notes),
         kept=kept,
@@ -239,13 +240,13 @@ def _layers(wanted: Wanted, base: Policy, own: dict[str, Any], project: str) -> 
     return [*room, {**own, "net": net}]
 
 
-def _mounts(project: Project, worktree: Worktree | None, *, live: bool) -> dict[str, Any]:
+def _mounts(project: Project, repositories: JarRepositories, *, live: bool) -> dict[str, Any]:
     mounts = [
         {"path": project.place, "source": project.directory, "rw": True, "cow": not live},
-        *([worktree.mount] if worktree else []),
+        *repositories.mounts,
     ]
     # Bytecode is run unread, so it does not come back by itself: better there is none.
-    variables = {"HOME": home.HOME, "PYTHONDONTWRITEBYTECODE": "1"}
+    variables = {"HOME": home.HOME, "PYTHONDONTWRITEBYTECODE": "1", **repositories.variables}
     return {"fs": {"mounts": mounts, "workdir": project.start}, "env": {"set": variables}}
 
 

@@ -51,6 +51,8 @@ def as_lines(result: RunResult, review: Review | None, did: Did | None = None, *
         lines.append(f"protected  {_listed([change.path for change in review.protected])}")
     if review and review.ignored:
         lines.append(f"ignored    {_listed(review.ignored_groups)}")
+    if review and review.commits.moves:
+        lines.append(f"commits    {_listed(_commits(review))}")
     if review and review.refused:
         lines.append(f"refused    {_listed([f'{change.path} ({change.refusal})' for change in review.refused])}")
     reached = [
@@ -110,9 +112,16 @@ def _changed(review: Review) -> str:
         kind = "modified" if change.kind == "mode" else change.kind
         counts[kind] = counts.get(kind, 0) + 1
     words = [f"{count} {kind}" for kind, count in sorted(counts.items())]
-    if review.git_count:
-        words.append(f"commits and branches of git ({review.git_count} files)")
     return ", ".join(words) or "nothing"
+
+
+def _commits(review: Review) -> list[str]:
+    """Each moved ref, with the number of its new commits and the first reason against it."""
+    told = []
+    for move in review.commits.moves:
+        why = f", with {move.marks[0].path}: {move.marks[0].why}" if move.marks else ""
+        told.append(f"{move.short} ({len(move.commits)} new{why})")
+    return told
 
 
 _MOST = 8
@@ -139,4 +148,13 @@ def as_mapping(result: RunResult, review: Review | None) -> dict[str, Any]:
         | ({"why": change.refusal} if change.refusal else {})
         for change in (*review.files, *review.protected, *review.ignored, *review.refused)
     ]
-    return {"reached": reached, "changes": changes, "git_files": review.git_count}
+    commits = [
+        {"id": commit.id, "author": commit.author, "subject": commit.subject} for commit in review.commits.commits
+    ]
+    refs = [
+        {"ref": move.name, "repository": move.repository.path, "old": move.old, "new": move.new}
+        | {"kept_as": move.kept_as(review.commits.run)}
+        | {"marks": [{"commit": mark.commit, "path": mark.path, "why": mark.why} for mark in move.marks]}
+        for move in review.commits.moves
+    ]
+    return {"reached": reached, "changes": changes, "commits": commits, "refs": refs}

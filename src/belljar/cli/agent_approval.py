@@ -16,11 +16,22 @@ _MOST_LISTED = 50
 
 
 @dataclass(frozen=True)
+class Moves:
+    """Which refs move: all of them unless names are given."""
+
+    wanted: tuple[str, ...] | None = None
+    protected: bool = False
+    although: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Decided:
     """What came back, and what could not."""
 
     applied: tuple[str, ...] = ()
     not_applied: tuple[tuple[str, str], ...] = ()
+    moved: tuple[str, ...] = ()
+    not_moved: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(
@@ -28,34 +39,38 @@ class Decided:
         review: Review,
         files: Collection[str] | None,
         *,
-        git: bool,
         protected: Collection[str],
         ignored: bool,
+        moves: Moves,
     ) -> Decided:
         """Apply, and tell. From here on nothing interrupts it: half of the changes would be worse than either."""
         ignore_further()
-        done = review.apply(files, git=git, protected=protected, ignored=ignored)
+        done = review.apply(files, protected=protected, ignored=ignored)
         applied = set(done.applied)
         left = [change for change in (*review.protected, *review.refused) if change.path not in applied]
         told = [(change.path, change.refusal) for change in left]
         if review.ignored and not ignored:
             told += [(name, review.ignored[0].refusal) for name in review.ignored_groups]
-        return cls(done.applied, (*done.refused, *told))
+        branches = review.move(applied, moves.wanted, protected=moves.protected, although=moves.although)
+        return cls(done.applied, (*done.refused, *told), branches.moved, branches.left)
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         refused = [{"path": path, "why": why} for path, why in self.not_applied]
-        return {"applied": list(self.applied), "not_applied": refused}
+        left = [{"ref": name, "why": why} for name, why in self.not_moved]
+        return {"applied": list(self.applied), "not_applied": refused, "moved": list(self.moved), "not_moved": left}
 
 
-def tell_decided(decided: Decided, kept: Kept, *, quiet: bool) -> None:
+def tell_decided(review: Review, decided: Decided, kept: Kept, *, quiet: bool) -> None:
     """What came back, and where the rest can be read."""
-    data = sum(".git" in path.split("/") for path in decided.applied)
-    files = [path for path in decided.applied if ".git" not in path.split("/")]
-    lines = [] if quiet else [f"belljar: applied: {visible(path)}" for path in files]
-    if data and not quiet:
-        lines.append(f"belljar: applied: commits and branches of git ({data} files)")
+    lines = [] if quiet else [f"belljar: applied: {visible(path)}" for path in decided.applied]
+    if not quiet:
+        lines += [f"belljar: moved: {visible(name)}" for name in decided.moved]
     lines += [f"belljar: not applied: {visible(path)}: {visible(why)}" for path, why in decided.not_applied]
+    lines += [f"belljar: not moved: {visible(name)}: {visible(why)}" for name, why in decided.not_moved]
+    told = {*decided.moved, *(name for name, _why in decided.not_moved)}
+    lines += [f"belljar: kept: {visible(line)}" for line in review.commits.lines(besides=told)]
+    lines += [f"belljar: {visible(line)}" for line in (*review.commits.notes, *review.commits.problems)]
     if kept.files:
         what = "the diff of the rest" if decided.applied else "nothing was applied; the diff"
         lines.append(f"belljar: {what} is in {' and '.join(map(visible, kept.files))}")
@@ -72,14 +87,13 @@ def ask(review: Review) -> Decided:
             sys.stderr.write(visible_lines(review.diff()))
         elif answer.startswith("a"):
             protected = _ask_protected(review)
-            return Decided.of(review, None, git=True, protected=protected, ignored=_ask_ignored(review))
+            ignored = _ask_ignored(review)
+            return Decided.of(review, None, protected=protected, ignored=ignored, moves=_ask_moves(review, each=False))
         elif answer.startswith("f"):
             files = [change.path for change in review.files if _yes(review, change)]
-            git = bool(review.git_count) and _is_yes(
-                f"belljar: commits and branches of git ({review.git_count} files)?"
-            )
             protected = _ask_protected(review)
-            return Decided.of(review, files, git=git, protected=protected, ignored=_ask_ignored(review))
+            ignored = _ask_ignored(review)
+            return Decided.of(review, files, protected=protected, ignored=ignored, moves=_ask_moves(review, each=True))
         elif answer.startswith("n"):
             return Decided()
 
@@ -96,6 +110,26 @@ def _ask_protected(review: Review) -> list[str]:
         if answer.startswith("y"):
             chosen.append(change.path)
     return chosen
+
+
+def _ask_moves(review: Review, *, each: bool) -> Moves:
+    """Ask for each branch and tag; with `each` false only for those that something speaks against."""
+    wanted, although = [], []
+    for move in review.commits.moves:
+        if not move.may_move:
+            continue
+        against = review.commits.against(move)
+        if not each and not against:
+            wanted.append(move.short)
+            continue
+        sys.stderr.write("".join(f"  {visible(line)}\n" for line in move.lines()))
+        sys.stderr.write("".join(f"  {visible(why)}\n" for why in against))
+        while (answer := _answer(f"belljar: move {visible(move.short)}? [y/N], show the [d]iff: ")).startswith("d"):
+            sys.stderr.write(visible_lines(review.commits.diff(move)))
+        if answer.startswith("y"):
+            wanted.append(move.short)
+            although.append(move.short)
+    return Moves(tuple(wanted), although=tuple(although))
 
 
 def _ask_ignored(review: Review) -> bool:
@@ -120,10 +154,6 @@ def _asked(review: Review, change: Change, more: str = "") -> str:
     sys.stderr.write(visible_lines(review.diff({change.path})))
     why = f" ({visible(change.refusal)})" if change.protected else ""
     return _answer(f"belljar: {change.kind} {visible(change.path)}{why}: apply? [y/N{more}] ")
-
-
-def _is_yes(question: str) -> bool:
-    return _answer(f"{question} [y/N] ").startswith("y")
 
 
 def _answer(question: str) -> str:

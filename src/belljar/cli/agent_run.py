@@ -11,7 +11,7 @@ from belljar.agents.inside import Agent, Wanted, forget_home, prepare
 from belljar.agents.review import Review
 from belljar.agents.shims import use_real_node
 from belljar.agents.summary import as_lines, as_mapping
-from belljar.cli.agent_approval import Decided, ask, tell_decided
+from belljar.cli.agent_approval import Decided, Moves, ask, tell_decided
 from belljar.cli.agent_options import applying
 from belljar.cli.outcome import exit_code, report
 from belljar.cli.parsing import Parsed
@@ -101,7 +101,7 @@ def _interrupted(jar: Sandbox, agent: Agent, why: str, code: int) -> int:
             kept = review.keep(new_run_id())
             with contextlib.suppress(OSError):  # the terminal may be what has gone
                 sys.stderr.write(f"belljar: {why}\n")
-                tell_decided(Decided(), kept, quiet=False)
+                tell_decided(review, Decided(), kept, quiet=False)
     return code
 
 
@@ -138,7 +138,7 @@ def _settle(jar: Sandbox, agent: Agent, result: RunResult, parsed: Parsed) -> in
             told = {**as_mapping(result, shown), **did.to_dict(), **decided.to_dict(), "kept": list(kept.files), **diff}
             print_json({**result.to_dict(), **told})
         else:
-            tell_decided(decided, kept, quiet=quiet)
+            tell_decided(review, decided, kept, quiet=quiet)
     return exit_code(result) if not result.ok else 0
 
 
@@ -160,7 +160,13 @@ def _decide(review: Review, parsed: Parsed) -> Decided:
     person = is_terminal(0) and is_terminal(2) and not parsed.flag("--json")
     if how == "all":
         protected = [change.path for change in review.protected] if parsed.flag("--apply-protected") else []
-        return Decided.of(review, None, git=True, protected=protected, ignored=parsed.flag("--apply-ignored"))
+        return Decided.of(
+            review,
+            None,
+            protected=protected,
+            ignored=parsed.flag("--apply-ignored"),
+            moves=Moves(protected=parsed.flag("--apply-protected")),
+        )
     if how != "none" and person:
         return ask(review)
     return Decided()

@@ -374,9 +374,20 @@ class Sandbox:
         )
 
     def changed_tree(self, path: str) -> ChangedTree:
-        """What the runs so far wrote in the mount at `path`. The caller must close its descriptor."""
-        index = next(index for index, mount in enumerate(self.policy.fs.mounts) if mount.path == path)
-        return self._open().changes(index)
+        """What the runs so far wrote in the mount at `path`. The caller must close its descriptor.
+
+        Raises:
+            UsageError: there is no such mount.
+        """
+        for index, mount in enumerate(self.policy.fs.mounts):
+            if mount.path == path:
+                return self._open().changes(index)
+        raise UsageError(f"{path} is no mount of the jar")
+
+    @property
+    def last_run(self) -> str:
+        """The id of the run that was started last; empty if there was none."""
+        return self._last_run
 
     def save_artifacts(
         self,

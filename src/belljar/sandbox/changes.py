@@ -10,7 +10,7 @@ import os
 import stat
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Literal, Self
@@ -36,6 +36,12 @@ from belljar.sandbox.host_directory import IN_REPOSITORY, HostDirectory, open_re
 from belljar.sandbox.text_diff import MAX_DIFF_BYTES, as_text, unified
 from belljar.sandbox.trusted_names import in_bytecode, plain_name
 
+TYPE_CHECKING = False  # see policy/records.py
+if TYPE_CHECKING:
+    from belljar.sandbox.kept.host_files import HostFiles
+    from belljar.sandbox.kept.journal import Step
+
+MEANWHILE = "it was changed on the host meanwhile"
 _MISLEADS = "the host's git would do more with it than it says"
 NOT_SHOWN = "binary or large file, not shown\n"
 CUT = "not shown: the diff is at its limit"
@@ -74,6 +80,8 @@ class Change:
     """Whether that is only because a tool on the host would act on it: then `apply(protected=True)` brings it back."""
     ignored: bool = False
     """Whether that is only because the project's `.gitignore` has it: then `apply(ignored=True)` brings it back."""
+    meanwhile: bool = False
+    """Whether somebody changed it on the host since the jar was made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +124,17 @@ class Changes:
         applied: dict[str, int],
         known_as: Callable[[str], str] = str,
         run: str = "",
+        host_files: HostFiles | None = None,
+        merges: bool = False,
+        listed: Iterable[Change] | None = None,
+        base: int | None = None,
     ) -> None:
+        self._host_files = host_files
+        """The host's files as they were before the jar was made; without them a file's time of change decides."""
+        self._merges = merges
+        """Whether the caller merges what both changed, so that it is not refused."""
+        self._base = base
+        """A directory with the files as they were before, for the diff; the host's own unless given."""
         self._run = run
         """The last that may have made them, for the audit log."""
         self._known_as = known_as
@@ -141,7 +159,8 @@ class Changes:
         self._own_repositories: dict[str, bool] = {}
         self._near = {self._changed: OrderedDict(), self._source: OrderedDict()}
         try:
-            self._entries = tuple(sorted(self._find(), key=lambda change: change.path))
+            found = self._find() if listed is None else map(self._judge, listed)
+            self._entries = tuple(sorted(found, key=lambda change: change.path))
         finally:
             self._forget_directories()
 
@@ -257,6 +276,12 @@ class Changes:
     def _judge(self, change: Change) -> Change:
         if change.refusal:
             return change
+        judged = self._judged(change)
+        if not self._newer(change.path):
+            return judged
+        return replace(judged, meanwhile=True, refusal=judged.refusal or ("" if self._merges else MEANWHILE))
+
+    def _judged(self, change: Change) -> Change:
         if refusal := self._refusal(change):
             return replace(change, refusal=refusal)
         if refusal := self._acted_upon(change):
@@ -350,13 +375,19 @@ class Changes:
                 return f"it is a link that leads out of the workspace, to {target!r}"
         if change.what == "directory" and change.path.count("/") + 1 >= MAX_DEPTH:
             return f"it is {MAX_DEPTH} directories deep: what is in it was not looked at"
-        before = self._host_status(change.path)
-        return self._newer(change.path, before) if before is not None else ""
+        return ""
 
-    def _newer(self, path: str, status: os.stat_result) -> str:
-        since_ns = self._applied.get(path, self._since_ns)
-        changed = not stat.S_ISDIR(status.st_mode) and status.st_ctime_ns > since_ns
-        return "it was changed on the host meanwhile" if changed else ""
+    def _newer(self, path: str, status: os.stat_result | None = None) -> str:
+        """Why a file of the host's is not what the code saw; empty if it is, or if there is none."""
+        status = status or self._host_status(path)
+        if status is None or stat.S_ISDIR(status.st_mode):
+            return ""
+        changed = None
+        if path not in self._applied and self._host_files is not None:
+            changed = self._host_files.changed(path, status)
+        if changed is None:
+            changed = status.st_ctime_ns > self._applied.get(path, self._since_ns)
+        return MEANWHILE if changed else ""
 
     def _spared(self, path: str, status: os.stat_result) -> str:
         """Why a file in a directory that goes has to stay."""
@@ -564,7 +595,8 @@ class Changes:
             return head
         if why := limits.reached():
             return f"{head}{CUT} ({why})\n"
-        before = self._text(self._source, change.path, limits) if change.kind != "added" else ""
+        source = self._source if self._base is None else self._base
+        before = self._text(source, change.path, limits) if change.kind != "added" else ""
         after = self._text(self._changed, change.path, limits) if change.kind != "deleted" else ""
         if before is None or after is None:
             return head + NOT_SHOWN
@@ -596,26 +628,43 @@ class Changes:
             AuditError: it can't be recorded, so nothing is brought back.
         """
         from belljar.sandbox import recording
-        from belljar.sandbox.apply import apply_change
+        from belljar.sandbox.kept.journal import apply_all
 
-        applied, refused = [], []
         self._git_bytes, self._git_files = _MOST_GIT_BYTES, _MOST_GIT_FILES  # what is written is read again
         wanted = [change for change in self._entries if paths is None or change.path in paths]
         deletions = [change for change in reversed(wanted) if change.kind == "deleted"]
         others = [change for change in wanted if change.kind != "deleted"]
-        if wanted:
-            recording.files("apply", run=self._run, directory=self._source_path, count=len(wanted), protected=protected)
+        steps: list[Step] = []
+        refused: dict[str, str] = {}
         for change in [*deletions, *others]:
             asked = (change.protected and protected) or (change.ignored and ignored)
             why = "" if asked else change.refusal
-            why = why or self._refusal(change)  # a person may have taken an hour to say yes, and others worked on
+            # A person may have taken an hour to say yes, and others worked on.
+            why = why or self._refusal(change) or self._newer(change.path)
             if not why:
-                again = partial(self._judged_again, change, protected=change.protected and protected)
-                why = apply_change(change, self._changed, self._source, self._spared, again)
+                more, why = self.steps(change, protected=change.protected and protected)
+                steps += more
             if why:
-                refused.append((change.path, why))
-                continue
-            applied.append(change.path)
-            if (now := self._host_status(change.path)) is not None:
-                self._applied[change.path] = now.st_ctime_ns
-        return Applied(tuple(sorted(applied)), tuple(sorted(refused)))
+                refused[change.path] = why
+        chosen = [change.path for change in wanted if change.path not in refused]
+        if wanted:
+            recording.files("apply", run=self._run, directory=self._source_path, count=len(wanted), protected=protected)
+        try:
+            refused |= apply_all(self._source_path, self._source, steps)
+        except OSError as error:
+            refused |= dict.fromkeys(chosen, f"nothing was applied: {error.strerror or error}")
+        applied = [path for path in chosen if path not in refused]
+        for path in applied:
+            if (now := self._host_status(path)) is not None:
+                self._applied[path] = now.st_ctime_ns
+        return Applied(tuple(sorted(applied)), tuple(sorted(refused.items())))
+
+    def steps(self, change: Change, *, protected: bool) -> tuple[list[Step], str]:
+        """Steps that bring this change back, and why a part of it has to stay."""
+        from belljar.sandbox.kept.steps import steps_of
+
+        again = partial(self._judged_again, change, protected=protected)
+        try:
+            return steps_of(change, self._changed, self._source, self._spared, again)
+        except OSError as error:
+            return [], error.strerror or str(error)

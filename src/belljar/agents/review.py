@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Collection
-from dataclasses import dataclass, replace
-from typing import Self
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any, Self
 
 from belljar.agents.inside import Agent
 from belljar.agents.repository import INSIDE
-from belljar.audit.state import private_directory, state_directory
 from belljar.policy.paths import WORKSPACE
-from belljar.sandbox.changes import CUT, NOT_SHOWN, Applied, Change, Changes
+from belljar.sandbox.changes import Applied, Change, Changes
+from belljar.sandbox.kept.applying import Outcome
+from belljar.sandbox.kept.applying import apply as apply_work
+from belljar.sandbox.kept.store import Work, keep
+from belljar.sandbox.running import new_run_id
 from belljar.sandbox.sandbox import Sandbox
-
-MAX_KEPT = 100
-"""How many diffs are kept; the oldest go."""
-
-
-@dataclass(frozen=True)
-class Kept:
-    """Where diffs are, and how many files are not in them."""
-
-    files: tuple[str, ...] = ()
-    not_in_them: int = 0
 
 
 class Review:
@@ -33,10 +24,12 @@ class Review:
     def __init__(self, jar: Sandbox, agent: Agent) -> None:
         self._stack = contextlib.ExitStack()
         self._worktree = agent.worktree
+        self.work: Work | None = None
+        """What is kept of the run; None before `keep`, and if there is nothing."""
         self._project: Changes | None = None
         self._repository: Changes | None = None
         if any(mount.cow and mount.path == WORKSPACE for mount in agent.policy.fs.mounts):
-            self._project = self._stack.enter_context(jar.changes(WORKSPACE))
+            self._project = self._stack.enter_context(jar.changes(WORKSPACE, merges=True))
         if agent.worktree:
             self._repository = self._stack.enter_context(jar.changes(INSIDE, known_as=agent.worktree.known_as))
         found = [change for change in self._project or () if not self._is_own_link(change)]
@@ -77,6 +70,16 @@ class Review:
         """Whether there is something to decide or to tell."""
         return bool(self.files or self.protected or self.ignored or self.refused or self.git_count)
 
+    @property
+    def shown(self) -> list[Change]:
+        """All changes but git's own data, with the directories that they are in."""
+        return [change for change in self._project or () if self._is_kept(change)]
+
+    @property
+    def where(self) -> str:
+        """The project's directory."""
+        return str(self._project.origin["project"]) if self._project is not None else ""
+
     def diff(self, paths: Collection[str] | None = None) -> str:
         """The diff of these paths, or of all but git's own data. Text from the agent: escape it for a terminal."""
         if self._project is None:
@@ -84,63 +87,43 @@ class Review:
         shown = [change.path for change in (*self.files, *self.protected, *self.ignored, *self.refused)]
         return self._project.diff(set(shown) if paths is None else set(paths))
 
+    def keep(self, about: Mapping[str, Any], run_id: str = "") -> None:
+        """Copy the work into belljar's state directory, before anybody decides about it."""
+        if self._project is not None and self.anything:
+            chosen = [change for change in self._project if self._is_kept(change)]
+            self.work = keep(run_id or self._project.run or new_run_id(), self._project, chosen, about)
+
+    def _is_kept(self, change: Change) -> bool:
+        return not self._is_own_link(change) and not _in_git(change.path)
+
     def apply(
         self, files: Collection[str] | None, *, git: bool, protected: Collection[str], ignored: bool = False
-    ) -> Applied:
-        """Bring back these files (all of them if None), these protected ones; git's data and ignored files if asked."""
-        applied: list[str] = []
-        refused: list[tuple[str, str]] = []
-        for done in self._apply(files, git=git, protected=set(protected), ignored=ignored):
-            applied += done.applied
-            refused += done.refused
-        return Applied(tuple(sorted(applied)), tuple(sorted(refused)))
+    ) -> Outcome:
+        """Bring back these files (all of them if None), these protected ones; git's data and ignored files if asked.
 
-    def _apply(self, files: Collection[str] | None, *, git: bool, protected: set[str], ignored: bool) -> list[Applied]:
-        if self._project is None:
-            return []
+        All of it, or nothing: see `Outcome`. It must have been kept.
+        """
+        if self._project is None or self.work is None:
+            return Outcome()
         wanted = self._plain - self._git if files is None else set(files)
-        done = [self._project.apply(wanted | (self._git if git else set()))]
+        wanted |= {path for path in protected if not _in_git(path)}
+        wanted |= {change.path for change in self.ignored} if ignored else set()
+        done = apply_work(self.work, wanted, protected=protected, ignored=ignored, exactly=True)
+        if done.conflicts or done.failed:
+            return done
+        for more in self._apply_git(git=git, protected={path for path in protected if _in_git(path)}):
+            applied, refused = sorted((*done.applied, *more.applied)), sorted((*done.refused, *more.refused))
+            done = replace(done, applied=tuple(applied), refused=tuple(refused))
+        return done
+
+    def _apply_git(self, *, git: bool, protected: set[str]) -> list[Applied]:
+        assert self._project is not None
+        done = [self._project.apply(self._git)] if git else []
         if protected:
             done.append(self._project.apply(protected, protected=True))
-        if ignored and self.ignored:
-            done.append(self._project.apply({change.path for change in self.ignored}, ignored=True))
         if git and self._repository is not None:
             done.append(_data_only(self._repository))
         return done
-
-    def keep(self, run_id: str, applied: Collection[str] = ()) -> Kept:
-        """Write the diff of what was not applied into belljar's state directory, for later.
-
-        Protected files have one of their own, and so have ignored ones: no command takes them together with the rest.
-        """
-        diffs = [
-            self.diff({change.path for change in changes} - set(applied))
-            for changes in (self.files, self.protected, self.ignored)
-        ]
-        names = (f"{run_id}.diff", f"{run_id}.protected.diff", f"{run_id}.ignored.diff")
-        files = [_written(name, text) for name, text in zip(names, diffs, strict=True) if text]
-        return Kept(tuple(files), sum(_not_shown(text) for text in diffs))
-
-
-def _not_shown(diff: str) -> int:
-    """How many files a diff only names."""
-    return diff.count(f"\n{NOT_SHOWN}") + diff.count(f"\n{CUT}")
-
-
-def _written(name: str, text: str) -> str:
-    path = os.path.join(private_directory(os.path.join(state_directory(), "changes")), name)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(text.encode("utf-8", "surrogateescape"))
-    _forget_old(os.path.dirname(path))
-    return path
-
-
-def _forget_old(directory: str) -> None:
-    """Diffs do not pile up: names begin with the time, so the first are the oldest."""
-    for name in sorted(os.listdir(directory))[:-MAX_KEPT]:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(directory, name))
 
 
 def _parents(path: str) -> list[str]:

@@ -8,8 +8,9 @@ import os
 from belljar.state import state_directory
 
 _NAMES = (
-    "audit", "bytecode", "changes", "control", "digests", "egress", "hosts", "image", "inputs", "journals", "killswitch",
-    "live", "mirrors", "opened", "outputs", "quarantine", "runs.sqlite", "seccomp-", "sessions", "snapshots",
+    "audit", "bytecode", "changes", "control", "digests", "egress", "hosts", "image", "inputs", "journals",
+    "killswitch", "live", "mirrors", "opened", "outputs", "quarantine", "runs.sqlite", "seccomp-", "sessions",
+    "snapshots",
 )  # fmt: skip
 """How the names begin that belljar gives to what it keeps there."""
 _OTHERS, _STICKY = 0o077, 0o1000

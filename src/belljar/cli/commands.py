@@ -13,6 +13,9 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "agents": {
         "claude": ("belljar.cli.claude", "Run Claude Code in a jar, and bring back what you approve."),
         "agent": ("belljar.cli.agent", "Run any command-line agent in a jar, and bring back what you approve."),
+        "review": ("belljar.cli.review", "Show the work of an agent's run that is kept, or list all that is."),
+        "apply": ("belljar.cli.apply", "Bring kept work of an agent's run into its project."),
+        "discard": ("belljar.cli.discard", "Remove kept work of an agent's run."),
         "mcp": ("belljar.cli.mcp", "Serve the tools to any MCP client."),
         "mcp config": ("belljar.cli.mcp_config", "Print what to paste so that an MCP client has the tools."),
         "mcp wrap": ("belljar.cli.mcp_wrap", "Run someone else's MCP server in a jar."),

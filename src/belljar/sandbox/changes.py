@@ -38,7 +38,7 @@ from belljar.sandbox.trusted_names import in_bytecode, plain_name
 
 TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
-    from belljar.sandbox.kept.host_files import HostFiles
+    from belljar.sandbox.kept.host_files import Known
     from belljar.sandbox.kept.journal import Step
 
 MEANWHILE = "it was changed on the host meanwhile"
@@ -124,7 +124,7 @@ class Changes:
         applied: dict[str, int],
         known_as: Callable[[str], str] = str,
         run: str = "",
-        host_files: HostFiles | None = None,
+        host_files: Known | None = None,
         merges: bool = False,
         listed: Iterable[Change] | None = None,
         base: int | None = None,
@@ -135,6 +135,8 @@ class Changes:
         """Whether the caller merges what both changed, so that it is not refused."""
         self._base = base
         """A directory with the files as they were before, for the diff; the host's own unless given."""
+        self.origin = {"project": source, "jar_path": jar_path, "globs": list(globs)}
+        """What the changes were made with, for someone who keeps them."""
         self._run = run
         """The last that may have made them, for the audit log."""
         self._known_as = known_as
@@ -169,6 +171,16 @@ class Changes:
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    @property
+    def run(self) -> str:
+        """The last run that may have made them; empty if it is not known."""
+        return self._run
+
+    @property
+    def roots(self) -> tuple[int, int]:
+        """Descriptors of what the jar has and of the host's directory. They are open as long as this object is."""
+        return self._changed, self._source
 
     def ignored_groups(self) -> list[str]:
         """What git ignores, as people read it: a file, or a whole directory with a count, as `build/ (12 files)`."""
@@ -206,7 +218,7 @@ class Changes:
                 yield self._judge(change)
             elif bytecode not in told:
                 told.add(bytecode)
-                kind: Kind = "added" if self._host_status(bytecode) is None else "modified"
+                kind: Kind = "added" if self.host_status(bytecode) is None else "modified"
                 whole = change if bytecode == change.path else Change(bytecode, kind, "directory")
                 yield self._judge(whole)
 
@@ -224,7 +236,7 @@ class Changes:
                 yield slow_change
                 return
             if entry.kind == "other" and self._is_whiteout(entry.path):
-                if self._host_status(entry.path) is not None:
+                if self.host_status(entry.path) is not None:
                     yield Change(entry.path, "deleted", self._host_kind(entry.path))
             elif change := self._compare(entry.path, entry.kind, entry.mode):
                 yield change
@@ -241,7 +253,7 @@ class Changes:
                 if (
                     entry.path not in kept
                     and os.path.dirname(entry.path) in directories
-                    and self._host_status(entry.path) is not None
+                    and self.host_status(entry.path) is not None
                 ):
                     yield Change(entry.path, "deleted", entry.kind)
 
@@ -260,7 +272,7 @@ class Changes:
             os.close(host)
 
     def _compare(self, path: str, kind: str, mode: int) -> Change | None:
-        before = self._host_status(path)
+        before = self.host_status(path)
         if before is None:
             return Change(path, "added", kind, mode)
         if self._host_kind(path) != kind:
@@ -349,15 +361,15 @@ class Changes:
             if plain_name(name) == ".git":
                 repository = "/".join(names[: position + 1])
                 if repository not in self._own_repositories:
-                    status = self._host_status(repository)
+                    status = self.host_status(repository)
                     is_directory = status is not None and stat.S_ISDIR(status.st_mode)
-                    head = self._host_status(f"{repository}/HEAD") if name == ".git" and is_directory else None
+                    head = self.host_status(f"{repository}/HEAD") if name == ".git" and is_directory else None
                     self._own_repositories[repository] = head is not None
                 return self._own_repositories[repository]
         return False
 
     def _is_anywhere(self, path: str) -> bool:
-        return self._status(self._changed, path) is not None or self._host_status(path) is not None
+        return self._status(self._changed, path) is not None or self.host_status(path) is not None
 
     def _refusal(self, change: Change) -> str:
         """What must not come back to the host."""
@@ -379,7 +391,7 @@ class Changes:
 
     def _newer(self, path: str, status: os.stat_result | None = None) -> str:
         """Why a file of the host's is not what the code saw; empty if it is, or if there is none."""
-        status = status or self._host_status(path)
+        status = status or self.host_status(path)
         if status is None or stat.S_ISDIR(status.st_mode):
             return ""
         changed = None
@@ -471,7 +483,7 @@ class Changes:
         finally:
             os.close(parent)
 
-    def _host_status(self, path: str) -> os.stat_result | None:
+    def host_status(self, path: str) -> os.stat_result | None:
         """What the host has there. To whoever reads the changes, what is denied is not there, by no name of its."""
         if self._denied(path) is not None:
             return None
@@ -488,7 +500,7 @@ class Changes:
         return {(status.st_dev, status.st_ino) for status in found if status is not None}
 
     def _host_kind(self, path: str) -> str:
-        status = self._host_status(path)
+        status = self.host_status(path)
         if status is None:
             return "other"
         kinds = ((stat.S_ISREG, "file"), (stat.S_ISDIR, "directory"), (stat.S_ISLNK, "link"))
@@ -595,7 +607,9 @@ class Changes:
             return head
         if why := limits.reached():
             return f"{head}{CUT} ({why})\n"
-        source = self._source if self._base is None else self._base
+        source = self._source
+        if self._base is not None and self._status(self._base, change.path) is not None:
+            source = self._base
         before = self._text(source, change.path, limits) if change.kind != "added" else ""
         after = self._text(self._changed, change.path, limits) if change.kind != "deleted" else ""
         if before is None or after is None:
@@ -655,7 +669,7 @@ class Changes:
             refused |= dict.fromkeys(chosen, f"nothing was applied: {error.strerror or error}")
         applied = [path for path in chosen if path not in refused]
         for path in applied:
-            if (now := self._host_status(path)) is not None:
+            if (now := self.host_status(path)) is not None:
                 self._applied[path] = now.st_ctime_ns
         return Applied(tuple(sorted(applied)), tuple(sorted(refused.items())))
 

@@ -7,9 +7,17 @@ from __future__ import annotations
 
 import os
 from _thread import allocate_lock, start_new_thread
+from typing import Protocol
 
 _MOST = 200_000
 """Files that are remembered. Of others a caller has to ask the clock."""
+
+
+class Known(Protocol):
+    """Files of the host as somebody knew them earlier."""
+
+    def changed(self, path: str, status: os.stat_result) -> bool | None:
+        """Return True if the file at `path`, which has this status now, is not what it was. None if nobody knows."""
 
 
 class HostFiles:
@@ -69,4 +77,4 @@ def _identity(status: os.stat_result) -> tuple[int, int, int]:
     return status.st_ino, status.st_ctime_ns, status.st_size
 
 
-__all__ = ["HostFiles"]
+__all__ = ["HostFiles", "Known"]

@@ -151,6 +151,7 @@ class Changes:
         self._source = open_real(source)
         self._jar_path = jar_path
         self._globs = DenyGlobs(globs).within(source, jar_path)
+        self._last_denied: tuple[str, int | None] = ("", None)
         self._layered = changed.layered
         self._since_ns = since_ns
         self._until = time.monotonic() + _MOST_SECONDS
@@ -436,6 +437,12 @@ class Changes:
         return _MISLEADS if self._misleads_git(change, self._known_as(change.path), lambda: content) else ""
 
     def _denied(self, path: str) -> int | None:
+        """Return the rule that denies a path. The last answer is kept: each path is asked for several times."""
+        if self._last_denied[0] != path:
+            self._last_denied = (path, self._denied_by(path))
+        return self._last_denied[1]
+
+    def _denied_by(self, path: str) -> int | None:
         return self._globs.denies(f"{self._source_path}/{path}", f"{self._jar_path}/{path}")
 
     # --- looking ---

@@ -243,7 +243,7 @@ class _Transaction:
         unfinished = f"{self._journal}.new"
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
         with open(os.open(unfinished, flags, 0o600), "w", encoding="ascii") as file:
-            json.dump(self._plan, file)
+            file.write(json.dumps(self._plan))
             file.flush()
             os.fsync(file.fileno())
         os.rename(unfinished, self._journal)

@@ -108,6 +108,7 @@ class Agent:
     def opened(self) -> Sandbox:
         """Its jar, with the files of its home in it."""
         jar = Sandbox(self.policy, one_shot=True)
+        jar.remember_host_files()
         try:
             for path, content in self.files.items():
                 jar.files.write(path, content)

@@ -8,7 +8,8 @@ import os
 from belljar.state import state_directory
 
 _NAMES = (
-    "allowed", "audit", "bytecode", "changes", "control", "digests", "egress", "homes", "hosts", "image", "inputs",
+    "allowed", "audit", "bytecode", "changes", "commits", "control", "digests", "egress", "homes", "hosts", "image",
+    "inputs", "journals",
     "killswitch", "live", "mirrors", "opened", "outputs", "quarantine", "runs.sqlite", "seccomp-", "sessions",
     "snapshots",
 )  # fmt: skip

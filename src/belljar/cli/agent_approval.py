@@ -7,12 +7,22 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from belljar.agents.review import Kept, Review
+from belljar.agents.review import Review
+from belljar.cli.pager import show
 from belljar.cli.stopping import ignore_further
-from belljar.cli.terminal import visible, visible_lines
+from belljar.cli.style import supports_colour
+from belljar.cli.terminal import visible
+from belljar.cli.work_listing import coloured
 from belljar.sandbox.changes import Change
+from belljar.sandbox.kept.store import Work
+from belljar.sandbox.repository.incoming import Moved
+from belljar.sandbox.trusted_names import in_bytecode
 
 _MOST_LISTED = 50
+
+
+NOT_ALL_APPLIED = 3
+"""The exit code if the agent's is 0, and something that was asked for did not come back."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +42,10 @@ class Decided:
     not_applied: tuple[tuple[str, str], ...] = ()
     moved: tuple[str, ...] = ()
     not_moved: tuple[tuple[str, str], ...] = ()
+    merged: tuple[str, ...] = ()
+    conflicts: tuple[str, ...] = ()
+    incomplete: bool = False
+    """Whether something that was asked for did not come back."""
 
     @classmethod
     def of(
@@ -42,41 +56,73 @@ class Decided:
         protected: Collection[str],
         ignored: bool,
         moves: Moves,
+        all_of_it: bool = False,
     ) -> Decided:
-        """Apply, and tell. From here on nothing interrupts it: half of the changes would be worse than either."""
+        """Apply, and tell. From here on nothing interrupts it: half of the changes would be worse than either.
+
+        `all_of_it` says that everything was asked for, so that what needs another word counts as missing.
+        """
         ignore_further()
         done = review.apply(files, protected=protected, ignored=ignored)
         applied = set(done.applied)
         left = [change for change in (*review.protected, *review.refused) if change.path not in applied]
-        told = [(change.path, change.refusal) for change in left]
+        told = {change.path: change.refusal for change in left}
+        missing = all_of_it and any(not in_bytecode(path) and ".git" not in path.split("/") for path in told)
         if review.ignored and not ignored:
-            told += [(name, review.ignored[0].refusal) for name in review.ignored_groups]
-        branches = review.move(applied, moves.wanted, protected=moves.protected, although=moves.although)
-        return cls(done.applied, (*done.refused, *told), branches.moved, branches.left)
+            told |= dict.fromkeys(review.ignored_groups, review.ignored[0].refusal)
+        told |= dict(done.refused)
+        branches = Moved()
+        if done.failed:
+            told |= {review.where: f"nothing was applied: {done.failed}"}
+        elif done.conflicts:
+            told |= dict(done.conflicts)
+        else:
+            branches = review.move(applied, moves.wanted, protected=moves.protected, although=moves.although)
+        missing = missing or bool(done.refused or done.conflicts or done.failed or branches.left)
+        conflicts = tuple(path for path, _why in done.conflicts)
+        refused = tuple(sorted(told.items()))
+        return cls(done.applied, refused, branches.moved, branches.left, done.merged, conflicts, missing)
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         refused = [{"path": path, "why": why} for path, why in self.not_applied]
         left = [{"ref": name, "why": why} for name, why in self.not_moved]
-        return {"applied": list(self.applied), "not_applied": refused, "moved": list(self.moved), "not_moved": left}
+        told = {"applied": list(self.applied), "not_applied": refused, "moved": list(self.moved), "not_moved": left}
+        return {**told, "merged": list(self.merged), "conflicts": list(self.conflicts)}
 
 
-def tell_decided(review: Review, decided: Decided, kept: Kept, *, quiet: bool) -> None:
-    """What came back, and where the rest can be read."""
-    lines = [] if quiet else [f"belljar: applied: {visible(path)}" for path in decided.applied]
+def tell_decided(review: Review, decided: Decided, *, quiet: bool) -> None:
+    """What came back, and how the rest can be had."""
+    lines = []
     if not quiet:
+        for path in decided.applied[:_MOST_LISTED]:
+            note = " (merged with your own changes)" if path in decided.merged else ""
+            lines.append(f"belljar: applied: {visible(path)}{note}")
+        if len(decided.applied) > _MOST_LISTED:
+            lines.append(f"belljar: applied: {len(decided.applied) - _MOST_LISTED:,} more")
         lines += [f"belljar: moved: {visible(name)}" for name in decided.moved]
     lines += [f"belljar: not applied: {visible(path)}: {visible(why)}" for path, why in decided.not_applied]
     lines += [f"belljar: not moved: {visible(name)}: {visible(why)}" for name, why in decided.not_moved]
     told = {*decided.moved, *(name for name, _why in decided.not_moved)}
     lines += [f"belljar: kept: {visible(line)}" for line in review.commits.lines(besides=told)]
     lines += [f"belljar: {visible(line)}" for line in (*review.commits.notes, *review.commits.problems)]
-    if kept.files:
-        what = "the diff of the rest" if decided.applied else "nothing was applied; the diff"
-        lines.append(f"belljar: {what} is in {' and '.join(map(visible, kept.files))}")
-    if kept.not_in_them:
-        lines.append(f"belljar: {kept.not_in_them} of its files are no text, or large, and gone with the jar")
+    if decided.conflicts:
+        lines.append("belljar: nothing was applied, since not all of it can be")
+    if review.work is not None:
+        lines += _told(review.work, decided)
     sys.stderr.write("".join(f"{line}\n" for line in lines))
+
+
+def _told(work: Work, decided: Decided) -> list[str]:
+    """Return where the work is, unless nothing of it is left to decide about."""
+    state = work.state()["state"]
+    if state == "applied" and not decided.not_applied:
+        return []
+    what = "the rest is kept" if decided.applied else "nothing was applied; the work is kept"
+    skip = " --skip-conflicts" if decided.conflicts else ""
+    shows = f"`belljar review {work.run}` shows it"
+    brings = f"`belljar apply {work.run}{skip}` brings it in"
+    return [f"belljar: {what}: {shows}, {brings}, `belljar discard {work.run}` removes it"]
 
 
 def ask(review: Review) -> Decided:
@@ -84,7 +130,7 @@ def ask(review: Review) -> Decided:
     while True:
         answer = _answer("belljar: apply the changes? [a]ll, [n]one, [f]ile by file, show the [d]iff: ")
         if answer.startswith("d"):
-            sys.stderr.write(visible_lines(review.diff()))
+            _show(review.diff())
         elif answer.startswith("a"):
             protected = _ask_protected(review)
             ignored = _ask_ignored(review)
@@ -125,7 +171,7 @@ def _ask_moves(review: Review, *, each: bool) -> Moves:
         sys.stderr.write("".join(f"  {visible(line)}\n" for line in move.lines()))
         sys.stderr.write("".join(f"  {visible(why)}\n" for why in against))
         while (answer := _answer(f"belljar: move {visible(move.short)}? [y/N], show the [d]iff: ")).startswith("d"):
-            sys.stderr.write(visible_lines(review.commits.diff(move)))
+            _show(review.commits.diff(move))
         if answer.startswith("y"):
             wanted.append(move.short)
             although.append(move.short)
@@ -142,8 +188,13 @@ def _ask_ignored(review: Review) -> bool:
     if len(names) > _MOST_LISTED:
         sys.stderr.write(f"  and {len(names) - _MOST_LISTED} more\n")
     while (answer := _answer("belljar: apply them? [y/N], show the [d]iff: ")).startswith("d"):
-        sys.stderr.write(visible_lines(review.diff({change.path for change in review.ignored})))
+        _show(review.diff({change.path for change in review.ignored}))
     return answer.startswith("y")
+
+
+def _show(diff: str) -> None:
+    sys.stderr.flush()
+    show(coloured(diff, colour=supports_colour(1)))
 
 
 def _yes(review: Review, change: Change) -> bool:
@@ -151,7 +202,7 @@ def _yes(review: Review, change: Change) -> bool:
 
 
 def _asked(review: Review, change: Change, more: str = "") -> str:
-    sys.stderr.write(visible_lines(review.diff({change.path})))
+    sys.stderr.write(coloured(review.diff({change.path}), colour=supports_colour(2)))
     why = f" ({visible(change.refusal)})" if change.protected else ""
     return _answer(f"belljar: {change.kind} {visible(change.path)}{why}: apply? [y/N{more}] ")
 

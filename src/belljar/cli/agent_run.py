@@ -5,20 +5,23 @@ from __future__ import annotations
 import contextlib
 import errno
 import sys
+from typing import Any
 
 from belljar.agents import transcript
 from belljar.agents.inside import Agent, Wanted, forget_home, prepare
 from belljar.agents.review import Review
 from belljar.agents.shims import use_real_node
 from belljar.agents.summary import as_lines, as_mapping
-from belljar.cli.agent_approval import Decided, Moves, ask, tell_decided
+from belljar.audit import killswitch
+from belljar.cli.agent_approval import NOT_ALL_APPLIED, Decided, Moves, ask, tell_decided
 from belljar.cli.agent_options import applying
 from belljar.cli.outcome import exit_code, report
 from belljar.cli.parsing import Parsed
 from belljar.cli.sink import Sink
 from belljar.cli.stopping import Stopped, Stopping, ignore_further
-from belljar.cli.style import is_terminal
+from belljar.cli.style import is_terminal, supports_colour
 from belljar.cli.terminal import visible
+from belljar.cli.work_listing import listing
 from belljar.cli.workspace import print_marked_diff, write_diff
 from belljar.errors import BelljarError, InternalError
 from belljar.sandbox.events import Finished
@@ -90,19 +93,21 @@ def _converse(jar: Sandbox, agent: Agent, _parsed: Parsed, stopping: Stopping) -
 
 
 def _interrupted(jar: Sandbox, agent: Agent, why: str, code: int) -> int:
-    """Whoever stops it ends the agent, not its work: the diff is kept."""
+    """Whoever stops it ends the agent, not its work: that is kept."""
     ignore_further()
     jar.kill(why)
     _keep_home(jar, agent)
     with Review(jar, agent) as review:
-        if review.anything:
-            from belljar.sandbox.running import new_run_id
-
-            kept = review.keep(new_run_id())
+        review.keep({**_about(agent), "outcome": "stopped", "reason": why})
+        if review.work is not None:
             with contextlib.suppress(OSError):  # the terminal may be what has gone
                 sys.stderr.write(f"belljar: {why}\n")
-                tell_decided(review, Decided(), kept, quiet=False)
+                tell_decided(review, Decided(), quiet=False)
     return code
+
+
+def _about(agent: Agent) -> dict[str, Any]:
+    return {"agent": agent.name, "command": list(agent.argv)}
 
 
 def _keep_home(jar: Sandbox, agent: Agent) -> None:
@@ -114,32 +119,42 @@ def _keep_home(jar: Sandbox, agent: Agent) -> None:
 
 def _settle(jar: Sandbox, agent: Agent, result: RunResult, parsed: Parsed) -> int:
     """Tell what happened, and bring back what is wanted."""
-    quiet, as_json = parsed.flag("--quiet"), parsed.flag("--json")
+    quiet, as_json, live = parsed.flag("--quiet"), parsed.flag("--json"), parsed.flag("--live")
     did = _account(jar, agent, result)
     if result.outcome is not Outcome.KILLED:
         _keep_home(jar, agent)
     with Review(jar, agent) as review:
-        shown = None if parsed.flag("--live") else review
+        shown = None if live else review
+        if not live:  # before anything is shown or asked: a terminal may close
+            review.keep({**_about(agent), "outcome": str(result.outcome), "reason": result.reason}, result.run_id)
         if not as_json:
             sys.stderr.write(report(result, quiet=quiet, explained=True))
             if not quiet:
-                lines = as_lines(result, shown, did, project=parsed.text("--project") or "")
-                sys.stderr.write("".join(f"belljar: {visible(line)}\n" for line in lines))
+                lines = [
+                    f"belljar: {visible(line)}"
+                    for line in as_lines(result, shown, did, project=parsed.text("--project") or "")
+                ]
+                if shown is not None:
+                    plain = [change for change in review.shown if not change.refusal]
+                    lines += listing(plain, colour=supports_colour(2))
+                sys.stderr.write("".join(f"{line}\n" for line in lines))
             if parsed.flag("--diff"):
                 print_marked_diff(review.diff())
         if (file := parsed.text("--diff-file")) is not None:
             write_diff(file, review.diff())
-        decided = _decide(review, parsed)
-        kept = review.keep(result.run_id, decided.applied)
+        decided = Decided() if live else _decide(review, result, parsed)
         if as_json:
             from belljar.cli.document import print_json
 
             diff = {"diff": review.diff()} if parsed.flag("--diff") else {}
-            told = {**as_mapping(result, shown), **did.to_dict(), **decided.to_dict(), "kept": list(kept.files), **diff}
+            kept = None if review.work is None else {"run": review.work.run, "directory": review.work.path}
+            told = {**as_mapping(result, shown), **did.to_dict(), **decided.to_dict(), "kept": kept, **diff}
             print_json({**result.to_dict(), **told})
         else:
-            tell_decided(review, decided, kept, quiet=quiet)
-    return exit_code(result) if not result.ok else 0
+            tell_decided(review, decided, quiet=quiet)
+    if not result.ok:
+        return exit_code(result)
+    return NOT_ALL_APPLIED if decided.incomplete else 0
 
 
 def _account(jar: Sandbox, agent: Agent, result: RunResult) -> transcript.Did:
@@ -152,10 +167,13 @@ def _account(jar: Sandbox, agent: Agent, result: RunResult) -> transcript.Did:
     return did
 
 
-def _decide(review: Review, parsed: Parsed) -> Decided:
+def _decide(review: Review, result: RunResult, parsed: Parsed) -> Decided:
     """What comes back: as `--apply` says, as a person at the terminal says, or nothing."""
     how = applying(parsed)
-    if not review.anything or parsed.flag("--live"):
+    if review.work is None:
+        return Decided()
+    if why := _never(result):
+        review.work.set_state("refused", why=why)
         return Decided()
     person = is_terminal(0) and is_terminal(2) and not parsed.flag("--json")
     if how == "all":
@@ -166,7 +184,15 @@ def _decide(review: Review, parsed: Parsed) -> Decided:
             protected=protected,
             ignored=parsed.flag("--apply-ignored"),
             moves=Moves(protected=parsed.flag("--apply-protected")),
+            all_of_it=True,
         )
     if how != "none" and person:
         return ask(review)
     return Decided()
+
+
+def _never(result: RunResult) -> str:
+    """Why nothing of a run is applied, whatever the options say: somebody, or the policy, ended it."""
+    if result.outcome in (Outcome.KILLED, Outcome.REFUSED) or "quarantined" in result.reason:
+        return result.reason or str(result.outcome)
+    return killswitch.why()

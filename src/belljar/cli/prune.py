@@ -32,12 +32,20 @@ def run(parsed: Parsed) -> int:
     with waiting("the audit log", "looking whether it is in order, and removing old days"):
         done = prune(older_days=days, most_bytes=limit)
         homes = [] if days is None else prune_homes(days)
+    files, total = list(done.files), done.size
+    if days is not None:
+        import time
+
+        from belljar.sandbox.kept.store import forget_before
+
+        kept, more = forget_before(time.time() - days * 86_400)
+        files, total = files + kept, total + more
     if parsed.flag("--json"):
         from belljar.cli.document import print_json
 
-        print_json({"files": list(done.files), "bytes": done.size, "homes": homes})
+        print_json({"files": files, "bytes": total, "homes": homes})
         return 0
-    sys.stdout.write(f"removed {len(done.files)} files, {show_size(done.size)}\n")
+    sys.stdout.write(f"removed {len(files)} files, {show_size(total)}\n")
     sys.stdout.write(f"forgot what agents kept of {len(homes)} projects\n" if homes else "")
     return 0
 
@@ -57,8 +65,8 @@ The log is verified first, and what is left can still be: it begins where the la
 that is being written stays. If --max-size needs more room than that, what runs printed goes, the oldest first.
 
 `ps --all` and `inspect` know nothing of those days any more, and policies and plans that no record names go as well.
-What `metrics` had counted stays counted. With --older, what an agent kept of its calls in a project goes as well, if
-no call used it for so long.
+What `metrics` had counted stays counted. With --older, the kept work of agents' runs (`belljar review`) that is as old
+goes as well, applied or not, and what an agent kept of its calls in a project, if no call used it for so long.
 """,
     examples=(("prune --older 30d", "keep a month"), ("prune --max-size 1g", "keep a gigabyte")),
 )

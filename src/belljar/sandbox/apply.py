@@ -1,5 +1,7 @@
-"""The one writer of what leaves a jar, into a directory of the host's: beneath it, through no link, each file at once
-or not at all. A file that is there already is replaced, never written to: another name of it keeps what it had.
+"""Writes single files of a jar into a directory of the host's: beneath it, through no link, each file at once or not at
+all. A file that is there already is replaced, never written to: another name of it keeps what it had.
+
+`kept/journal.py` writes many of them, all or none.
 """
 
 from __future__ import annotations
@@ -9,36 +11,8 @@ import errno
 import os
 import stat
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from belljar.backends.hostile_files import copy_content, leaves, open_beneath
-from belljar.sandbox.git_data import BELIEVED, MOST_BYTES
-
-if TYPE_CHECKING:
-    from belljar.sandbox.changes import Change
-
-Spared = Callable[[str, os.stat_result], str]
-"""Why a file of the host's must stay, whatever the code did to the directory it is in; empty if it need not."""
-
-Refused = Callable[[str | bytes], str]
-"""Why a link of this text, or a file that begins so, must not be written; empty if it may."""
-
-
-def apply_change(change: Change, changed: int, target: int, spared: Spared, refused: Refused) -> str:
-    """Make the host's directory `target` have this change. Why not, if it could not be done."""
-    try:
-        if change.kind == "deleted":
-            return _delete(target, change.path, spared)
-        _make_room(target, change, spared)
-        if change.what == "directory":
-            make_directories(target, change.path)
-        elif change.what == "link":
-            _copy_link(changed, target, change.path, refused)
-        else:
-            _copy_file(changed, target, change, refused)
-    except OSError as error:
-        return error.strerror or str(error)
-    return ""
+from belljar.backends.hostile_files import open_beneath
 
 
 def parent_of(root: int, path: str, *, make: bool = False) -> tuple[int, str]:
@@ -71,87 +45,10 @@ def give_to_owner(parent: int, name: str) -> None:
         os.chown(name, owner.st_uid, owner.st_gid, dir_fd=parent, follow_symlinks=False)
 
 
-def _make_room(target: int, change: Change, spared: Spared) -> None:
-    """A file that became a directory, or the other way round: the old one goes first."""
-    parent, name = parent_of(target, change.path, make=True)
-    try:
-        status = os.lstat(name, dir_fd=parent)
-    except FileNotFoundError:
-        return
-    finally:
-        os.close(parent)
-    if stat.S_ISDIR(status.st_mode) != (change.what == "directory"):
-        why = _delete(target, change.path, spared)
-        if why:
-            raise OSError(errno.ENOTEMPTY, why)
-
-
-def _delete(target: int, path: str, spared: Spared) -> str:
-    """Delete a file or a tree, sparing what the code could not see and what is newer: it can't have meant those."""
-    parent, name = parent_of(target, path)
-    try:
-        status = os.lstat(name, dir_fd=parent)
-        if not stat.S_ISDIR(status.st_mode):
-            if not (why := spared(path, status)):
-                os.unlink(name, dir_fd=parent)
-            return why
-    finally:
-        os.close(parent)
-    if why := spared(path, status):
-        return why
-    directory = open_beneath(target, path)
-    try:
-        reasons = [why for entry in os.listdir(directory) if (why := _delete(target, f"{path}/{entry}", spared))]
-    finally:
-        os.close(directory)
-    if reasons:
-        return f"something in it stays: {reasons[0]}"
-    parent, name = parent_of(target, path)
-    try:
-        os.rmdir(name, dir_fd=parent)
-    finally:
-        os.close(parent)
-    return ""
-
-
-def _copy_link(changed: int, target: int, path: str, refused: Refused) -> None:
-    source, name = parent_of(changed, path)
-    destination, _name = parent_of(target, path)
-    try:
-        text = os.readlink(name, dir_fd=source)
-        if leaves(path, text):  # it was another one when it was judged: code still runs
-            raise OSError(errno.EPERM, "it is a link that leads out of the workspace")
-        if why := refused(text):
-            raise OSError(errno.EPERM, why)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=destination)
-        write_link(destination, name, text)
-    finally:
-        os.close(source)
-        os.close(destination)
-
-
 def write_link(directory: int, name: str, text: str) -> None:
     """Make a link of this text. Raises FileExistsError if something is there."""
     os.symlink(text, name, dir_fd=directory)
     give_to_owner(directory, name)
-
-
-def _copy_file(changed: int, target: int, change: Change, refused: Refused) -> None:
-    source = open_beneath(changed, change.path, os.O_RDONLY, own=True)
-
-    def fill(fresh: int) -> None:
-        if not stat.S_ISREG(os.fstat(source).st_mode):  # code that still runs may have made it another one
-            raise OSError(errno.EPERM, "it is no plain file any more")
-        copy_content(source, fresh)
-        name = change.path.rpartition("/")[2]
-        if name in BELIEVED and (why := refused(_content(fresh))):
-            raise OSError(errno.EPERM, why)
-
-    try:
-        write_file(target, change.path, fill, mode=change.mode & 0o777)
-    finally:
-        os.close(source)
 
 
 def write_file(
@@ -186,13 +83,6 @@ def write_file(
         if fresh >= 0:
             os.close(fresh)
         os.close(directory)
-
-
-def _content(descriptor: int) -> bytes:
-    """One byte more than what is looked at tells that there is more."""
-    with os.fdopen(os.dup(descriptor), "rb") as file:
-        file.seek(0)
-        return file.read(MOST_BYTES + 1)
 
 
 def _new_file(directory: int, mode: int) -> tuple[int, str]:

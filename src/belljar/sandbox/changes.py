@@ -10,7 +10,7 @@ import os
 import stat
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Literal, Self
@@ -36,6 +36,12 @@ from belljar.sandbox.host_directory import IN_REPOSITORY, HostDirectory, open_re
 from belljar.sandbox.text_diff import MAX_DIFF_BYTES, as_text, unified
 from belljar.sandbox.trusted_names import in_bytecode, plain_name
 
+TYPE_CHECKING = False  # see policy/records.py
+if TYPE_CHECKING:
+    from belljar.sandbox.kept.host_files import Known
+    from belljar.sandbox.kept.journal import Step
+
+MEANWHILE = "it was changed on the host meanwhile"
 _MISLEADS = "the host's git would do more with it than it says"
 NOT_SHOWN = "binary or large file, not shown\n"
 CUT = "not shown: the diff is at its limit"
@@ -74,6 +80,8 @@ class Change:
     """Whether that is only because a tool on the host would act on it: then `apply(protected=True)` brings it back."""
     ignored: bool = False
     """Whether that is only because the project's `.gitignore` has it: then `apply(ignored=True)` brings it back."""
+    meanwhile: bool = False
+    """Whether somebody changed it on the host since the jar was made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +124,19 @@ class Changes:
         applied: dict[str, int],
         known_as: Callable[[str], str] = str,
         run: str = "",
+        host_files: Known | None = None,
+        merges: bool = False,
+        listed: Iterable[Change] | None = None,
+        base: int | None = None,
     ) -> None:
+        self._host_files = host_files
+        """The host's files as they were before the jar was made; without them a file's time of change decides."""
+        self._merges = merges
+        """Whether the caller merges what both changed, so that it is not refused."""
+        self._base = base
+        """A directory with the files as they were before, for the diff; the host's own unless given."""
+        self.origin = {"project": source, "jar_path": jar_path, "globs": list(globs)}
+        """What the changes were made with, for someone who keeps them."""
         self._run = run
         """The last that may have made them, for the audit log."""
         self._known_as = known_as
@@ -131,6 +151,7 @@ class Changes:
         self._source = open_real(source)
         self._jar_path = jar_path
         self._globs = DenyGlobs(globs).within(source, jar_path)
+        self._last_denied: tuple[str, int | None] = ("", None)
         self._layered = changed.layered
         self._since_ns = since_ns
         self._until = time.monotonic() + _MOST_SECONDS
@@ -141,7 +162,8 @@ class Changes:
         self._own_repositories: dict[str, bool] = {}
         self._near = {self._changed: OrderedDict(), self._source: OrderedDict()}
         try:
-            self._entries = tuple(sorted(self._find(), key=lambda change: change.path))
+            found = self._find() if listed is None else map(self._judge, listed)
+            self._entries = tuple(sorted(found, key=lambda change: change.path))
         finally:
             self._forget_directories()
 
@@ -150,6 +172,16 @@ class Changes:
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    @property
+    def run(self) -> str:
+        """The last run that may have made them; empty if it is not known."""
+        return self._run
+
+    @property
+    def roots(self) -> tuple[int, int]:
+        """Descriptors of what the jar has and of the host's directory. They are open as long as this object is."""
+        return self._changed, self._source
 
     def ignored_groups(self) -> list[str]:
         """What git ignores, as people read it: a file, or a whole directory with a count, as `build/ (12 files)`."""
@@ -187,7 +219,7 @@ class Changes:
                 yield self._judge(change)
             elif bytecode not in told:
                 told.add(bytecode)
-                kind: Kind = "added" if self._host_status(bytecode) is None else "modified"
+                kind: Kind = "added" if self.host_status(bytecode) is None else "modified"
                 whole = change if bytecode == change.path else Change(bytecode, kind, "directory")
                 yield self._judge(whole)
 
@@ -205,7 +237,7 @@ class Changes:
                 yield slow_change
                 return
             if entry.kind == "other" and self._is_whiteout(entry.path):
-                if self._host_status(entry.path) is not None:
+                if self.host_status(entry.path) is not None:
                     yield Change(entry.path, "deleted", self._host_kind(entry.path))
             elif change := self._compare(entry.path, entry.kind, entry.mode):
                 yield change
@@ -222,7 +254,7 @@ class Changes:
                 if (
                     entry.path not in kept
                     and os.path.dirname(entry.path) in directories
-                    and self._host_status(entry.path) is not None
+                    and self.host_status(entry.path) is not None
                 ):
                     yield Change(entry.path, "deleted", entry.kind)
 
@@ -241,7 +273,7 @@ class Changes:
             os.close(host)
 
     def _compare(self, path: str, kind: str, mode: int) -> Change | None:
-        before = self._host_status(path)
+        before = self.host_status(path)
         if before is None:
             return Change(path, "added", kind, mode)
         if self._host_kind(path) != kind:
@@ -257,6 +289,12 @@ class Changes:
     def _judge(self, change: Change) -> Change:
         if change.refusal:
             return change
+        judged = self._judged(change)
+        if not self._newer(change.path):
+            return judged
+        return replace(judged, meanwhile=True, refusal=judged.refusal or ("" if self._merges else MEANWHILE))
+
+    def _judged(self, change: Change) -> Change:
         if refusal := self._refusal(change):
             return replace(change, refusal=refusal)
         if refusal := self._acted_upon(change):
@@ -324,15 +362,15 @@ class Changes:
             if plain_name(name) == ".git":
                 repository = "/".join(names[: position + 1])
                 if repository not in self._own_repositories:
-                    status = self._host_status(repository)
+                    status = self.host_status(repository)
                     is_directory = status is not None and stat.S_ISDIR(status.st_mode)
-                    head = self._host_status(f"{repository}/HEAD") if name == ".git" and is_directory else None
+                    head = self.host_status(f"{repository}/HEAD") if name == ".git" and is_directory else None
                     self._own_repositories[repository] = head is not None
                 return self._own_repositories[repository]
         return False
 
     def _is_anywhere(self, path: str) -> bool:
-        return self._status(self._changed, path) is not None or self._host_status(path) is not None
+        return self._status(self._changed, path) is not None or self.host_status(path) is not None
 
     def _refusal(self, change: Change) -> str:
         """What must not come back to the host."""
@@ -350,13 +388,19 @@ class Changes:
                 return f"it is a link that leads out of the workspace, to {target!r}"
         if change.what == "directory" and change.path.count("/") + 1 >= MAX_DEPTH:
             return f"it is {MAX_DEPTH} directories deep: what is in it was not looked at"
-        before = self._host_status(change.path)
-        return self._newer(change.path, before) if before is not None else ""
+        return ""
 
-    def _newer(self, path: str, status: os.stat_result) -> str:
-        since_ns = self._applied.get(path, self._since_ns)
-        changed = not stat.S_ISDIR(status.st_mode) and status.st_ctime_ns > since_ns
-        return "it was changed on the host meanwhile" if changed else ""
+    def _newer(self, path: str, status: os.stat_result | None = None) -> str:
+        """Why a file of the host's is not what the code saw; empty if it is, or if there is none."""
+        status = status or self.host_status(path)
+        if status is None or stat.S_ISDIR(status.st_mode):
+            return ""
+        changed = None
+        if path not in self._applied and self._host_files is not None:
+            changed = self._host_files.changed(path, status)
+        if changed is None:
+            changed = status.st_ctime_ns > self._applied.get(path, self._since_ns)
+        return MEANWHILE if changed else ""
 
     def _spared(self, path: str, status: os.stat_result) -> str:
         """Why a file in a directory that goes has to stay."""
@@ -393,6 +437,12 @@ class Changes:
         return _MISLEADS if self._misleads_git(change, self._known_as(change.path), lambda: content) else ""
 
     def _denied(self, path: str) -> int | None:
+        """Return the rule that denies a path. The last answer is kept: each path is asked for several times."""
+        if self._last_denied[0] != path:
+            self._last_denied = (path, self._denied_by(path))
+        return self._last_denied[1]
+
+    def _denied_by(self, path: str) -> int | None:
         return self._globs.denies(f"{self._source_path}/{path}", f"{self._jar_path}/{path}")
 
     # --- looking ---
@@ -440,7 +490,7 @@ class Changes:
         finally:
             os.close(parent)
 
-    def _host_status(self, path: str) -> os.stat_result | None:
+    def host_status(self, path: str) -> os.stat_result | None:
         """What the host has there. To whoever reads the changes, what is denied is not there, by no name of its."""
         if self._denied(path) is not None:
             return None
@@ -457,7 +507,7 @@ class Changes:
         return {(status.st_dev, status.st_ino) for status in found if status is not None}
 
     def _host_kind(self, path: str) -> str:
-        status = self._host_status(path)
+        status = self.host_status(path)
         if status is None:
             return "other"
         kinds = ((stat.S_ISREG, "file"), (stat.S_ISDIR, "directory"), (stat.S_ISLNK, "link"))
@@ -564,7 +614,10 @@ class Changes:
             return head
         if why := limits.reached():
             return f"{head}{CUT} ({why})\n"
-        before = self._text(self._source, change.path, limits) if change.kind != "added" else ""
+        source = self._source
+        if self._base is not None and self._status(self._base, change.path) is not None:
+            source = self._base
+        before = self._text(source, change.path, limits) if change.kind != "added" else ""
         after = self._text(self._changed, change.path, limits) if change.kind != "deleted" else ""
         if before is None or after is None:
             return head + NOT_SHOWN
@@ -596,26 +649,43 @@ class Changes:
             AuditError: it can't be recorded, so nothing is brought back.
         """
         from belljar.sandbox import recording
-        from belljar.sandbox.apply import apply_change
+        from belljar.sandbox.kept.journal import apply_all
 
-        applied, refused = [], []
         self._git_bytes, self._git_files = _MOST_GIT_BYTES, _MOST_GIT_FILES  # what is written is read again
         wanted = [change for change in self._entries if paths is None or change.path in paths]
         deletions = [change for change in reversed(wanted) if change.kind == "deleted"]
         others = [change for change in wanted if change.kind != "deleted"]
-        if wanted:
-            recording.files("apply", run=self._run, directory=self._source_path, count=len(wanted), protected=protected)
+        steps: list[Step] = []
+        refused: dict[str, str] = {}
         for change in [*deletions, *others]:
             asked = (change.protected and protected) or (change.ignored and ignored)
             why = "" if asked else change.refusal
-            why = why or self._refusal(change)  # a person may have taken an hour to say yes, and others worked on
+            # A person may have taken an hour to say yes, and others worked on.
+            why = why or self._refusal(change) or self._newer(change.path)
             if not why:
-                again = partial(self._judged_again, change, protected=change.protected and protected)
-                why = apply_change(change, self._changed, self._source, self._spared, again)
+                more, why = self.steps(change, protected=change.protected and protected)
+                steps += more
             if why:
-                refused.append((change.path, why))
-                continue
-            applied.append(change.path)
-            if (now := self._host_status(change.path)) is not None:
-                self._applied[change.path] = now.st_ctime_ns
-        return Applied(tuple(sorted(applied)), tuple(sorted(refused)))
+                refused[change.path] = why
+        chosen = [change.path for change in wanted if change.path not in refused]
+        if wanted:
+            recording.files("apply", run=self._run, directory=self._source_path, count=len(wanted), protected=protected)
+        try:
+            refused |= apply_all(self._source_path, self._source, steps)
+        except OSError as error:
+            refused |= dict.fromkeys(chosen, f"nothing was applied: {error.strerror or error}")
+        applied = [path for path in chosen if path not in refused]
+        for path in applied:
+            if (now := self.host_status(path)) is not None:
+                self._applied[path] = now.st_ctime_ns
+        return Applied(tuple(sorted(applied)), tuple(sorted(refused.items())))
+
+    def steps(self, change: Change, *, protected: bool) -> tuple[list[Step], str]:
+        """Steps that bring this change back, and why a part of it has to stay."""
+        from belljar.sandbox.kept.steps import steps_of
+
+        again = partial(self._judged_again, change, protected=protected)
+        try:
+            return steps_of(change, self._changed, self._source, self._spared, again)
+        except OSError as error:
+            return [], error.strerror or str(error)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from belljar.sandbox.artifacts import Own, Saved
     from belljar.sandbox.changes import Changes
     from belljar.sandbox.files import Files
+    from belljar.sandbox.kept.host_files import HostFiles
     from belljar.sandbox.kept_files import KeptFiles
     from belljar.sandbox.network import Network, RunNetwork
     from belljar.sandbox.snapshots import Held
@@ -87,6 +88,7 @@ class Sandbox:
         self._written: dict[tuple[int, str], int] = {}
         """What the host wrote, and when: those are no artifacts."""
         self._applied: dict[str, int] = {}
+        self._host_files: dict[str, HostFiles] = {}
         self._saved: Own = {}
         self._backend, self.fallback_from = open_best(self.policy, state=state_directory())
         self._network = None if self._backend.name == "unconfined" else network_of(self.policy, on_egress)
@@ -305,6 +307,8 @@ class Sandbox:
         """A run in progress, with its network. For belljar itself: `stream` is what everyone else wants."""
         jar = self._open(plan)
         with contextlib.nullcontext() if self._network is None else self._network.of_run(run_id, handle) as network:
+            for files in self._host_files.values():
+                files.wait()
             with opened_input(stdin) as descriptor:
                 process = jar.launch(plan, request, stdin=descriptor, prepare=not self._one_shot)
             with self._lock:
@@ -345,12 +349,26 @@ class Sandbox:
 
         return Files(self._open(), self.policy, self._written)
 
-    def changes(self, path: str | None = None, *, known_as: Callable[[str], str] = str) -> Changes:
+    def remember_host_files(self) -> None:
+        """Look at the directories that the jar gets copies of, before it is made: `changes` then asks no clock.
+
+        A thread looks while the jar is made, and the first run waits for it.
+        """
+        from belljar.sandbox.kept.host_files import HostFiles
+
+        for mount in self.policy.fs.mounts:
+            if mount.source is not None and mount.cow and self._jar is None:
+                self._host_files[mount.path] = HostFiles(mount.source)
+
+    def changes(
+        self, path: str | None = None, *, known_as: Callable[[str], str] = str, merges: bool = False
+    ) -> Changes:
         """What the runs so far changed in the copy-on-write workspace, or in the mount at `path`.
 
         Args:
             path: where the mount lies in the jar; the first that is a copy-on-write view unless given.
             known_as: what tools of the host call a path of the mount, if not by that path (see `trusted_names`).
+            merges: whether the caller merges files that were changed on the host, too: then those are not refused.
 
         Raises:
             UsageError: the workspace is not a copy-on-write view of a directory.
@@ -368,6 +386,8 @@ class Sandbox:
                     applied=self._applied if path is None else {},
                     known_as=known_as,
                     run=self._last_run,
+                    host_files=self._host_files.get(mount.path),
+                    merges=merges,
                 )
         raise UsageError(
             "there is no copy-on-write workspace", hint="pass workspace=DIR (--workspace DIR), without live"

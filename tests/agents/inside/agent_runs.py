@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -57,6 +58,23 @@ class Home:
     def agent(self, script: str, *options: str, **extra: Any) -> Ran:
         """An agent that is a shell script: what it does needs no model."""
         return self.belljar("agent", *options, "--", "sh", "-c", script, **extra)
+
+    def kept(self, told: str = "") -> str:
+        """The only run whose work is kept, or the one that this text names."""
+        names = re.findall(r"`belljar review (\S+)`", told)
+        return names[-1] if told else self.belljar("review", "--json").json[0]["run"]
+
+    def patch(self, run: str, *options: str) -> str:
+        """The patch of a run, as a file."""
+        file = self.directory / f"{run}.patch"
+        file.write_bytes(self.raw("review", run, "--patch", *options))
+        return str(file)
+
+    def raw(self, *words: str) -> bytes:
+        """What `belljar WORDS…` writes to its standard output."""
+        environment = self.environment()
+        done = subprocess.run([*BELLJAR, *words], cwd=self.project, env=environment, capture_output=True, check=False)
+        return done.stdout
 
     def files(self) -> dict[str, str]:
         """All of the project but the data of its repository."""

@@ -24,7 +24,7 @@ _CHANGES = """
 def test_protected_files_need_a_word_of_their_own(home: Home) -> None:
     """`--apply all` brings back the rest, and no directory of theirs; with the other word they come, too."""
     ran = home.agent(_CHANGES, "--apply", "all")
-    assert ran.code == 0, ran.err
+    assert ran.code == 3, ran.err
     assert "belljar: hook pre-push: hooks stay in the jar\n" in ran.err
     assert (home.project / "docs/new.md").read_text() == "text\n"
     assert (home.project / "docs/empty").is_dir()
@@ -32,25 +32,27 @@ def test_protected_files_need_a_word_of_their_own(home: Home) -> None:
     assert not (home.project / ".git/hooks/pre-push").exists()
     ran = home.agent(_CHANGES, "--apply", "all", "--apply-protected")
     assert "not applied" not in ran.err
-    assert "the diff" not in ran.err, "nothing is left to read"
+    assert ran.code == 0
+    assert "kept" not in ran.err, "nothing is left to decide"
     assert (home.project / ".github/workflows/ci.yml").read_text() == "on: push\n"
     assert not (home.project / ".git/hooks/pre-push").exists(), "by no word"
 
 
-def test_git_takes_the_diff_that_is_kept(home: Home) -> None:
-    """Of what did not come back, and not of protected files, whose diff is another; what is no text is counted."""
+def test_git_takes_the_patch_of_what_is_kept(home: Home) -> None:
+    """Of what did not come back, binary files included. Protected files are in it only if that is said."""
     script = """
         echo 'def add(a, b): return a + b' > sums.py; mkdir -p sub; echo new > sub/new.txt; printf '\\0' > binary
-        echo x > .git/hooks/pre-push; echo x > CLAUDE.md
+        echo x > .git/hooks/pre-push; echo x > CLAUDE.md; ln -s sums.py link; chmod +x sub/new.txt
     """
-    ran = home.agent(script, "--json")
-    diff, protected = map(Path, ran.json["kept"])
-    assert "CLAUDE.md" in protected.read_text()
-    ran = home.agent(script)
-    assert "belljar: 1 of its files are no text, or large, and gone with the jar\n" in ran.err
-    git(home.project, "apply", str(diff))
+    run = home.agent(script, "--json").json["kept"]["run"]
+    assert "CLAUDE.md" not in Path(home.patch(run)).read_text()
+    assert "CLAUDE.md" in Path(home.patch(run, "--protected")).read_text()
+    git(home.project, "apply", home.patch(run))
     assert (home.project / "sums.py").read_text() == "def add(a, b): return a + b\n"
     assert (home.project / "sub/new.txt").read_text() == "new\n"
+    assert os.access(home.project / "sub/new.txt", os.X_OK)
+    assert (home.project / "binary").read_bytes() == b"\0"
+    assert os.readlink(home.project / "link") == "sums.py"
     assert not (home.project / "CLAUDE.md").exists()
 
 
@@ -119,7 +121,7 @@ def test_another_copy_is_not_the_project(home: Home) -> None:
     policy = str(home.directory / "two.yaml")
     ran = home.agent("echo x > /data/x; echo y > y", "--policy", policy, "--live", "--apply-protected")
     assert ran.code == 0, ran.err
-    assert "the diff" not in ran.err
+    assert "kept" not in ran.err
     assert [*(home.directory / "data").iterdir()] == []
     assert (home.project / "y").read_text() == "y\n"
 
@@ -162,22 +164,22 @@ def test_no_policy_of_the_project_is_read(home: Home) -> None:
         assert (ran.code, ran.out) == (0, "outside\n"), ran.err
 
 
-def test_old_diffs_go(home: Home, state_directory: str) -> None:
-    """A hundred are kept."""
+def test_old_work_goes(home: Home, state_directory: str) -> None:
+    """The last hundred stay; what an older version kept counts."""
     old = Path(state_directory) / "changes"
     old.mkdir()
     for number in range(120):
         (old / f"{number:012x}-00000000.diff").write_text("old")
-    ran = home.agent("echo x > new", "--json")
+    run = home.agent("echo x > new", "--json").json["kept"]["run"]
     assert len(list(old.iterdir())) == 100
-    assert Path(ran.json["kept"][0]).exists()
+    assert (old / run / "after/new").read_text() == "x\n"
 
 
 STOPS = [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "SIGTERM"), (signal.SIGHUP, 129, "SIGHUP")]
 
 
 @pytest.mark.parametrize(("number", "code", "said"), STOPS, ids=[said for _number, _code, said in STOPS])
-def test_whoever_stops_the_agent_keeps_its_diff(
+def test_whoever_stops_the_agent_keeps_its_work(
     home: Home, number: signal.Signals, code: int, said: str, records: Records
 ) -> None:
     """The project is as it was; what was done can be read, and its end is in the log."""
@@ -191,13 +193,14 @@ def test_whoever_stops_the_agent_keeps_its_diff(
     assert process.returncode == code
     assert said in err.decode()
     assert home.files() == before
-    kept = Path(err.decode().partition("nothing was applied; the diff is in ")[2].strip())
-    assert "+half\n" in kept.read_text()
-    assert kept.stat().st_mode & 0o077 == 0
+    run = home.kept(err.decode())
+    assert "+half\n" in home.belljar("review", run).out
+    assert home.belljar("apply", run).out == "half.txt\n"
+    assert (home.project / "half.txt").read_text() == "half\n"
     assert [record["outcome"] for record in records("finished")] == ["killed"]
 
 
-def test_a_pipe_that_nobody_reads_keeps_the_diff(home: Home) -> None:
+def test_a_pipe_that_nobody_reads_keeps_the_work(home: Home) -> None:
     """As in `belljar agent -- … | head -1`."""
     words = ["agent", "--", "sh", "-c", "echo half > half.txt; echo ready; while echo more; do sleep 0.02; done"]
     with started(home, *words) as process:
@@ -207,8 +210,7 @@ def test_a_pipe_that_nobody_reads_keeps_the_diff(home: Home) -> None:
         assert process.stderr is not None
         err = process.stderr.read().decode()
         assert process.wait(60) == 141
-    kept = Path(err.partition("nothing was applied; the diff is in ")[2].strip())
-    assert "+half\n" in kept.read_text()
+    assert "+half\n" in home.belljar("review", home.kept(err)).out
 
 
 def test_what_nohup_ignores_stays_ignored(home: Home) -> None:
@@ -281,7 +283,7 @@ def test_agents_of_python_and_node_run(home: Home, tmp_path: Path) -> None:
 
 
 def test_what_git_ignores_needs_a_word_of_its_own(home: Home) -> None:
-    """`git diff` would not show it. The project's own .gitignore decides, and its diff is kept apart."""
+    """`git diff` would not show it. The project's own .gitignore decides."""
     (home.project / ".gitignore").write_text("build/\n")
     script = "echo '!build/' > .gitignore; mkdir -p build; echo x > build/tool; echo y > build/two; echo z > plain.txt"
     ran = home.agent(script, "--apply", "all")
@@ -292,8 +294,9 @@ def test_what_git_ignores_needs_a_word_of_its_own(home: Home) -> None:
     (home.project / ".gitignore").write_text("build/\n")
     told = home.agent(script, "--json").json
     assert {change["path"] for change in told["changes"] if change["ignored"]} >= {"build/tool", "build/two"}
-    (diff,) = [path for path in told["kept"] if path.endswith(".ignored.diff")]
-    assert "b/build/tool" in Path(diff).read_text()
+    run = told["kept"]["run"]
+    assert "b/build/tool" not in Path(home.patch(run)).read_text()
+    assert "b/build/tool" in Path(home.patch(run, "--ignored")).read_text()
     ran = home.agent(script, "--apply", "all", "--apply-ignored")
     assert "not applied" not in ran.err
     assert (home.project / "build/tool").read_text() == "x\n"

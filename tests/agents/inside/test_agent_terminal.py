@@ -172,7 +172,7 @@ def test_what_git_ignores_is_listed_and_asked_for_apart(home: Home, answer: str)
 @pytest.mark.host
 @pytest.mark.backend("bubblewrap")
 @pytest.mark.parametrize("when", ["while it runs", "at the question"])
-def test_a_terminal_that_is_closed_keeps_the_diff(home: Home, state_directory: str, when: str) -> None:
+def test_a_terminal_that_is_closed_keeps_the_work(home: Home, state_directory: str, when: str) -> None:
     """Whoever closes the window has not seen the question, or not answered it."""
     script = "echo half > half.txt; echo ready" + ("; exec sleep 600" if when == "while it runs" else "")
     with Terminal(home, "agent", "--", "sh", "-c", script) as terminal:
@@ -180,7 +180,7 @@ def test_a_terminal_that_is_closed_keeps_the_diff(home: Home, state_directory: s
         terminal.hang_up()
         assert terminal.process.wait(_PATIENCE) == 129
     (kept,) = Path(state_directory, "changes").iterdir()
-    assert "+half\n" in kept.read_text()
+    assert (kept / "after/half.txt").read_text() == "half\n"
 
 
 @pytest.mark.host
@@ -206,12 +206,12 @@ def test_the_terminal_is_left_clean_after_a_kill(home: Home, how: str) -> None:
 
 @pytest.mark.host
 @pytest.mark.backend("bubblewrap")
-def test_ctrl_c_at_the_question_keeps_the_diff(home: Home) -> None:
+def test_ctrl_c_at_the_question_keeps_the_work(home: Home) -> None:
     """It is no answer, and what was done is not lost."""
     with Terminal(home, "agent", "--", "sh", "-c", "echo half > half.txt") as terminal:
         terminal.until(b"apply the changes?")
         terminal.type(b"\x03")
-        terminal.until(b"nothing was applied; the diff is in ")
+        terminal.until(b"nothing was applied; the work is kept: ")
         assert terminal.end() == 130
     assert not (home.project / "half.txt").exists()
 

@@ -1,0 +1,106 @@
+"""`belljar apply`: kept work of an agent's run, into its project."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from belljar.cli.jar_options import JSON
+from belljar.cli.parsing import Command, Option, Parsed
+from belljar.cli.terminal import visible
+from belljar.errors import UsageError
+
+TYPE_CHECKING = False  # see policy/records.py
+if TYPE_CHECKING:
+    from belljar.sandbox.kept.applying import Outcome
+    from belljar.sandbox.kept.store import Work
+
+_NOT_ALL_APPLIED = 3
+
+
+def run(parsed: Parsed) -> int:
+    """Do it. 3 if something that was asked for was not applied."""
+    from belljar.cli.stopping import ignore_further
+    from belljar.sandbox.kept.applying import apply
+    from belljar.sandbox.kept.store import find
+
+    name, *paths = parsed.all_words() or [""]
+    if not name:
+        raise UsageError("which run?", hint="belljar apply RUN; `belljar review` lists them")
+    work = find(name)
+    ignore_further()  # half of the changes would be worse than either
+    done = apply(
+        work,
+        [_inside(work, path) for path in paths] or None,
+        protected=None if parsed.flag("--apply-protected") else (),
+        ignored=parsed.flag("--apply-ignored"),
+        skip_conflicts=parsed.flag("--skip-conflicts"),
+    )
+    ignored = {path for path, row in work.rows.items() if row.change.ignored}
+    refused = [(path, why) for path, why in done.refused if paths or path not in ignored]
+    if parsed.flag("--json"):
+        from belljar.cli.document import print_json
+
+        sides = {
+            name: [{"path": path, "why": why} for path, why in found]
+            for name, found in (("conflicts", done.conflicts), ("not_applied", done.refused))
+        }
+        told = {"run": work.run, "project": work.project, "state": work.state()["state"]}
+        print_json({**told, "applied": list(done.applied), "merged": list(done.merged), **sides, "failed": done.failed})
+    else:
+        _tell(work, done, left_ignored=len(done.refused) - len(refused), refused=refused)
+    return _NOT_ALL_APPLIED if done.conflicts or done.failed or refused else 0
+
+
+def _inside(work: Work, path: str) -> str:
+    """A path as the work has it: relative to the project, or as a person names it from where they are."""
+    path = path.rstrip("/")
+    if path in work.rows or any(one.startswith(f"{path}/") for one in work.rows):
+        return path
+    relative = os.path.relpath(os.path.join(os.getcwd(), path), work.project)
+    return path if relative.startswith("..") else relative
+
+
+def _tell(work: Work, done: Outcome, *, left_ignored: int, refused: list[tuple[str, str]]) -> None:
+    for path in done.applied:
+        note = " (merged with your own changes)" if path in done.merged else ""
+        sys.stdout.write(f"{visible(path)}{note}\n")
+    lines = [f"not applied: {visible(path)}: {visible(why)}" for path, why in refused]
+    lines += [f"conflict: {visible(path)}: {visible(why)}" for path, why in done.conflicts]
+    if left_ignored:
+        lines.append(f"{left_ignored} that git ignores were left out: --apply-ignored brings them in")
+    if done.failed:
+        lines.append(f"nothing was applied: {visible(done.failed)}")
+    elif done.conflicts and not done.applied:
+        lines.append("nothing was applied, since not all of it can be")
+    sys.stderr.write("".join(f"belljar: {line}\n" for line in lines))
+    if done.conflicts:
+        rest = f"`belljar apply {work.run} --skip-conflicts` brings in the rest"
+        sys.stderr.write(f"hint: `belljar review {work.run}` shows what the agent changed; {rest}\n")
+    elif any(work.rows[path].change.protected for path, _why in refused if path in work.rows):
+        sys.stderr.write("hint: --apply-protected brings in what a tool would act on\n")
+
+
+COMMAND = Command(
+    "apply",
+    "Bring kept work of an agent's run into its project.",
+    usage="apply [OPTIONS] RUN [PATH…]",
+    run=run,
+    options=(
+        Option("--apply-protected", "", "also what a tool here would act on by itself, as git hooks"),
+        Option("--apply-ignored", "", "also what git ignores, which `git diff` does not show"),
+        Option("--skip-conflicts", "", "apply the rest if something can't be merged"),
+        JSON,
+    ),
+    details="""
+RUN may be the beginning or the end of its name; PATH is a file of the project, or a directory with all that is in it.
+Everything is applied, or nothing: on an error, all files are put back as they were. What you changed since the run
+began is merged with the agent's change. If that is not possible, nothing is applied, unless --skip-conflicts says
+otherwise. What needs another word (protected and ignored files) is left out.
+Prints the paths that were applied. The exit code is 3 if something was not.
+""",
+    examples=(
+        ("apply 01a1e4e2ffbe-8c01c265", "all that a run did"),
+        ("apply 8c01c265 src tests/test_sums.py", "some of it"),
+    ),
+)

@@ -1,0 +1,177 @@
+"""Copies single files of a hostile tree into another one: bounded, holes stay holes, with a digest of the content."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+from dataclasses import dataclass
+from typing import Self
+
+from belljar.backends.hostile_files import data_ranges, open_beneath, write_at
+from belljar.guest.tree import kind, make_directories
+
+MAX_DIGESTED = 256 << 20
+"""Bytes of a file whose digest is made, holes included."""
+_PIECE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Side:
+    """What one side has at a path."""
+
+    what: str
+    """`file`, `directory`, `link` or `other`."""
+    mode: int = 0
+    size: int = 0
+    digest: str = ""
+    """SHA-256 of the content; empty if there is none, or the file is large."""
+    link: str = ""
+    missing: str = ""
+    """Why the content was not copied; empty if it was."""
+    identity: tuple[int, ...] = ()
+    """Inode, ctime and size."""
+
+
+class Room:
+    """Bytes that may still be copied."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+
+class Copier:
+    """Copies from one directory to another. Paths in order are quick: the last directory is kept open."""
+
+    def __init__(self, source: int, target: str, room: Room, *, own: bool = False) -> None:
+        self._source = source
+        self._target = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._room = room
+        self._own = own
+        self._last: tuple[str, int, int] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._forget()
+        os.close(self._target)
+
+    def copy(self, path: str, status: os.stat_result | None = None) -> Side:
+        """Copy a file or a link. What can't be copied is told in `missing`."""
+        directory, _, name = path.rpartition("/")
+        try:
+            source, target = self._directories(directory)
+            status = os.lstat(name, dir_fd=source)
+            what = kind(status)
+            side = Side(what, stat.S_IMODE(status.st_mode), status.st_size, identity=identity(status))
+            if what == "link":
+                text = os.readlink(name, dir_fd=source)
+                os.symlink(text, name, dir_fd=target)
+                return Side(what, link=text, identity=side.identity)
+            return self._copy_file(source, target, name, side) if what == "file" else side
+        except OSError as error:
+            what = "file" if status is None else kind(status)
+            return Side(what, missing=error.strerror or str(error))
+
+    def _copy_file(self, source: int, target: int, name: str, side: Side) -> Side:
+        opened = open_beneath(source, name, os.O_RDONLY, own=self._own)
+        try:
+            needed = sum(end - start for start, end in data_ranges(opened, side.size))
+            missing = "" if needed <= self._room.left else "the work of this run is larger than what is kept"
+            digest = hashlib.sha256()
+            if side.size <= MAX_DIGESTED or not missing:
+                fresh = -1 if missing else _new(target, name)
+                try:
+                    _copy(opened, fresh, side.size, digest)
+                except OSError:
+                    if fresh >= 0:
+                        os.unlink(name, dir_fd=target)
+                    raise
+                finally:
+                    if fresh >= 0:
+                        os.close(fresh)
+                self._room.left -= 0 if missing else needed
+        finally:
+            os.close(opened)
+        told = digest.hexdigest() if side.size <= MAX_DIGESTED else ""
+        return Side("file", side.mode, side.size, told, missing=missing, identity=side.identity)
+
+    def _directories(self, directory: str) -> tuple[int, int]:
+        if self._last is None or self._last[0] != directory:
+            self._forget()
+            source = open_beneath(self._source, directory, own=self._own)
+            try:
+                self._last = (directory, source, make_directories(self._target, directory))
+            except BaseException:
+                os.close(source)
+                raise
+        return self._last[1:]
+
+    def _forget(self) -> None:
+        if self._last is not None:
+            for descriptor in self._last[1:]:
+                os.close(descriptor)
+            self._last = None
+
+
+def identity(status: os.stat_result) -> tuple[int, ...]:
+    """What tells whether a file is the same one, unchanged."""
+    return status.st_ino, status.st_ctime_ns, status.st_size
+
+
+def digest_of(descriptor: int) -> str:
+    """The SHA-256 of a file's content; empty if it is large."""
+    size = os.fstat(descriptor).st_size
+    if size > MAX_DIGESTED:
+        return ""
+    digest = hashlib.sha256()
+    _copy(descriptor, -1, size, digest)
+    return digest.hexdigest()
+
+
+def _new(directory: int, name: str) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.open(name, flags, 0o600, dir_fd=directory)
+
+
+def _copy(source: int, target: int, size: int, digest: hashlib._Hash) -> None:
+    """Copy the data of a file, unless `target` is negative, and add all of its content to the digest."""
+    done = 0
+    digests = size <= MAX_DIGESTED
+    for start, end in data_ranges(source, size):
+        if digests:
+            _add_zeros(digest, start - done)
+        position = start
+        while position < end and (piece := os.pread(source, min(_PIECE, end - position), position)):
+            if digests:
+                digest.update(piece)
+            if target >= 0:
+                write_at(target, piece, position)
+            position += len(piece)
+        done = end
+    if digests:
+        _add_zeros(digest, size - done)
+    if target >= 0:
+        os.ftruncate(target, size)
+
+
+def _add_zeros(digest: hashlib._Hash, count: int) -> None:
+    while count > 0:
+        digest.update(bytes(min(count, _PIECE)))
+        count -= _PIECE
+
+
+def read_file(root: int, path: str, most: int) -> bytes | None:
+    """The content of a plain file beneath a directory; None if there is none, or it is larger than `most`."""
+    try:
+        descriptor = open_beneath(root, path, os.O_RDONLY)
+    except OSError:
+        return None
+    with contextlib.closing(os.fdopen(descriptor, "rb")) as file:
+        status = os.fstat(descriptor)
+        return file.read(most) if stat.S_ISREG(status.st_mode) and status.st_size <= most else None
+
+
+__all__ = ["MAX_DIGESTED", "Copier", "Room", "Side", "digest_of", "identity", "read_file"]

@@ -1,0 +1,80 @@
+"""Inode, ctime and size of each file in a directory of the host, taken before a jar sees it.
+
+What they are later tells which files somebody else changed meanwhile. No clock is asked.
+"""
+
+from __future__ import annotations
+
+import os
+from _thread import allocate_lock, start_new_thread
+from typing import Protocol
+
+_MOST = 200_000
+"""Files that are remembered. Of others a caller has to ask the clock."""
+
+
+class Known(Protocol):
+    """Files of the host as somebody knew them earlier."""
+
+    def changed(self, path: str, status: os.stat_result) -> bool | None:
+        """Return True if the file at `path`, which has this status now, is not what it was. None if nobody knows."""
+
+
+class HostFiles:
+    """The files of a directory as they are now. A thread looks while the caller goes on."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._found: dict[str, tuple[int, int, int]] = {}
+        self._whole = False
+        self._looking = allocate_lock()
+        self._looking.acquire()
+        start_new_thread(self._look, ())
+
+    def wait(self) -> None:
+        """Wait until the thread is done."""
+        with self._looking:
+            pass
+
+    def changed(self, path: str, status: os.stat_result) -> bool | None:
+        """Return True if the file at `path`, which has this status now, is not what it was. None if nobody knows."""
+        self.wait()
+        if path == ".git" or path.startswith(".git/"):
+            return None
+        before = self._found.get(path)
+        if before is None:
+            return True if self._whole else None
+        return before != _identity(status)
+
+    def _look(self) -> None:
+        try:
+            waiting = [""]
+            while waiting and len(self._found) < _MOST:
+                prefix = waiting.pop()
+                self._look_into(prefix, waiting)
+            self._whole = not waiting
+        finally:
+            self._looking.release()
+
+    def _look_into(self, prefix: str, waiting: list[str]) -> None:
+        try:
+            entries = os.scandir(f"{self._directory}/{prefix}")
+        except OSError:
+            return  # closed to us, so that the jar has nothing of it either
+        with entries:
+            for entry in entries:
+                path = prefix + entry.name
+                try:
+                    if not entry.is_dir(follow_symlinks=False):
+                        self._found[path] = _identity(entry.stat(follow_symlinks=False))
+                    elif path != ".git":  # its files never come back by name
+                        waiting.append(f"{path}/")
+                except OSError:
+                    continue  # gone
+
+
+def _identity(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_ino, status.st_ctime_ns, status.st_size
+
+
+__all__ = ["HostFiles", "Known"]

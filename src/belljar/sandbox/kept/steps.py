@@ -1,0 +1,115 @@
+"""Turns a change of a jar's files into steps that the journal takes on the host."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from belljar.backends.hostile_files import copy_content, leaves, open_beneath
+from belljar.sandbox.apply import parent_of
+from belljar.sandbox.git_data import BELIEVED, MOST_BYTES
+from belljar.sandbox.kept.journal import RefusedError, Step
+
+if TYPE_CHECKING:
+    from belljar.sandbox.changes import Change
+
+Spared = Callable[[str, os.stat_result], str]
+"""Why a file of the host's must stay, whatever the code did to the directory it is in; empty if it need not."""
+
+Judge = Callable[[str | bytes], str]
+"""Why a link of this text, or a file that begins so, must not be written; empty if it may."""
+
+
+def steps_of(change: Change, changed: int, target: int, spared: Spared, judge: Judge) -> tuple[list[Step], str]:
+    """Steps that make the host's directory `target` have this change, and why a part of it has to stay."""
+    status = status_beneath(target, change.path)
+    steps: list[Step] = []
+    if change.kind == "deleted":
+        return ([], "") if status is None else _deletion(target, change.path, status, spared)
+    if status is not None and stat.S_ISDIR(status.st_mode) != (change.what == "directory"):
+        steps, why = _deletion(target, change.path, status, spared)
+        if why:
+            return [], why
+        status = None
+    if change.what == "directory":
+        return ([*steps, Step(change.path, "directory")] if status is None else []), ""
+    if change.what == "link":
+        return [*steps, Step(change.path, "link", status, text=lambda: _link_text(changed, change.path, judge))], ""
+    mode = change.mode & 0o777
+    return [
+        *steps,
+        Step(change.path, "file", status, mode, lambda fresh: _copy(changed, change.path, fresh, judge)),
+    ], ""
+
+
+def status_beneath(root: int, path: str) -> os.stat_result | None:
+    """The status of a path beneath a directory, through no link; None if it is not there."""
+    try:
+        parent, name = parent_of(root, path)
+    except OSError:
+        return None
+    try:
+        return os.lstat(name, dir_fd=parent)
+    except OSError:
+        return None
+    finally:
+        os.close(parent)
+
+
+def _deletion(target: int, path: str, status: os.stat_result, spared: Spared) -> tuple[list[Step], str]:
+    """Delete a file or a tree, sparing what the code could not see and what is newer: it can't have meant those."""
+    if why := spared(path, status):
+        return [], why
+    if not stat.S_ISDIR(status.st_mode):
+        return [Step(path, "delete", status)], ""
+    directory = open_beneath(target, path)
+    steps, reasons = [], []
+    try:
+        for name in sorted(os.listdir(directory)):
+            more, why = _deletion(target, f"{path}/{name}", os.lstat(name, dir_fd=directory), spared)
+            steps += more
+            reasons += [why] if why else []
+    finally:
+        os.close(directory)
+    if reasons:
+        return steps, f"something in it stays: {reasons[0]}"
+    return [*steps, Step(path, "rmdir", status)], ""
+
+
+def _link_text(changed: int, path: str, judge: Judge) -> str:
+    parent, name = parent_of(changed, path)
+    try:
+        text = os.readlink(name, dir_fd=parent)
+    except OSError as error:  # code that still runs may have made it another one
+        raise RefusedError(error.errno, error.strerror) from error
+    finally:
+        os.close(parent)
+    if leaves(path, text):  # it was another one when it was judged
+        raise RefusedError(errno.EPERM, "it is a link that leads out of the workspace")
+    if why := judge(text):
+        raise RefusedError(errno.EPERM, why)
+    return text
+
+
+def _copy(changed: int, path: str, fresh: int, judge: Judge) -> None:
+    try:
+        source = open_beneath(changed, path, os.O_RDONLY, own=True)
+    except OSError as error:
+        raise RefusedError(error.errno, error.strerror) from error
+    try:
+        if not stat.S_ISREG(os.fstat(source).st_mode):
+            raise RefusedError(errno.EPERM, "it is no plain file any more")
+        copy_content(source, fresh)
+    finally:
+        os.close(source)
+    if path.rpartition("/")[2] in BELIEVED:
+        with os.fdopen(os.dup(fresh), "rb") as file:
+            file.seek(0)
+            if why := judge(file.read(MOST_BYTES + 1)):  # one byte more than what is looked at tells that there is more
+                raise RefusedError(errno.EPERM, why)
+
+
+__all__ = ["Judge", "Spared", "status_beneath", "steps_of"]

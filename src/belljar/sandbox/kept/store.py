@@ -1,0 +1,326 @@
+"""Keeps what a run changed in the state directory, until somebody applies or discards it, or it is old.
+
+`changes/RUN/` holds `after/` and `before/`, two trees with the files of the changes as the jar and the host had them,
+and `manifest.json`. Everything in `after/` is the guest's: names, links and content. Modes are in the manifest alone.
+Other rooms may add files of their own to the directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from belljar.audit.state import private_directory, state_directory
+from belljar.errors import UsageError
+from belljar.sandbox.changes import Change, Changes
+from belljar.sandbox.kept.copying import Copier, Room, Side
+
+MAX_KEPT = 100
+"""Runs whose work is kept; the oldest go."""
+MAX_TOTAL_BYTES = 8 << 30
+MAX_WORK_BYTES = 2 << 30
+"""Bytes of one run's work."""
+_MOST_WITHIN = 100_000
+"""Files of deleted directories that are remembered."""
+_MANIFEST, _STATE = "manifest.json", "state.json"
+_FORMAT = 1
+State = Literal["pending", "applied", "partly applied", "discarded", "refused"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One change, with what both sides have."""
+
+    change: Change
+    after: Side | None = None
+    before: Side | None = None
+    known: bool = True
+    """Whether `before` is what the code saw. It is not if the host's file was changed while the code ran."""
+    within: Mapping[str, Side] = field(default_factory=dict)
+    """The files of a directory that was deleted."""
+
+
+class Work:
+    """The kept work of one run."""
+
+    def __init__(self, path: str) -> None:
+        """Read it. Raises UsageError if it can't be read."""
+        self.path = path
+        self.run = os.path.basename(path)
+        try:
+            with open(os.path.join(path, _MANIFEST), encoding="ascii") as file:
+                self.about: dict[str, Any] = json.load(file)
+        except (OSError, ValueError) as error:
+            raise UsageError(f"the work of {self.run} can't be read: {error}") from error
+        self.rows = {row["change"]["path"]: _row(row) for row in self.about.pop("changes")}
+
+    @property
+    def project(self) -> str:
+        """The directory that it is work on."""
+        return str(self.about["project"])
+
+    def state(self) -> dict[str, Any]:
+        """What became of it: `state`, `applied` (paths) and `why`."""
+        try:
+            with open(os.path.join(self.path, _STATE), encoding="ascii") as file:
+                found = json.load(file)
+        except (OSError, ValueError):
+            found = {}
+        return {"state": "pending", "applied": [], "why": "", **found}
+
+    def set_state(self, state: State, *, applied: Iterable[str] = (), why: str = "") -> None:
+        """Write down what became of it."""
+        told = {"state": state, "applied": sorted(applied), "why": why, "when": time.time()}
+        _write_json(os.path.join(self.path, _STATE), told)
+
+    def open(self, side: Literal["after", "before"]) -> int:
+        """One of the trees. The caller must close the descriptor."""
+        return os.open(os.path.join(self.path, side), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+    def discard(self) -> None:
+        """Remove the files. What they were called stays, until the work is old."""
+        from belljar.sandbox import recording
+
+        recording.files("discard", run=self.run, directory=self.project, count=len(self.rows))
+        self.set_state("discarded", applied=self.state()["applied"])
+        for side in ("after", "before"):
+            shutil.rmtree(os.path.join(self.path, side), ignore_errors=True)
+
+
+def keep(run: str, changes: Changes, chosen: Iterable[Change], about: Mapping[str, Any]) -> Work:
+    """Copy these changes into the state directory, as far as there is room.
+
+    Raises:
+        OSError: nothing could be kept.
+    """
+    place = private_directory(os.path.join(state_directory(), "changes"))
+    if os.path.isfile(os.path.join(place, run, _MANIFEST)):
+        return Work(os.path.join(place, run))  # whoever was asked about it interrupted that
+    unfinished = os.path.join(place, f".{run}-{os.getpid()}")
+    os.mkdir(unfinished, 0o700)
+    try:
+        for side in ("after", "before"):
+            os.mkdir(os.path.join(unfinished, side), 0o700)
+        rows = _Keeping(changes, unfinished).rows(sorted(chosen, key=lambda change: change.path))
+        told = {"format": _FORMAT, "run": run, **changes.origin, "created": time.time(), **about}
+        _write_json(os.path.join(unfinished, _MANIFEST), {**told, "changes": [_told(row) for row in rows]})
+        os.rename(unfinished, os.path.join(place, run))
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+    _forget_old(place)
+    return Work(os.path.join(place, run))
+
+
+def kept() -> list[Work]:
+    """The work of all runs, the newest first."""
+    return [work for name in sorted(_names(), reverse=True) if (work := _readable(name)) is not None]
+
+
+def find(name: str) -> Work:
+    """The work of the run of that name, or of the only one whose name begins or ends so.
+
+    Raises:
+        UsageError: there is none, or several fit.
+    """
+    names = _names()
+    fits = [one for one in names if one == name] or [
+        one for one in names if name and (one.startswith(name) or one.endswith(name))
+    ]
+    if len(fits) > 1:
+        from belljar.audit.store import several
+
+        raise several(name, fits)
+    if not fits:
+        raise UsageError(f"no work of a run {name!r} is kept", hint="`belljar review` lists what is")
+    return Work(os.path.join(_place(), fits[0]))
+
+
+def forget_before(moment: float) -> tuple[list[str], int]:
+    """Remove work that was kept before that time, in seconds. Return the paths that were removed, and their bytes.
+
+    Raises:
+        AuditError: it can't be recorded, so the rest stays.
+    """
+    from belljar.sandbox import recording
+
+    removed, size = [], 0
+    for name in [*_names(), *_old_names()]:
+        path = os.path.join(_place(), name)
+        with contextlib.suppress(FileNotFoundError):
+            if os.lstat(path).st_mtime < moment:
+                recording.files("discard", run=name.partition(".")[0], reason="it is old")
+                size += _size(path)
+                _remove(path)
+                removed.append(path)
+    return removed, size
+
+
+# --- keeping ---
+
+
+class _Keeping:
+    """Copies changes: first what nobody could make again, then the rest, until the room is used up."""
+
+    def __init__(self, changes: Changes, directory: str) -> None:
+        self._changes = changes
+        self._directory = directory
+
+    def rows(self, chosen: list[Change]) -> list[Row]:
+        """The rows of the manifest, in this order."""
+        room = Room(MAX_WORK_BYTES)
+        after: dict[str, Side] = {}
+        before: dict[str, Side] = {}
+        within: dict[str, dict[str, Side]] = {}
+        jar, host = self._changes.roots
+        with (
+            Copier(jar, os.path.join(self._directory, "after"), room, own=True) as new,
+            Copier(host, os.path.join(self._directory, "before"), room) as old,
+        ):
+            present = [change for change in chosen if change.kind != "deleted" and change.what in ("file", "link")]
+            after |= {one.path: new.copy(one.path) for one in present if not one.ignored}
+            for change in chosen:
+                status = None if change.kind == "added" else self._changes.host_status(change.path)
+                if status is not None and not change.meanwhile and change.path != ".":
+                    before[change.path] = old.copy(change.path, status)
+            after |= {one.path: new.copy(one.path) for one in present if one.ignored}
+            count = 0
+            for change in chosen:
+                if change.path in before and before[change.path].what == "directory" and _goes(change):
+                    within[change.path] = found = {}
+                    for path, status in self._beneath(change.path):
+                        count += 1
+                        if count > _MOST_WITHIN:
+                            break
+                        found[path] = old.copy(path, status)
+        return [
+            Row(one, after.get(one.path), before.get(one.path), not one.meanwhile, within.get(one.path, {}))
+            for one in chosen
+        ]
+
+    def _beneath(self, directory: str) -> Iterator[tuple[str, os.stat_result]]:
+        """The host's files in a directory, but for those that are denied to the code."""
+        from belljar.backends.hostile_files import open_beneath, walk
+
+        root = open_beneath(self._changes.roots[1], directory)
+        try:
+            for entry in walk(root):
+                path = f"{directory}/{entry.path}"
+                if entry.kind != "directory" and (status := self._changes.host_status(path)) is not None:
+                    yield path, status
+        finally:
+            os.close(root)
+
+
+def _goes(change: Change) -> bool:
+    """Return True if the host's directory at this path goes."""
+    return change.kind == "deleted" or change.what != "directory"
+
+
+def _told(row: Row) -> dict[str, Any]:
+    within = {path: vars(side) for path, side in row.within.items()}
+    sides = {"after": row.after and vars(row.after), "before": row.before and vars(row.before)}
+    change = {name: getattr(row.change, name) for name in Change.__dataclass_fields__}
+    return {"change": change, **sides, "known": row.known, "within": within}
+
+
+def _row(told: dict[str, Any]) -> Row:
+    def side(value: dict[str, Any] | None) -> Side | None:
+        return None if value is None else Side(**{**value, "identity": tuple(value["identity"])})
+
+    within = {path: Side(**{**value, "identity": tuple(value["identity"])}) for path, value in told["within"].items()}
+    return Row(Change(**told["change"]), side(told["after"]), side(told["before"]), told["known"], within)
+
+
+def _write_json(path: str, value: object) -> None:
+    unfinished = f"{path}.{os.getpid()}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    with open(os.open(unfinished, flags, 0o600), "w", encoding="ascii") as file:
+        file.write(json.dumps(value))  # `json.dump` is many times slower
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(unfinished, path)
+
+
+# --- what is old ---
+
+
+def _place() -> str:
+    return os.path.join(state_directory(), "changes")
+
+
+def _names() -> list[str]:
+    try:
+        return [name for name in os.listdir(_place()) if os.path.isfile(os.path.join(_place(), name, _MANIFEST))]
+    except FileNotFoundError:
+        return []
+
+
+def _old_names() -> list[str]:
+    """Diffs of an older version, and what a process that was killed left."""
+    known = set(_names())
+    try:
+        return [name for name in os.listdir(_place()) if name not in known and not _is_being_written(name)]
+    except FileNotFoundError:
+        return []
+
+
+def _is_being_written(name: str) -> bool:
+    return name.startswith(".") and os.path.exists(f"/proc/{name.rpartition('-')[2]}")
+
+
+def _readable(name: str) -> Work | None:
+    try:
+        return Work(os.path.join(_place(), name))
+    except UsageError:
+        return None
+
+
+def _forget_old(place: str) -> None:
+    """Keep the newest, in number and in bytes: names begin with the time. What was decided goes before the rest."""
+    names = sorted(_names(), reverse=True)
+    sizes = {name: _size(os.path.join(place, name)) for name in names}
+    for name in sorted(_old_names(), reverse=True)[max(0, MAX_KEPT - len(names)) :]:
+        _remove(os.path.join(place, name))
+    total = sum(sizes.values())
+    order = sorted(names[1:], key=lambda name: (_is_open(os.path.join(place, name)), name))
+    while order and (len(order) + 1 > MAX_KEPT or total > MAX_TOTAL_BYTES):
+        name = order.pop(0)
+        total -= sizes[name]
+        _remove(os.path.join(place, name))
+
+
+def _is_open(path: str) -> bool:
+    try:
+        with open(os.path.join(path, _STATE), encoding="ascii") as file:
+            return json.load(file).get("state") not in ("applied", "discarded")
+    except (OSError, ValueError):
+        return True
+
+
+def _size(path: str) -> int:
+    """Bytes that the files beneath a path take on the disk."""
+    if not os.path.isdir(path) or os.path.islink(path):
+        return os.lstat(path).st_size
+    return sum(
+        os.lstat(os.path.join(above, name)).st_blocks * 512
+        for above, _directories, names in os.walk(path)
+        for name in names
+    )
+
+
+def _remove(path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+__all__ = ["MAX_KEPT", "Row", "Side", "Work", "find", "forget_before", "keep", "kept"]

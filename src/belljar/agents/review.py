@@ -58,8 +58,8 @@ class Review:
 
     @property
     def shown(self) -> list[Change]:
-        """All changes but those in repositories, with the directories that they are in."""
-        return [change for change in self._project or () if change.path not in self._links and not _in_git(change.path)]
+        """All changes, with the directories that they are in."""
+        return [change for change in self._project or () if change.path not in self._links]
 
     @property
     def where(self) -> str:

@@ -30,8 +30,6 @@ _MOST_COMMANDS, _LONGEST_COMMAND = 100, 500
 """Of which the audit log has so many, so long."""
 _MOST_TOOLS = 50
 _DEEPEST = 20
-_SECONDS_EARLY = 1.0
-"""Clocks of entries are cut to milliseconds."""
 
 
 @dataclass
@@ -56,11 +54,11 @@ class Did:
 def read(jar: Sandbox, run_id: str, policy: Policy) -> Did:
     """Read what the agent wrote about itself in this run."""
     did = Did()
-    begun = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(outputs.began(run_id) - _SECONDS_EARLY))
+    begun = _stamp(outputs.began(run_id))
     lines: list[str] = []
     counted: set[tuple[str, str]] = set()
     for entry in _entries(jar):
-        if entry.get("type") not in _KINDS or str(entry.get("timestamp") or "9")[:19] < begun:
+        if entry.get("type") not in _KINDS or str(entry.get("timestamp") or "9") < begun:
             continue  # of an earlier run, if the home was kept
         clean = _cleaned(entry, run_id, policy)
         lines.append(json.dumps(clean, ensure_ascii=False))
@@ -69,6 +67,12 @@ def read(jar: Sandbox, run_id: str, policy: Policy) -> Did:
     redacting.forget(run_id)
     did.transcript = "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace")
     return did
+
+
+def _stamp(seconds: float) -> str:
+    """A time as entries have it, without the `Z`: in milliseconds, of which they count only whole ones."""
+    whole, milliseconds = divmod(int(seconds * 1000), 1000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{milliseconds:03}"
 
 
 def keep(did: Did, run_id: str, *, agent: str, project: str) -> None:

@@ -131,8 +131,9 @@ bench-egress: dev $(MITMPROXY)/.installed ## measure the proxy beside squid and 
 	@scripts/install-prerequisites.sh bench "$(PYTHON)"
 	@$(BIN)/python benchmarks/egress.py $(BENCH_ARGS)
 
-bench-agents: dev ## measure what a tool call costs besides its run; BENCH_ARGS=--record writes benchmarks/agents.md
+bench-agents: dev ## measure what a tool call and a whole run of Claude Code cost; BENCH_ARGS=--record writes both tables
 	@$(BIN)/python benchmarks/agents.py $(BENCH_ARGS)
+	@$(BIN)/python benchmarks/claude_runs.py $(BENCH_ARGS)
 
 inspector: $(INSPECTOR)/.installed ## install the MCP inspector from npm, for its test
 	@:

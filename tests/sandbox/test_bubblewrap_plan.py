@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -350,6 +351,15 @@ class TestWhiteouts:
         expected = {f"{prefix}{name}" for prefix in ("", "sub/", "sub/deep/", "a b/") for name in (".env", ".ssh")}
         assert self.devices(layer) == expected | {"sub/deep/x.key", "sub/other-name"}
         assert stat.S_IMODE((layer / "sub").stat().st_mode) == 0o750
+
+    def test_a_directory_that_is_gone_since_the_walk(self, root: Path, tmp_path: Path) -> None:
+        """As when git packs its objects meanwhile: its names are taken all the same, in case it comes again."""
+        layer = tmp_path / "layer"
+        layer.mkdir()
+        found = find_denied(str(root), "/host", "/jar", self.GLOBS)
+        shutil.rmtree(root / "sub")
+        Whiteouts(str(layer), str(root), "/host", "/jar", self.GLOBS).build(found)
+        assert {"sub/.env", "sub/deep/.env", "a b/.env"} <= self.devices(layer)
 
     def test_it_follows_what_the_host_does(self, root: Path, tmp_path: Path) -> None:
         """A new directory, a new file that a wildcard denies, a link; and nothing twice."""

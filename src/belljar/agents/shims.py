@@ -53,11 +53,30 @@ def _following(path: str, environ: Mapping[str, str]) -> str | None:
     if len(text) > _LARGEST or not re.match(r"#!.*\b(sh|bash|dash|zsh)\s*(-\w+\s*)*\n", text):
         return None
     if found := _MANAGED.search(text):
-        return _asked(found[1], path, {**environ, **dict(_EXPORTED.findall(text))})
+        exported = dict(_EXPORTED.findall(text))
+        return _chosen_by_pyenv(path, exported, environ) or _asked(found[1], path, {**environ, **exported})
     found = _WRAPPED.search(text)
     if found and os.path.isfile(found[1]) and os.access(found[1], os.X_OK):
         return found[1]
     return None
+
+
+def _chosen_by_pyenv(path: str, exported: Mapping[str, str], environ: Mapping[str, str]) -> str | None:
+    """The answer that pyenv gives outside of a project, where that is plain: to ask it takes longer than all else."""
+    root = exported.get("PYENV_ROOT", "")
+    version = environ.get("PYENV_VERSION") or (_first_line(os.path.join(root, "version")) if root else "")
+    program = os.path.join(root, "versions", version, "bin", os.path.basename(path))
+    return program if root and _VERSION.fullmatch(version) and os.access(program, os.X_OK) else None
+
+
+def _first_line(path: str) -> str:
+    """The first line of a small file that is no link; empty if there is none."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, encoding="utf-8", errors="replace") as file:
+            return file.read(64).partition("\n")[0].strip()
+    except OSError:
+        return ""
 
 
 def _asked(manager: str, path: str, environ: Mapping[str, str]) -> str:
@@ -87,12 +106,7 @@ def _asked(manager: str, path: str, environ: Mapping[str, str]) -> str:
 
 def with_version_of(project: str, environ: Mapping[str, str]) -> dict[str, str]:
     """The environment in which a manager chooses the Python that the project's `.python-version` names."""
-    try:
-        descriptor = os.open(os.path.join(project, ".python-version"), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with os.fdopen(descriptor, encoding="utf-8", errors="replace") as file:
-            version = file.read(64).partition("\n")[0].strip()
-    except OSError:
-        version = ""
+    version = _first_line(os.path.join(project, ".python-version"))
     if not _VERSION.fullmatch(version):
         return dict(environ)
     return {**dict.fromkeys(_VERSION_VARIABLES, version), **environ}

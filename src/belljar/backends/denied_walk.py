@@ -19,6 +19,8 @@ class Denied:
         """Sockets and named pipes: who opens one talks to a process of the host's."""
         self.directories: list[str] = []
         """Every directory that stays visible, the nearest to the top first."""
+        self.names = 0
+        """How many names the walk saw."""
 
 
 def find_denied(root: str, host_root: str, jar_root: str, globs: DenyGlobs, start: str = "") -> Denied:
@@ -33,6 +35,7 @@ def find_denied(root: str, host_root: str, jar_root: str, globs: DenyGlobs, star
             if error.errno == errno.ENAMETOOLONG:
                 raise
             continue  # what the stage can't list, the guest can't either: they are the same user
+        found.names += len(entries)
         for entry in entries:
             below = f"{relative}/{entry.name}" if relative else entry.name
             if globs.may_end_at(entry.name) and globs.denies(f"{host_root}/{below}", f"{jar_root}/{below}") is not None:

@@ -76,6 +76,23 @@ def test_a_shim_without_a_program(tmp_path: Path, kind: str) -> None:
     assert caught.value.hint == f'name the program itself: belljar agent -- "$({kind} which my-agent)"'
 
 
+def test_what_pyenv_would_say(tmp_path: Path) -> None:
+    """Its own files are read where they are plain, and pyenv is asked otherwise."""
+    asked = script(tmp_path / "asked", "")
+    shim = make_shim(tmp_path / "pyenv", "pyenv", asked)
+    one, two = (script(tmp_path / f"pyenv/versions/{name}/bin/my-agent", "") for name in ("3.1", "3.2"))
+    assert real_program(str(shim), {}) == str(asked), "no version is chosen"
+    for version, environ, found in (
+        ("3.1\n", {}, one),
+        ("3.1\n", {"PYENV_VERSION": "3.2"}, two),
+        ("3.1\n", {"PYENV_VERSION": "../3.2"}, asked),
+        ("3.1:3.2\n", {}, asked),
+        ("3.3\n", {}, asked),
+    ):
+        (tmp_path / "pyenv/version").write_text(version)
+        assert real_program(str(shim), environ) == str(found)
+
+
 def test_shims_that_lead_nowhere(tmp_path: Path) -> None:
     """One that names itself, and wrappers around each other."""
     shim = make_shim(tmp_path / "manager", "pyenv", tmp_path / "manager/shims/my-agent")

@@ -40,6 +40,8 @@ def freeze(layer: str, root: str, found: Denied, denies: Callable[[str], bool]) 
     Raises:
         TooManyNamesError: the directory has more than MOST_NAMES.
     """
+    if found.names > MOST_NAMES:
+        raise TooManyNamesError
     known = set(found.paths)
 
     def hidden(below: str) -> bool:

@@ -101,7 +101,10 @@ class Whiteouts:
             missing.append(relative)
             relative = os.path.dirname(relative)
         for directory in reversed(missing):
-            mode = stat.S_IMODE(os.lstat(os.path.join(self._root, directory)).st_mode) & 0o777
+            try:
+                mode = stat.S_IMODE(os.lstat(os.path.join(self._root, directory)).st_mode) & 0o777
+            except (FileNotFoundError, NotADirectoryError):
+                mode = 0o755  # gone since the walk (git packs its objects): if it comes again, its names are taken
             os.mkdir(os.path.join(self._layer, directory))
             os.chmod(os.path.join(self._layer, directory), mode | 0o300)
 

@@ -163,6 +163,7 @@ def test_the_newest_files_stay_where_there_is_no_room(tmp_path: Path, monkeypatc
         (tmp_path / f"file{number}").write_bytes(b"x" * (60 if number == 4 else 20))
         os.utime(tmp_path / f"file{number}", (number, number))
     kept = KeptHome("/project", "claude")
+    kept.begin()
     kept.mounted()
     assert _keep(kept, tmp_path) == 2
     kept.close()
@@ -174,6 +175,7 @@ def test_a_process_that_dies_as_it_replaces_the_home_leaves_one(tmp_path: Path) 
     """The home of before, at each of the steps."""
     (tmp_path / "word").write_text("before")
     kept = KeptHome("/project", "claude")
+    kept.begin()
     kept.mounted()
     _keep(kept, tmp_path)
     kept.close()
@@ -181,6 +183,7 @@ def test_a_process_that_dies_as_it_replaces_the_home_leaves_one(tmp_path: Path) 
     os.makedirs(os.path.join(where, "new/tree/.claude"))  # half of the next one
     os.rename(os.path.join(where, "home"), os.path.join(where, "old-7"))
     again = KeptHome("/project", "claude")
+    again.begin()
     assert (Path(again.mounts[".claude"]) / "word").read_text() == "before"
     again.close()
     assert forget("/project", "claude")

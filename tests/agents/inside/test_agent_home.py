@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import stat
 from pathlib import Path
 
@@ -188,3 +189,28 @@ def test_a_process_that_dies_as_it_replaces_the_home_leaves_one(tmp_path: Path) 
     again.close()
     assert forget("/project", "claude")
     assert not os.path.exists(where)
+
+
+def test_where_it_cannot_be_written_the_home_of_before_stays(tmp_path: Path) -> None:
+    """As on a full disk: the kernel refuses to write more than 100 bytes of a file."""
+    before, after = tmp_path / "before", tmp_path / "after"
+    for directory, length in ((before, 10), (after, 1000)):
+        directory.mkdir()
+        (directory / "word").write_text("x" * length)
+    kept = KeptHome("/project", "claude")
+    kept.begin()
+    kept.mounted()
+    _keep(kept, before)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            _keep(kept, after)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (Path(kept.mounts[".claude"]) / "word").read_text() == "x" * 10
+    assert "new" not in os.listdir(place("/project", "claude"))
+    _keep(kept, after)
+    assert (Path(kept.mounts[".claude"]) / "word").read_text() == "x" * 1000
+    kept.close()
+    assert forget("/project", "claude")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import signal
 import stat
 from pathlib import Path
 
@@ -100,16 +101,32 @@ def test_two_at_once_both_keep_theirs(calls: Calls) -> None:
 
 @pytest.mark.host
 @pytest.mark.backend("bubblewrap")
-@pytest.mark.parametrize("words", [("kill",), ("quarantine",)], ids=" ".join)
-def test_a_run_that_was_killed_leaves_the_home_of_before(calls: Calls, words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "words", [("kill", "RUN"), ("quarantine", "RUN"), ("killswitch", "on", "--reason", "x")], ids=" ".join
+)
+def test_a_run_that_was_killed_leaves_the_home_of_before(
+    calls: Calls, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its changes are not kept; those of a run that ended by itself are."""
+    monkeypatch.setenv("BELLJAR_STATE_DIR", str(tmp_path / "state"))  # the kill switch is not for other tests
     calls("echo before > word")
     with calls.waiting("echo after > word; echo x > new") as process:
         (run,) = json.loads(calls.home.belljar("ps", "--json").out)
-        done = calls.home.belljar(*words, run["run_id"] if "run_id" in run else run["run"])
+        done = calls.home.belljar(*(run["run"] if word == "RUN" else word for word in words))
         assert done.code == 0, done.err
         process.communicate(timeout=60)
+    calls.home.belljar("killswitch", "off")
     assert calls(FILES).out == "./word:before\n"
+
+
+@pytest.mark.host
+@pytest.mark.backend("bubblewrap")
+def test_a_run_that_the_user_interrupts_is_remembered(calls: Calls) -> None:
+    """Ctrl-C ends the agent, not its conversation."""
+    with calls.waiting("echo interrupted > word") as process:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert calls(FILES).out == "./word:interrupted\n"
 
 
 @pytest.mark.host

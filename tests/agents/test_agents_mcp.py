@@ -532,6 +532,20 @@ class TestConfig:
         assert os.path.isabs(server["command"])
         assert os.access(server["command"], os.X_OK)
 
+    def test_the_policy_that_is_in_force_here_is_written(self, tmp_path: Path) -> None:
+        """A client starts the server without the variable that names it."""
+        (tmp_path / "mine.yaml").write_text("version: 1\nextends: strict\n")
+        for policy, written in (("strict", "strict"), ("mine.yaml", str(tmp_path / "mine.yaml"))):
+            told = subprocess.run(
+                [*BELLJAR, "mcp", "config", "--client", "cursor"],
+                cwd=tmp_path,
+                env={**os.environ, "BELLJAR_POLICY": policy},
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            assert json.loads(told.stdout)["mcpServers"]["belljar"]["args"] == ["mcp", "--policy", written]
+
     WRONG = [["--policy", "nosuchpolicy"], ["--workspace", "/does/not/exist"], ["--set", "proc.pids=many"]]
 
     @pytest.mark.parametrize("words", WRONG, ids=str)
@@ -602,6 +616,39 @@ class TestWrap:
             found = anyio.run(main)
 
         assert found == ("no file, no network" if wrapped else "a file of the host's, a network")
+
+    @pytest.mark.parametrize("program", ["python", "some-server"])
+    def test_a_program_of_a_virtual_environment_has_its_packages(self, tmp_path: Path, program: str) -> None:
+        """The system's own Python does not have them."""
+        venv = tmp_path / "venv"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
+        (packages,) = venv.glob("lib/python*/site-packages")
+        (packages / "only_here.py").write_text("print('imported')\n")
+        script = venv / "bin/some-server"
+        script.write_text(f"#!{venv}/bin/python\nimport only_here\n")
+        script.chmod(0o755)
+        words = [f"{venv}/bin/{program}", *(["-c", "import only_here"] if program == "python" else [])]
+        told = subprocess.run([*BELLJAR, "mcp", "wrap", "--", *words], capture_output=True, text=True, check=False)
+        assert (told.returncode, told.stdout) == (0, "imported\n"), told.stderr
+        control = [*BELLJAR, "mcp", "wrap", "--", "/usr/bin/python3", "-c", "import only_here"]
+        assert subprocess.run(control, capture_output=True, check=False).returncode == 1
+
+    def test_it_reaches_the_hosts_that_are_allowed(self) -> None:
+        """And no other. One that downloads its server is told which host that takes."""
+        ask = "curl -sS -m 5 http://a.example/ http://b.example/ 2>&1; true"
+        told = subprocess.run(
+            [*BELLJAR, "mcp", "wrap", "--json", "--allow", "a.example", "--", "sh", "-c", ask],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        denials = json.loads(told.stderr)["denials"]
+        refused = " ".join(one["target"] for one in denials if one["code"] == "name-not-listed")
+        assert "b.example" in refused
+        assert "a.example" not in refused
+        npx = subprocess.run([*BELLJAR, "mcp", "wrap", "--", "npx", "--version"], capture_output=True, check=False)
+        assert b"npx downloads its server: belljar mcp wrap --allow registry.npmjs.org -- " in npx.stderr
 
     def test_its_end_and_its_exit_code_are_passed_on(self) -> None:
         told = subprocess.run(

@@ -77,18 +77,17 @@ def rules(project: str, more: Iterable[str], *, managed: str | None = MANAGED_PA
         PolicyError: the managed policy does not allow a host that was allowed before.
 
     """
-    more = list(more)
     ceiling = _ceiling(managed)
     for where in (None, project):
         check_ceiling(read_allowed(where), ceiling, project=where)
-    hosts = list(dict.fromkeys([*read_allowed(None), *read_allowed(project), *more]))
-    also = [companion_rule(one) for one in with_them(hosts, ceiling)]
-    return [*hosts, *also]
+    return rules_for([*read_allowed(None), *read_allowed(project), *more], managed=managed)
 
 
-def companion_rule(companion: Companion) -> dict[str, Any]:
-    """The entry of an allowlist for a host that comes with another."""
-    return {"host": companion.host, "ports": [443], "methods": list(READING)}
+def rules_for(hosts: Sequence[str], *, managed: str | None = MANAGED_PATH) -> list[str | dict[str, Any]]:
+    """The entries of an allowlist for these hosts, and for those that come with them."""
+    each = list(dict.fromkeys(hosts))
+    also = with_them(each, _ceiling(managed))
+    return [*each, *({"host": one.host, "ports": [443], "methods": list(READING)} for one in also)]
 
 
 def with_them(hosts: Sequence[str], ceiling: Layer | None) -> list[Companion]:

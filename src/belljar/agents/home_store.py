@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import itertools
 import os
 import stat
 import time
@@ -106,8 +107,9 @@ def replace(where: str, now: int, files: Mapping[str, File], secrets: Collection
     _make_empty(path)
     new = os.open(path, tree.READ)
     try:
-        for target, file in files.items():
-            _take(file, now, new, target, secrets)
+        by_directory = itertools.groupby(sorted(files), key=os.path.dirname)
+        for directory, targets in by_directory:
+            _take_all({os.path.basename(one): files[one] for one in targets}, directory, now, new, secrets)
     except BaseException:
         _remove(path)
         raise
@@ -118,29 +120,28 @@ def replace(where: str, now: int, files: Mapping[str, File], secrets: Collection
     sweep(where)
 
 
-def _take(file: File, now: int, new: int, target: str, secrets: Collection[bytes]) -> None:
-    """Put one file into the next home, unless it holds a secret, leads out, or is gone."""
-    directory, _, name = target.rpartition("/")
-    if not file.is_new:
-        above, parent = open_beneath(now, directory), make_directory(new, directory)
-        try:
+def _take_all(files: Mapping[str, File], directory: str, now: int, new: int, secrets: Collection[bytes]) -> None:
+    """Put the files of one directory into the next home, by name. One that holds a secret or leads out is left out."""
+    parent = make_directory(new, directory)
+    above = -1
+    try:
+        for name, file in files.items():
+            if file.is_new:
+                _take(file, parent, name, secrets)
+                continue
+            if above < 0:
+                above = open_beneath(now, directory)
             os.link(name, name, src_dir_fd=above, dst_dir_fd=parent, follow_symlinks=False)
-        finally:
-            close(above, parent)
-        return
+    finally:
+        close(*(one for one in (above, parent) if one >= 0))
+
+
+def _take(file: File, parent: int, name: str, secrets: Collection[bytes]) -> None:
     data, link = (file.data, None) if file.data is not None else _content(file)
     if link is not None and not leaves(file.path, link):
-        parent = make_directory(new, directory)
-        try:
-            os.symlink(link, name, dir_fd=parent)
-        finally:
-            os.close(parent)
+        os.symlink(link, name, dir_fd=parent)
     elif data is not None and not any(secret in data for secret in secrets):
-        parent = make_directory(new, directory)
-        try:
-            _write_at(parent, name, data, 0o700 if file.executable else 0o600, min(file.mtime_ns, time.time_ns()))
-        finally:
-            os.close(parent)
+        _write_at(parent, name, data, 0o700 if file.executable else 0o600, min(file.mtime_ns, time.time_ns()))
 
 
 def _content(file: File) -> tuple[bytes | None, str | None]:

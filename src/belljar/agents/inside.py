@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -107,10 +107,15 @@ class Agent:
 
     def opened(self) -> Sandbox:
         """Its jar, with the files of its home in it."""
+        files = dict(self.files)
+        if self.kept:
+            with _told_of_state():
+                self.kept.begin()
+            files |= {f"{home.HOME}/{name}": content for name, content in self.kept.files.items()}
         jar = Sandbox(self.policy, one_shot=True)
         jar.remember_host_files()
         try:
-            for path, content in self.files.items():
+            for path, content in files.items():
                 jar.files.write(path, content)
             for path, data in self.repositories.files.items():
                 jar.files.write(f"{self.repositories.mount}/{path}", data)
@@ -216,12 +221,17 @@ def forget_home(wanted: Wanted) -> bool:
 def _kept_home(wanted: Wanted, project: str) -> KeptHome | None:
     if not is_kept(wanted.agent_name):
         return None
-    try:
+    with _told_of_state():
         return KeptHome(project, wanted.agent_name)
+
+
+@contextlib.contextmanager
+def _told_of_state() -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
-        raise AuditError(
-            f"the agent's home can't be kept: {error.strerror}: {error.filename}", hint=writing_hint(error)
-        ) from error
+        told = f"the agent's home can't be kept: {error.strerror}: {error.filename}"
+        raise AuditError(told, hint=writing_hint(error)) from error
 
 
 def _secrets(policy: Policy, environ: Mapping[str, str]) -> tuple[bytes, ...]:
@@ -267,8 +277,6 @@ def _home_files(name: str, environ: Mapping[str, str], project: str, kept: KeptH
         files[f"{home.HOME}/.claude.json"] = home.claude_settings(placeholders, project)
     elif name == "gemini" and not (kept and os.path.lexists(f"{kept.mounts['.gemini']}/settings.json")):
         files[f"{home.HOME}/.gemini/settings.json"] = home.gemini_settings()
-    if kept:
-        files |= {f"{home.HOME}/{path}": content for path, content in kept.files.items()}
     return files
 
 

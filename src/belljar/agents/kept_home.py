@@ -76,31 +76,54 @@ class KeptHome:
     """The home of one agent in one project, in use by one run."""
 
     def __init__(self, project: str, agent: str) -> None:
-        """Choose the newest home. Nobody replaces it until `mounted` is called, and nobody removes it before `close`.
+        """Make the directories, if they are not there.
 
         Raises:
             OSError: the state directory can't be written.
         """
         self._agent = agent
         self._place = place(project, agent)
-        forget_least_used(self._place)
-        self._lock = locked(self._place, fcntl.LOCK_EX)
+        self._about = json.dumps({"project": project, "agent": agent}).encode()
+        self._lock = self._use = -1
+        self._base: Mapping[str, os.stat_result] = {}
+        self.files: Mapping[str, bytes] = {}
+        """Content of the files that belljar writes into the jar, by name. Known from `begin` on."""
+        close(self._made())
+
+    def _made(self) -> int:
+        """Have a home there, and return a descriptor that holds its lock."""
+        lock = locked(self._place, fcntl.LOCK_EX)
         try:
-            write(os.path.join(self._place, "about.json"), json.dumps({"project": project, "agent": agent}).encode())
             restore(self._place)
-            sweep(self._place)
-            self._use = os.open(os.path.join(self._place, "home"), tree.READ)
-            fcntl.flock(self._use, fcntl.LOCK_SH)
-            self._base = listed(self._use)
-            there = [name for name in _AGENTS[agent].files if f"apart/{name}" in self._base]
-            self.files = {name: read(self._use, f"apart/{name}") for name in there}
-            """Content of the files that belljar writes into the jar, by name."""
-            for name in _AGENTS[agent].directories:
-                os.close(make_directory(self._use, f"tree/{name}"))
+            home = os.open(os.path.join(self._place, "home"), tree.READ)
+            try:
+                for name in _AGENTS[self._agent].directories:
+                    os.close(make_directory(home, f"tree/{name}"))
+            finally:
+                os.close(home)
+            write(os.path.join(self._place, "about.json"), self._about)
         except BaseException:
-            os.close(self._lock)
+            os.close(lock)
             raise
+        return lock
+
+    def begin(self) -> None:
+        """Choose the newest home. Nobody replaces it until `mounted` is called, and nobody removes it before `close`.
+
+        Raises:
+            OSError: the state directory can't be written.
+        """
+        forget_least_used(self._place)
+        self._lock = self._made()
+        self._closing = weakref.finalize(self, close, self._lock)
+        sweep(self._place)
+        self._use = os.open(os.path.join(self._place, "home"), tree.READ)
+        self._closing.detach()
         self._closing = weakref.finalize(self, close, self._lock, self._use)
+        fcntl.flock(self._use, fcntl.LOCK_SH)
+        self._base = listed(self._use)
+        there = [name for name in _AGENTS[self._agent].files if f"apart/{name}" in self._base]
+        self.files = {name: read(self._use, f"apart/{name}") for name in there}
 
     @property
     def mounts(self) -> dict[str, str]:

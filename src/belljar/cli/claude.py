@@ -10,8 +10,9 @@ def run(parsed: Parsed) -> int:
     """Do it."""
     from belljar.agents.login import use_login
 
-    use_login()
     words = parsed.all_words()
+    if words or not parsed.flag("--reset"):
+        use_login()
     asked = wanted(parsed, ["claude", *words], "claude")
     from belljar.cli.agent_run import run_agent
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 
-from belljar.cli.jar_options import JSON
+from belljar.cli.jar_options import JSON, policy_name
 from belljar.cli.mcp import SERVED, toolbox_of
 from belljar.cli.parsing import Command, Option, Parsed, expect_words
 from belljar.errors import UsageError
@@ -48,11 +48,13 @@ def _command() -> str:
 
 
 def _words(parsed: Parsed) -> list[str]:
+    """The options, with the policy that is in force here: a client has no BELLJAR_POLICY."""
     import os
 
     words = []
     for option in SERVED:
-        for value in parsed.texts(option.name):
+        named = policy_name(parsed) if option.name == "--policy" else None
+        for value in [named] if named else parsed.texts(option.name):
             is_path = option.name == "--workspace" or (option.name == "--policy" and os.path.exists(value))
             words += [option.name, os.path.abspath(value) if is_path else value] if option.metavar else [option.name]
     return words + (["--stateful"] if parsed.flag("--stateful") else [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from belljar.cli.jar_options import JAR, policy_name, published
@@ -16,17 +17,22 @@ def run(parsed: Parsed) -> int:
         raise UsageError("there is no command to wrap", hint="belljar mcp wrap -- node server.js")
     if parsed.flag("--live") and parsed.text("--workspace") is None:
         raise UsageError("--live needs a workspace", hint="say which directory: --workspace . --live")
+    from belljar.agents.mcp_wrap import DOWNLOADING
     from belljar.agents.mcp_wrap import run as wrap
     from belljar.cli.outcome import exit_code, report
     from belljar.cli.sink import Sink
     from belljar.cli.stopping import Stopped, Stopping
 
+    host = DOWNLOADING.get(os.path.basename(argv[0]))
+    if host and not parsed.texts("--allow") and policy_name(parsed) is None:
+        sys.stderr.write(f"belljar: {argv[0]} downloads its server: belljar mcp wrap --allow {host} -- … lets it\n")
     complaints, stopping = Sink(2, raw=False), Stopping()
     try:
         with stopping.heard():
             result = wrap(
                 policy_name(parsed),
                 argv,
+                allow=parsed.texts("--allow"),
                 complaints=complaints.write,
                 following=stopping.following,
                 overrides=[*parsed.texts("--set"), *published(parsed)],
@@ -52,15 +58,21 @@ COMMAND = Command(
     "Run someone else's MCP server in a jar.",
     usage="mcp wrap [OPTIONS] [--] COMMAND [ARGS…]",
     run=run,
-    options=(*JAR, Option("--json", "", "tell its end as JSON, on standard error: standard output is the server's")),
+    options=(
+        Option("--allow", "HOST", "let it reach this host, as `belljar claude --allow` does; repeatable", repeats=True),
+        *JAR,
+        Option("--json", "", "tell its end as JSON, on standard error: standard output is the server's"),
+    ),
     options_first=True,
     details="""
 Put it before the command in a client's configuration: the client talks to the server as before, and the server sees
-only what the policy shows it. Unless you choose otherwise it may run for a week, and print a gigabyte. What was refused
-is told on standard error when it ends.
+only what the policy shows it. A program of a virtual environment (.venv/bin/python, or a command that is installed in
+one) has that environment, read-only. Unless you choose otherwise it may run for a week, and print a gigabyte. What was
+refused is told on standard error when it ends.
 """,
     examples=(
         ("mcp wrap -- node server.js", "with no network, and nothing of the host's"),
+        ("mcp wrap --allow api.example.com -- .venv/bin/python -m some_server", "with its packages, and one host"),
         ("mcp wrap --workspace . --policy my.yaml -- python3 -m some_server", "with files and a policy of its own"),
     ),
 )

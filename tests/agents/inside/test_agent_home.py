@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+import signal
 import stat
 from pathlib import Path
 
@@ -99,16 +101,32 @@ def test_two_at_once_both_keep_theirs(calls: Calls) -> None:
 
 @pytest.mark.host
 @pytest.mark.backend("bubblewrap")
-@pytest.mark.parametrize("words", [("kill",), ("quarantine",)], ids=" ".join)
-def test_a_run_that_was_killed_leaves_the_home_of_before(calls: Calls, words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "words", [("kill", "RUN"), ("quarantine", "RUN"), ("killswitch", "on", "--reason", "x")], ids=" ".join
+)
+def test_a_run_that_was_killed_leaves_the_home_of_before(
+    calls: Calls, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its changes are not kept; those of a run that ended by itself are."""
+    monkeypatch.setenv("BELLJAR_STATE_DIR", str(tmp_path / "state"))  # the kill switch is not for other tests
     calls("echo before > word")
     with calls.waiting("echo after > word; echo x > new") as process:
         (run,) = json.loads(calls.home.belljar("ps", "--json").out)
-        done = calls.home.belljar(*words, run["run_id"] if "run_id" in run else run["run"])
+        done = calls.home.belljar(*(run["run"] if word == "RUN" else word for word in words))
         assert done.code == 0, done.err
         process.communicate(timeout=60)
+    calls.home.belljar("killswitch", "off")
     assert calls(FILES).out == "./word:before\n"
+
+
+@pytest.mark.host
+@pytest.mark.backend("bubblewrap")
+def test_a_run_that_the_user_interrupts_is_remembered(calls: Calls) -> None:
+    """Ctrl-C ends the agent, not its conversation."""
+    with calls.waiting("echo interrupted > word") as process:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert calls(FILES).out == "./word:interrupted\n"
 
 
 @pytest.mark.host
@@ -163,6 +181,7 @@ def test_the_newest_files_stay_where_there_is_no_room(tmp_path: Path, monkeypatc
         (tmp_path / f"file{number}").write_bytes(b"x" * (60 if number == 4 else 20))
         os.utime(tmp_path / f"file{number}", (number, number))
     kept = KeptHome("/project", "claude")
+    kept.begin()
     kept.mounted()
     assert _keep(kept, tmp_path) == 2
     kept.close()
@@ -174,6 +193,7 @@ def test_a_process_that_dies_as_it_replaces_the_home_leaves_one(tmp_path: Path) 
     """The home of before, at each of the steps."""
     (tmp_path / "word").write_text("before")
     kept = KeptHome("/project", "claude")
+    kept.begin()
     kept.mounted()
     _keep(kept, tmp_path)
     kept.close()
@@ -181,7 +201,33 @@ def test_a_process_that_dies_as_it_replaces_the_home_leaves_one(tmp_path: Path) 
     os.makedirs(os.path.join(where, "new/tree/.claude"))  # half of the next one
     os.rename(os.path.join(where, "home"), os.path.join(where, "old-7"))
     again = KeptHome("/project", "claude")
+    again.begin()
     assert (Path(again.mounts[".claude"]) / "word").read_text() == "before"
     again.close()
     assert forget("/project", "claude")
     assert not os.path.exists(where)
+
+
+def test_where_it_cannot_be_written_the_home_of_before_stays(tmp_path: Path) -> None:
+    """As on a full disk: the kernel refuses to write more than 100 bytes of a file."""
+    before, after = tmp_path / "before", tmp_path / "after"
+    for directory, length in ((before, 10), (after, 1000)):
+        directory.mkdir()
+        (directory / "word").write_text("x" * length)
+    kept = KeptHome("/project", "claude")
+    kept.begin()
+    kept.mounted()
+    _keep(kept, before)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            _keep(kept, after)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (Path(kept.mounts[".claude"]) / "word").read_text() == "x" * 10
+    assert "new" not in os.listdir(place("/project", "claude"))
+    _keep(kept, after)
+    assert (Path(kept.mounts[".claude"]) / "word").read_text() == "x" * 1000
+    kept.close()
+    assert forget("/project", "claude")

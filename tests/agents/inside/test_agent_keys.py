@@ -130,6 +130,7 @@ def test_a_login_that_has_expired_says_what_to_type(home: Home, seconds: float) 
     assert ran.code == 125
     assert f"the login of Claude Code in {home.directory}/.claude has expired (" in ran.err
     assert "hint: claude -p hello " in ran.err
+    assert home.belljar("claude", "--reset").code == 0, "to forget needs no login"
     assert SECRET not in ran.err
 
 

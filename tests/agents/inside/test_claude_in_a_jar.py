@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import ssl
 import subprocess
@@ -166,3 +167,36 @@ def test_nothing_comes_back_unless_someone_says_so(home: Home) -> None:
     assert "belljar: changed    1 added\n" in ran.err
     git(home.project, "apply", home.patch(home.kept(ran.err)))
     assert home.files() == {**before, "new.txt": "new\n"}
+
+
+_SERVER = """
+import json, os, sys
+for line in sys.stdin:
+    message = json.loads(line)
+    if "id" not in message:
+        continue
+    about = {"name": "x", "version": "1"}
+    result = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": about}
+    if message["method"] == "tools/list":
+        result = {"tools": [{"name": "look", "description": "look", "inputSchema": {"type": "object"}}]}
+    elif message["method"] == "tools/call":
+        seen = f"home {os.environ['HOME']}, key {os.environ['ANTHROPIC_API_KEY']}, ssh {os.path.exists(SSH)}"
+        result = {"content": [{"type": "text", "text": seen}]}
+    print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)
+"""
+
+
+def test_its_mcp_servers_run_in_its_jar(home: Home) -> None:
+    """They see what the agent sees: no home of the user's, and a placeholder for the key."""
+    (home.project / "server.py").write_text(_SERVER.replace("SSH", repr(str(home.directory / ".ssh"))))
+    servers = {"mine": {"type": "stdio", "command": "python3", "args": ["server.py"]}}
+    (home.project / "servers.json").write_text(json.dumps({"mcpServers": servers}))
+    with ModelEndpoint([use("mcp__mine__look"), say("Done.")]) as model:
+        ran = home.belljar(
+            *("claude", "--mcp-config", "servers.json", "--strict-mcp-config", "-p", "look"),
+            ANTHROPIC_API_KEY=SECRET,
+            ANTHROPIC_BASE_URL=model.url,
+        )
+        results = model.results()
+    assert (ran.code, ran.out) == (0, "Done.\n"), ran.err
+    assert results == ["home /home/agent, key sk-ant-placeholder-of-belljar-0000, ssh False"]

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from belljar.backends.hostile_files import copy_content, leaves, open_beneath
-from belljar.sandbox.git_data import BELIEVED, MOST_BYTES
 
 if TYPE_CHECKING:
     from belljar.sandbox.changes import Change
@@ -20,8 +19,8 @@ if TYPE_CHECKING:
 Spared = Callable[[str, os.stat_result], str]
 """Why a file of the host's must stay, whatever the code did to the directory it is in; empty if it need not."""
 
-Refused = Callable[[str | bytes], str]
-"""Why a link of this text, or a file that begins so, must not be written; empty if it may."""
+Refused = Callable[[str], str]
+"""Why a link of this text must not be written; empty if it may."""
 
 
 def apply_change(change: Change, changed: int, target: int, spared: Spared, refused: Refused) -> str:
@@ -35,7 +34,7 @@ def apply_change(change: Change, changed: int, target: int, spared: Spared, refu
         elif change.what == "link":
             _copy_link(changed, target, change.path, refused)
         else:
-            _copy_file(changed, target, change, refused)
+            _copy_file(changed, target, change)
     except OSError as error:
         return error.strerror or str(error)
     return ""
@@ -137,16 +136,13 @@ def write_link(directory: int, name: str, text: str) -> None:
     give_to_owner(directory, name)
 
 
-def _copy_file(changed: int, target: int, change: Change, refused: Refused) -> None:
+def _copy_file(changed: int, target: int, change: Change) -> None:
     source = open_beneath(changed, change.path, os.O_RDONLY, own=True)
 
     def fill(fresh: int) -> None:
         if not stat.S_ISREG(os.fstat(source).st_mode):  # code that still runs may have made it another one
             raise OSError(errno.EPERM, "it is no plain file any more")
         copy_content(source, fresh)
-        name = change.path.rpartition("/")[2]
-        if name in BELIEVED and (why := refused(_content(fresh))):
-            raise OSError(errno.EPERM, why)
 
     try:
         write_file(target, change.path, fill, mode=change.mode & 0o777)
@@ -186,13 +182,6 @@ def write_file(
         if fresh >= 0:
             os.close(fresh)
         os.close(directory)
-
-
-def _content(descriptor: int) -> bytes:
-    """One byte more than what is looked at tells that there is more."""
-    with os.fdopen(os.dup(descriptor), "rb") as file:
-        file.seek(0)
-        return file.read(MOST_BYTES + 1)
 
 
 def _new_file(directory: int, mode: int) -> tuple[int, str]:

@@ -344,12 +344,11 @@ class Sandbox:
 
         return Files(self._open(), self.policy, self._written)
 
-    def changes(self, path: str | None = None, *, known_as: Callable[[str], str] = str) -> Changes:
+    def changes(self, path: str | None = None) -> Changes:
         """What the runs so far changed in the copy-on-write workspace, or in the mount at `path`.
 
         Args:
             path: where the mount lies in the jar; the first that is a copy-on-write view unless given.
-            known_as: what tools of the host call a path of the mount, if not by that path (see `trusted_names`).
 
         Raises:
             UsageError: the workspace is not a copy-on-write view of a directory.
@@ -365,7 +364,6 @@ class Sandbox:
                     self.policy.fs.deny_globs,
                     since_ns=self._opened_ns,
                     applied=self._applied if path is None else {},
-                    known_as=known_as,
                     run=self._last_run,
                 )
         raise UsageError(

@@ -41,10 +41,10 @@ def compare(host: Path, jar: Path) -> Iterator[Compare]:
     """Compares the two, and closes."""
     opened: list[Changes] = []
 
-    def make(*globs: str, layered: bool = False, since_ns: int = 0, known_as: Callable[[str], str] = str) -> Changes:
+    def make(*globs: str, layered: bool = False, since_ns: int = 0) -> Changes:
         tree = ChangedTree(os.open(jar, os.O_RDONLY | os.O_DIRECTORY), layered)
         since_ns = since_ns or time.time_ns() + 10**12
-        changes = Changes(tree, str(host), "/workspace", globs, since_ns=since_ns, applied={}, known_as=known_as)
+        changes = Changes(tree, str(host), "/workspace", globs, since_ns=since_ns, applied={})
         opened.append(changes)
         return changes
 
@@ -254,12 +254,12 @@ def test_links_that_leave(path: str, target: str, out: bool) -> None:
 ACTED_UPON = [
     # path, directory, refused
     ("src/main.py", False, False),
-    (".git", True, False),
+    (".git", True, True),
     (".git", False, True),
-    (".git/objects/ab/cdef", False, False),
-    (".git/refs/heads/main", False, False),
-    (".git/HEAD", False, False),
-    (".git/index", False, False),
+    (".git/objects/ab/cdef", False, True),
+    (".git/refs/heads/main", False, True),
+    (".git/HEAD", False, True),
+    (".git/index", False, True),
     (".git/config", False, True),
     (".git/hooks", True, True),
     (".git/hooks/pre-commit", False, True),
@@ -283,8 +283,8 @@ ACTED_UPON = [
     (".gitlab-ci.yml", False, True),
     ("Jenkinsfile", False, True),
     ("src/__pycache__/main.cpython-311.pyc", False, True),
-    (".git/objects/info", True, False),
-    (".git/objects/info/packs", False, False),
+    (".git/objects/info", True, True),
+    (".git/objects/info/packs", False, True),
     (".git/objects/info/alternates", False, True),
     (".git/refs/replace/0123", False, True),
     (".g\u200cit/config", False, True),
@@ -308,23 +308,15 @@ ACTED_UPON = [
 
 @pytest.mark.parametrize(("path", "directory", "refused"), ACTED_UPON)
 def test_what_tools_of_the_host_act_upon(path: str, directory: bool, refused: bool) -> None:
-    """Data of a repository comes back, what makes someone do something does not."""
+    """What makes a tool do something does not come back by itself, and neither does anything in a `.git`."""
     assert bool(acted_upon(path, is_directory=directory)) is refused
-
-
-def test_an_object_of_git_never_changes() -> None:
-    """Git reads one by its name, and does not always look whether it is the one that it says."""
-    for path in (".git/objects/ab/cdef", ".git/objects/pack/pack-1.pack"):
-        assert not acted_upon(path, is_directory=False)
-        assert acted_upon(path, is_directory=False, kind="modified")
-    assert not acted_upon(".git/objects/pack/multi-pack-index", is_directory=False, kind="modified")
 
 
 DELETED = [
     # path, directory, refused
     (".git", True, True),
     (".git/hooks/pre-commit", False, True),
-    (".git/refs/heads/old", False, False),
+    (".git/refs/heads/old", False, True),
     (".claude", True, True),
     (".github", True, True),
     (".github/workflows", True, True),
@@ -365,16 +357,6 @@ def test_what_a_tool_acts_upon_needs_a_yes_of_its_own(compare: Compare, host: Pa
     assert list(dict(done.refused)) == ["out"]
     assert (host / ".github/workflows/ci.yml").read_text() == "on: push\n"
     assert not (host / "out").is_symlink()
-
-
-def test_a_directory_that_tools_know_by_another_name(compare: Compare, jar: Path) -> None:
-    """As the `.git` of a worktree, which lies elsewhere."""
-    (jar / "hooks").mkdir()
-    (jar / "hooks/pre-commit").write_text("#!/bin/sh\n")
-    (jar / "HEAD").write_text("ref: refs/heads/main\n")
-    assert not any(change.protected for change in compare(layered=True))
-    changes = compare(layered=True, known_as=lambda path: f".git/{path}")
-    assert {change.path for change in changes if change.protected} == {"hooks", "hooks/pre-commit"}
 
 
 LINKS = [
@@ -563,16 +545,14 @@ def test_a_file_with_holes_is_compared_by_its_data(compare: Compare, host: Path,
     assert kinds(compare(layered=True))["image"] == "modified"
 
 
-@pytest.mark.parametrize(("most", "refused"), [(2, False), (0, True)])
-def test_only_so_many_files_of_git_are_read(
-    compare: Compare, host: Path, jar: Path, monkeypatch: pytest.MonkeyPatch, most: int, refused: bool
-) -> None:
-    """Each is read before it comes back, and one may cost seconds: those beyond the bound need a yes."""
-    monkeypatch.setattr("belljar.sandbox.changes._MOST_GIT_FILES", most)
+@pytest.mark.parametrize("protected", [False, True])
+def test_data_of_git_never_comes_back_as_files(compare: Compare, host: Path, jar: Path, protected: bool) -> None:
+    """Not a ref, not an object, not the index, not a hook: by no word. The reason says what brings commits back."""
     subprocess.run(["git", "init", "--quiet", str(host)], check=True)
-    (jar / ".git").mkdir()
-    for name in ("ORIG_HEAD", "index", "packed-refs"):
-        (jar / ".git" / name).write_bytes(b"")
-    told = {change.path: bool(change.refusal) for change in compare(layered=True)}
-    assert told[".git/packed-refs"] == refused
-    assert not told[".git/ORIG_HEAD"]
+    for path in (".git/index", ".git/refs/heads/main", ".git/objects/ab/cd", ".git/hooks/pre-commit", ".git/config"):
+        (jar / path).parent.mkdir(parents=True, exist_ok=True)
+        (jar / path).write_bytes(b"x")
+    done = compare(layered=True).apply(protected=protected)
+    assert done.applied == ()
+    assert all("`belljar agent -- COMMAND` brings commits back" in why for _path, why in done.refused)
+    assert not (host / ".git/hooks/pre-commit").exists()

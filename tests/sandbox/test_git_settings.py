@@ -175,13 +175,13 @@ def test_a_repository_where_the_host_has_none(tmp_path: Path) -> None:
     assert list((tmp_path / "host").iterdir()) == []
 
 
-def test_a_commit_in_the_projects_own_comes_back(trees: tuple[Path, Path]) -> None:
-    """The control: it is the host's repository."""
+def test_a_ref_in_the_projects_own_repository_does_not_come_back_as_a_file(trees: tuple[Path, Path]) -> None:
+    """Commits come back through git alone."""
     host, jar = trees
     (jar / ".git/refs/heads").mkdir(parents=True)
     (jar / ".git/refs/heads/topic").write_text("0" * 40 + "\n")
     with changes(host, jar) as found:
-        assert ".git/refs/heads/topic" in found.apply().applied
+        assert ".git/refs/heads/topic" in dict(found.apply(protected=True).refused)
 
 
 def test_a_name_of_the_hosts_that_leads_to_ordinary_files(trees: tuple[Path, Path]) -> None:

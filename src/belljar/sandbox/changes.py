@@ -10,7 +10,7 @@ import os
 import stat
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Literal, Self
@@ -29,7 +29,6 @@ from belljar.backends.hostile_files import (
 )
 from belljar.policy.globs import DenyGlobs
 from belljar.policy.records import dataclass
-from belljar.sandbox.git_data import BELIEVED, MOST_BYTES, index_is_plain, packed_refs_are_plain
 from belljar.sandbox.git_ignore import Ignored
 from belljar.sandbox.git_settings import Repositories
 from belljar.sandbox.host_directory import IN_REPOSITORY, HostDirectory, open_real
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     from belljar.sandbox.kept.journal import Step
 
 MEANWHILE = "it was changed on the host meanwhile"
-_MISLEADS = "the host's git would do more with it than it says"
+_OWN_GIT = "data of git does not come back as files; `belljar agent -- COMMAND` brings commits back"
 NOT_SHOWN = "binary or large file, not shown\n"
 CUT = "not shown: the diff is at its limit"
 _NOT_SEARCHED = "not searched, since others took too long: all old lines, then all new ones\n"
@@ -55,8 +54,6 @@ _MOST_READ = 512 << 20
 """Bytes read for one diff, of files whose difference is small or can't be shown."""
 _MOST_DIFF_SECONDS, _MOST_SEARCH_SECONDS = 60.0, 20.0
 """Seconds to make one diff, and of those to search for the smallest one."""
-_MOST_GIT_BYTES, _MOST_GIT_FILES = MOST_BYTES, 1000
-"""Bytes and number of files of git's that are read before they come back, in all: hard links make one file many."""
 _NEAR = 8
 """Directories kept open of each tree while changes are looked for."""
 _PIECE = 1 << 20
@@ -122,7 +119,6 @@ class Changes:
         *,
         since_ns: int,
         applied: dict[str, int],
-        known_as: Callable[[str], str] = str,
         run: str = "",
         host_files: Known | None = None,
         merges: bool = False,
@@ -139,9 +135,7 @@ class Changes:
         """What the changes were made with, for someone who keeps them."""
         self._run = run
         """The last that may have made them, for the audit log."""
-        self._known_as = known_as
-        """What the host's tools call a path: the directory may have a name that they know, such as `.git`."""
-        self._host = HostDirectory(source, known_as)
+        self._host = HostDirectory(source)
         self._applied = applied
         """What an earlier `apply` wrote, and when: that is no change of someone else's."""
         self._changed = changed.descriptor
@@ -155,7 +149,6 @@ class Changes:
         self._layered = changed.layered
         self._since_ns = since_ns
         self._until = time.monotonic() + _MOST_SECONDS
-        self._git_bytes, self._git_files = _MOST_GIT_BYTES, _MOST_GIT_FILES
         self._near: dict[int, OrderedDict[str, int]] | None = None
         self._repositories = Repositories(self._is_anywhere)
         self._ignored = Ignored(self._source, source, self._host.git.excludes)
@@ -299,31 +292,23 @@ class Changes:
             return replace(change, refusal=refusal)
         if refusal := self._acted_upon(change):
             return replace(change, refusal=refusal, protected=True)
-        if not self._in_own_repository(change.path) and self._ignored(
-            change.path, is_directory=change.what == "directory"
-        ):
+        if self._ignored(change.path, is_directory=change.what == "directory"):
             return replace(change, refusal=_NOT_IN_GIT_DIFF, ignored=True)
         return change
 
     def _acted_upon(self, change: Change) -> str:
         """What the host's tools would do something with, by themselves."""
-        known = self._known_as(change.path)
-        in_git = self._in_own_repository(change.path)
         is_directory = change.what == "directory"
-        if why := self._host.acted_upon(change.path, is_directory=is_directory, kind=change.kind, git_data=in_git):
+        if why := self._host.acted_upon(change.path, is_directory=is_directory, kind=change.kind):
             return why
-        if not in_git and (why := self._goes_with_it(change)):
+        if why := self._goes_with_it(change):
             return why
         if change.kind == "deleted":
             return ""
         if change.what == "link":
             why = self._host.link_acted_upon(change.path, self._link(self._changed, change.path) or "")
             return why or (IN_REPOSITORY if self._repositories.holds(change.path) else "")
-        if self._misleads_git(change, known, lambda: self._bytes(self._changed, change.path, MOST_BYTES + 1)):
-            return _MISLEADS
-        if not in_git and self._repositories.holds(change.path):
-            return IN_REPOSITORY
-        return ""
+        return IN_REPOSITORY if self._repositories.holds(change.path) else ""
 
     def _goes_with_it(self, change: Change) -> str:
         """Why a directory of the host's must not go by itself: for a file in it that must not.
@@ -344,7 +329,7 @@ class Changes:
                 if time.monotonic() > self._until:
                     return "it holds more than could be looked at in time"
                 if not in_bytecode(path) and (
-                    why := self._host.acted_upon(path, is_directory=is_directory, kind="deleted", git_data=False)
+                    why := self._host.acted_upon(path, is_directory=is_directory, kind="deleted")
                 ):
                     return f"{path} goes with it: {why}"
         finally:
@@ -353,8 +338,6 @@ class Changes:
 
     def _in_own_repository(self, path: str) -> bool:
         """Return True if a path is in a `.git` that is a repository of the host's already, not one of the jar's own."""
-        if self._known_as is not str:
-            return self._known_as(path).startswith(".git/")
         if path.isascii() and "git" not in path.lower():
             return False
         names = path.split("/")
@@ -376,6 +359,8 @@ class Changes:
         """What must not come back to the host."""
         if why := self._host.never(change.path):
             return why
+        if self._in_own_repository(change.path):
+            return _OWN_GIT
         if (rule := self._denied(change.path)) is not None:
             return f"its name is denied by fs.deny_globs[{rule}] {self._globs.patterns[rule]}"
         if change.kind != "deleted":
@@ -410,31 +395,11 @@ class Changes:
             return why
         return self._newer(path, status)
 
-    def _misleads_git(self, change: Change, known: str, data: Callable[[], bytes | None]) -> bool:
-        """Whether it is a file of git's whose content says what its name does not."""
-        *_, directory, name = ("", *known.split("/"))
-        if directory != ".git" or name not in BELIEVED:
-            return False
-        if self._git_files <= 0 or self._git_bytes < 0:
-            return True
-        content = data()
-        self._git_files -= 1
-        self._git_bytes -= len(content or b"")
-        if content is None or len(content) > MOST_BYTES:
-            return True
-        if name == "packed-refs":
-            return not packed_refs_are_plain(content)
-        above = change.path.rpartition("/")[0] if known == change.path else ""
-        settings = self._bytes(self._source, f"{above}/config" if above else "config") or b""
-        return not index_is_plain(content, hash_size=32 if b"sha256" in settings.lower() else 20)
-
-    def _judged_again(self, change: Change, content: str | bytes, *, protected: bool) -> str:
-        """Why what is about to be written must not be: code that still runs may have made it another one since."""
+    def _judged_again(self, change: Change, content: str, *, protected: bool) -> str:
+        """Why a link that is about to be written must not be: code that still runs may have made it another since."""
         if protected:
             return ""
-        if isinstance(content, str):
-            return self._host.link_acted_upon(change.path, content)
-        return _MISLEADS if self._misleads_git(change, self._known_as(change.path), lambda: content) else ""
+        return self._host.link_acted_upon(change.path, content)
 
     def _denied(self, path: str) -> int | None:
         """Return the rule that denies a path. The last answer is kept: each path is asked for several times."""
@@ -651,7 +616,6 @@ class Changes:
         from belljar.sandbox import recording
         from belljar.sandbox.kept.journal import apply_all
 
-        self._git_bytes, self._git_files = _MOST_GIT_BYTES, _MOST_GIT_FILES  # what is written is read again
         wanted = [change for change in self._entries if paths is None or change.path in paths]
         deletions = [change for change in reversed(wanted) if change.kind == "deleted"]
         others = [change for change in wanted if change.kind != "deleted"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 import belljar
 from belljar.audit.state import state_directory
@@ -27,12 +27,10 @@ _REPOSITORY = frozenset(name.upper() for name in REPOSITORY)
 class HostDirectory:
     """A directory of the host's that files of a jar are written to, as the host's tools know it."""
 
-    def __init__(self, path: str, known_as: Callable[[str], str] = str) -> None:
-        """`known_as` says what tools call a path of it, if not by that path."""
+    def __init__(self, path: str) -> None:
         self._real = os.path.realpath(path)
-        self._known_as = known_as
-        self._above = _above(self._real) if known_as is str else ""
-        self._in_bare = known_as is str and _in_bare_repository(self._real)
+        self._above = _above(self._real)
+        self._in_bare = _in_bare_repository(self._real)
         self._state = os.path.realpath(state_directory())
         self._package = os.path.dirname(os.path.realpath(belljar.__file__))
         self.git = ActedPaths(path)
@@ -40,7 +38,7 @@ class HostDirectory:
 
     def known_as(self, path: str) -> str:
         """What the host's tools call a path, from the top of the repository that it is in."""
-        return self._above + self._known_as(path)
+        return self._above + path
 
     def never(self, path: str) -> str:
         """Why nobody may bring this path back, whatever they say; empty if it may come back."""
@@ -52,10 +50,10 @@ class HostDirectory:
         """Why a path in the state directory must stay as it is; empty if it is none."""
         return "belljar keeps its state there" if f"{self._real}/{path}/".startswith(f"{self._state}/") else ""
 
-    def acted_upon(self, path: str, *, is_directory: bool, kind: str = "added", git_data: bool = False) -> str:
+    def acted_upon(self, path: str, *, is_directory: bool, kind: str = "added") -> str:
         """Why this path must not come back by itself; empty if it may."""
         known = self.known_as(path)
-        if why := acted_upon(known, is_directory=is_directory, kind=kind, git_data=git_data):
+        if why := acted_upon(known, is_directory=is_directory, kind=kind):
             return why
         if self._in_bare:
             return IN_REPOSITORY

@@ -360,14 +360,11 @@ class Sandbox:
             if mount.source is not None and mount.cow and self._jar is None:
                 self._host_files[mount.path] = HostFiles(mount.source)
 
-    def changes(
-        self, path: str | None = None, *, known_as: Callable[[str], str] = str, merges: bool = False
-    ) -> Changes:
+    def changes(self, path: str | None = None, *, merges: bool = False) -> Changes:
         """What the runs so far changed in the copy-on-write workspace, or in the mount at `path`.
 
         Args:
             path: where the mount lies in the jar; the first that is a copy-on-write view unless given.
-            known_as: what tools of the host call a path of the mount, if not by that path (see `trusted_names`).
             merges: whether the caller merges files that were changed on the host, too: then those are not refused.
 
         Raises:
@@ -384,7 +381,6 @@ class Sandbox:
                     self.policy.fs.deny_globs,
                     since_ns=self._opened_ns,
                     applied=self._applied if path is None else {},
-                    known_as=known_as,
                     run=self._last_run,
                     host_files=self._host_files.get(mount.path),
                     merges=merges,

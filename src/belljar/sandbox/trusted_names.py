@@ -1,8 +1,8 @@
 """Files that tools on the host act upon by themselves: code in a jar must not write them unseen.
 
-The names are in `acted_upon.txt`, each with a reason. A commit made in the jar comes back (objects, refs, the index).
-A file that makes git, an editor, an agent or a build service *do* something does not, unless a person says so for that
-file. To delete such a file changes what the tool does, too.
+The names are in `acted_upon.txt`, each with a reason. A file that makes git, an editor, an agent or a build service
+*do* something does not come back, unless a person says so for that file. To delete such a file changes what the tool
+does, too.
 """
 
 from __future__ import annotations
@@ -12,10 +12,6 @@ import re
 from functools import cache, lru_cache
 from typing import NamedTuple
 
-_GIT_DATA = frozenset({
-    "objects", "refs", "logs", "HEAD", "ORIG_HEAD", "FETCH_HEAD", "MERGE_HEAD", "MERGE_MSG", "MERGE_MODE",
-    "CHERRY_PICK_HEAD", "REVERT_HEAD", "index", "packed-refs", "COMMIT_EDITMSG", "description", "shallow",
-})  # fmt: skip
 _GIT = "the host's git would act on it"
 BYTECODE = "__pycache__"
 NOT_READABLE = "Python on the host would run it, and nobody can read it"
@@ -107,14 +103,13 @@ def in_bytecode(path: str) -> str:
     return ""
 
 
-def acted_upon(path: str, *, is_directory: bool, kind: str = "added", git_data: bool = True) -> str:
+def acted_upon(path: str, *, is_directory: bool, kind: str = "added") -> str:
     """Why this path must not come back to the host by itself; empty if it may.
 
     Args:
         path: relative to the workspace.
         is_directory: whether it is one; a directory that is merely there makes no tool act.
         kind: what happened to it, as in `Change`.
-        git_data: whether commits and branches in a `.git` may come back.
 
     """
     directory, _, name = path.rpartition("/")
@@ -125,10 +120,8 @@ def acted_upon(path: str, *, is_directory: bool, kind: str = "added", git_data: 
     small = plain_name(name)
     if small == BYTECODE:
         return NOT_READABLE
-    if above.repository or small == ".git":
-        inside = path.split("/")[above.repository :] if above.repository else []
-        is_data = git_data and _git_data(inside, is_directory=is_directory and not deleted, kind=kind)
-        return "" if is_data else _GIT
+    if small == ".git":
+        return _GIT
     two = f"{above.name}/{small}" if directory else small
     if entry := _file(small) or _file(two):
         return entry.why
@@ -146,8 +139,6 @@ class _Inside(NamedTuple):
     """The directory's own name."""
     why: str = ""
     """Why nothing in it may come back by itself."""
-    repository: int = 0
-    """How many names lead to a `.git` above it, that one included; 0 if there is none."""
 
 
 _NOWHERE = _Inside()
@@ -159,12 +150,12 @@ def _inside(directory: str) -> _Inside:
     parent, _, name = directory.rpartition("/")
     above = _inside(parent) if parent else _NOWHERE
     small = plain_name(name)
-    if above.why or above.repository:
-        return _Inside(small, above.why or (_GIT if small == ".git" else ""), above.repository)
+    if above.why:
+        return _Inside(small, above.why)
     if small == BYTECODE:
         return _Inside(small, NOT_READABLE)
     if small == ".git":
-        return _Inside(small, "", directory.count("/") + 1)
+        return _Inside(small, _GIT)
     two = f"{above.name}/{small}" if parent else small
     entry = _file(small) or _file(two) or _directory(small) or _directory(two)
     return _Inside(small, entry.why if entry else "")
@@ -197,17 +188,3 @@ def link_acted_upon(path: str, target: str) -> str:
     if why := acted_upon("/".join(leads), is_directory=True, kind="deleted"):
         return f"it leads to a file: {why}"
     return ""
-
-
-def _git_data(inside: list[str], *, is_directory: bool, kind: str) -> bool:
-    """Return True if a path in `.git` is data. `.git` itself has to stay a directory: as a file it points elsewhere."""
-    if not inside:
-        return is_directory
-    match inside:
-        case ["objects", "info", *rest]:  # other repositories that objects are taken from, and what is said of commits
-            return rest == ["packs"] or (not rest and is_directory)
-        case ["objects", _, _] if kind == "modified":  # which never happens to an object
-            return inside[1] == "pack" and not inside[2].endswith(".pack")
-        case ["refs", "replace", *_]:  # one object shown in the place of another
-            return False
-    return inside[0] in _GIT_DATA

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Self
 
 import pytest
-from agent_runs import BELLJAR, SECRET, Home
+from agent_runs import BELLJAR, SECRET, Home, git
 from model_endpoint import ModelEndpoint, say, use
 
 from belljar.cli.screen_filter import RESTORED, ScreenFilter
@@ -167,6 +167,32 @@ def test_what_git_ignores_is_listed_and_asked_for_apart(home: Home, answer: str)
         assert terminal.end() == 0
     names = {path.name for path in home.project.iterdir()} - {".git", ".env", ".gitignore", "sums.py"}
     assert names == {"plain.txt", ".exrc"} | ({"build"} if answer == "y" else set())
+
+
+@pytest.mark.host
+@pytest.mark.backend("bubblewrap")
+@pytest.mark.parametrize("answer", ["y", "n"])
+def test_a_branch_that_something_speaks_against_is_asked_for(home: Home, answer: str) -> None:
+    """With its commits, the reason and, on request, the diff; the others move with the word for all."""
+    script = """git branch plain; mkdir -p .github/workflows; echo on > .github/workflows/ci.yml; git add .github
+        git commit -qm workflow; git checkout -q plain; git commit -q --allow-empty -m nothing; git checkout -q main"""
+    with Terminal(home, "agent", "--", "sh", "-c", script) as terminal:
+        terminal.until(b"apply the changes?")
+        terminal.type(b"a\n")
+        terminal.until(b"ci.yml (")
+        terminal.until(b"): apply? [y/N]")
+        terminal.type(b"y\n")
+        terminal.until(b": workflow")
+        terminal.until(b"holds .github/workflows/ci.yml: a build service")
+        terminal.until(b"move main? [y/N], show the [d]iff:")
+        terminal.type(b"d\n")
+        terminal.until(b"+on")
+        terminal.until(b"move main?")
+        terminal.type(answer.encode() + b"\n")
+        terminal.until(b"moved: ")
+        assert terminal.end() == 0
+    assert git(home.project, "log", "-1", "--format=%s", "plain") == "nothing\n"
+    assert git(home.project, "log", "-1", "--format=%s", "main") == ("workflow\n" if answer == "y" else "first\n")
 
 
 @pytest.mark.host

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 from agent_runs import Home, git
-from commit_runs import COMMIT, apply_all, kept, refs, sound, subjects, worked
+from commit_runs import COMMIT, apply_all, kept, on_host, refs, sound, subjects, worked
 
 pytestmark = [pytest.mark.host, pytest.mark.backend("bubblewrap")]
 
@@ -140,6 +142,20 @@ def test_the_hosts_hooks_and_settings_run_nothing(home: Home) -> None:
         "core.alternateRefsCommand",
     ):
         git(home.project, "config", key, f"echo {key} >> {ran}; false")
+    (home.directory / "fetch").write_text(f"#!/bin/sh\necho fetched >> {ran}\n")
+    (home.directory / "fetch").chmod(0o755)
+    on_host(
+        home.project,
+        f"""
+        git config remote.far.url "ext::{home.directory}/fetch"; git config remote.far.promisor true
+        git config protocol.ext.allow always; git config core.repositoryformatversion 1
+        git config extensions.partialclone far; blob=$(git rev-parse HEAD:sums.py)
+        rm -f .git/objects/$(echo $blob | cut -c1-2)/$(echo $blob | cut -c3-)""",
+    )
+    control = subprocess.run(["git", "show", "HEAD:sums.py"], cwd=home.project, capture_output=True, check=False)
+    assert control.returncode != 0
+    assert ran.exists(), "the same settings run a command for git as users call it"
+    ran.unlink()
     (home.project / ".gitattributes").write_text("*.py filter=x\n")
     with worked(home, COMMIT) as review:
         review.commits.diff(review.commits.moves[0])

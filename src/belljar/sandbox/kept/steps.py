@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from belljar.backends.hostile_files import copy_content, leaves, open_beneath
 from belljar.sandbox.apply import parent_of
-from belljar.sandbox.git_data import BELIEVED, MOST_BYTES
 from belljar.sandbox.kept.journal import RefusedError, Step
 
 if TYPE_CHECKING:
@@ -19,8 +18,8 @@ if TYPE_CHECKING:
 Spared = Callable[[str, os.stat_result], str]
 """Why a file of the host's must stay, whatever the code did to the directory it is in; empty if it need not."""
 
-Judge = Callable[[str | bytes], str]
-"""Why a link of this text, or a file that begins so, must not be written; empty if it may."""
+Judge = Callable[[str], str]
+"""Why a link of this text must not be written; empty if it may."""
 
 
 def steps_of(change: Change, changed: int, target: int, spared: Spared, judge: Judge) -> tuple[list[Step], str]:
@@ -41,7 +40,7 @@ def steps_of(change: Change, changed: int, target: int, spared: Spared, judge: J
     mode = change.mode & 0o777
     return [
         *steps,
-        Step(change.path, "file", status, mode, lambda fresh: _copy(changed, change.path, fresh, judge)),
+        Step(change.path, "file", status, mode, lambda fresh: _copy(changed, change.path, fresh)),
     ], ""
 
 
@@ -94,7 +93,7 @@ def _link_text(changed: int, path: str, judge: Judge) -> str:
     return text
 
 
-def _copy(changed: int, path: str, fresh: int, judge: Judge) -> None:
+def _copy(changed: int, path: str, fresh: int) -> None:
     try:
         source = open_beneath(changed, path, os.O_RDONLY, own=True)
     except OSError as error:
@@ -105,11 +104,6 @@ def _copy(changed: int, path: str, fresh: int, judge: Judge) -> None:
         copy_content(source, fresh)
     finally:
         os.close(source)
-    if path.rpartition("/")[2] in BELIEVED:
-        with os.fdopen(os.dup(fresh), "rb") as file:
-            file.seek(0)
-            if why := judge(file.read(MOST_BYTES + 1)):  # one byte more than what is looked at tells that there is more
-                raise RefusedError(errno.EPERM, why)
 
 
 __all__ = ["Judge", "Spared", "status_beneath", "steps_of"]

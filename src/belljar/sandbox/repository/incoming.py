@@ -21,12 +21,15 @@ from belljar.sandbox.repository.collecting import RefusedError, Tips
 from belljar.sandbox.repository.host_git import GitError
 from belljar.sandbox.repository.judging import Judgement, Mark, reachable
 from belljar.sandbox.repository.making import JarRepositories, JarRepository, refs_of
+from belljar.sandbox.running import new_run_id
 from belljar.sandbox.sandbox import Sandbox
 
 _MOST_STEPS = 5_000_000
 """Moved refs times new commits: how much of the history is looked through."""
 _MOST_DIFF = 8 << 20
 _MOST_TOLD = 20
+_MOST_KEPT = 20
+"""Repositories that could not be taken in; the oldest go."""
 
 
 @dataclass(frozen=True)
@@ -260,20 +263,24 @@ class Incoming:
                 )
                 _store(repository, pack, {move.kept_as(self.run): (None, move.new) for move in moves}, self.run)
             except (RefusedError, BelljarError, OSError) as error:
-                kept = self._keep_raw(directory, repository)
+                kept = self._keep_raw(directory, repository, targets)
                 self.problems.append(f"{where(repository)}the new commits were not brought back: {error}{kept}")
                 return
             self.moves += moves
 
-    def _keep_raw(self, directory: str, repository: JarRepository) -> str:
-        """Keep what could not be taken in, as the jar made it."""
+    def _keep_raw(self, directory: str, repository: JarRepository, targets: Mapping[str, str]) -> str:
+        """Keep what could not be taken in, as the jar made it: objects, and in `refs` what was to name them."""
         new = os.path.join(directory, "new")
         if not os.path.isdir(new):
             return ""
         try:
+            with open(os.path.join(new, "refs"), "w", encoding="utf-8") as file:
+                file.writelines(f"{one} {name}\n" for name, one in targets.items())
             target = private_directory(os.path.join(state_directory(), "commits"))
             place = os.path.join(target, f"{self.run}-{repository.number}")
             shutil.move(new, place)
+            for old in sorted(os.listdir(target))[:-_MOST_KEPT]:  # names begin with the time
+                shutil.rmtree(os.path.join(target, old), ignore_errors=True)
         except (OSError, shutil.Error):
             return ""
         return f"; its objects, unchecked, are in {place}"
@@ -291,7 +298,7 @@ def incoming(
         globs: names that are denied to the jar.
         jar_project: the project's path in the jar.
     """
-    arrived = Incoming(run)
+    arrived = Incoming(run or new_run_id())
     arrived.notes += [f"{path}: its repository was not in the jar" for path in repositories.hidden]
     if repositories.problem:
         arrived.notes.append(f"the jar had no repository: {repositories.problem}")

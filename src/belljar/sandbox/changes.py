@@ -178,6 +178,10 @@ class Changes:
         """The last run that may have made them; empty if it is not known."""
         return self._run
 
+    def identity_before(self, path: str) -> tuple[int, ...] | None:
+        """Inode, ctime and size that a file of the host's had before the jar was made, if that is known."""
+        return None if self._host_files is None else self._host_files.before(path)
+
     @property
     def roots(self) -> tuple[int, int]:
         """Descriptors of what the jar has and of the host's directory. They are open as long as this object is."""

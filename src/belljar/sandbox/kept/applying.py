@@ -183,6 +183,11 @@ class _Base:
         side = self._sides.get(path)
         return side is None or not same(self._host, path, status, side)
 
+    def before(self, path: str) -> tuple[int, ...] | None:
+        """Inode, ctime and size that a file had; None if there was none, or if that is not known."""
+        side = self._sides.get(path)
+        return side.identity if side is not None and side.identity else None
+
 
 def same(root: int, path: str, status: os.stat_result, side: Side) -> bool:
     """Return True if a file beneath `root`, which has this status, has the content of a side."""

@@ -75,6 +75,20 @@ class Copier:
             what = "file" if status is None else kind(status)
             return Side(what, missing=error.strerror or str(error))
 
+    def write(self, path: str, content: bytes, mode: int) -> Side:
+        """Write a file that is not in the tree."""
+        directory, _, name = path.rpartition("/")
+        parent = make_directories(self._target, directory)
+        try:
+            fresh = _new(parent, name)
+            try:
+                write_at(fresh, content, 0)
+            finally:
+                os.close(fresh)
+        finally:
+            os.close(parent)
+        return Side("file", mode, len(content), hashlib.sha256(content).hexdigest())
+
     def _copy_file(self, source: int, target: int, name: str, side: Side) -> Side:
         opened = open_beneath(source, name, os.O_RDONLY, own=self._own)
         try:

@@ -19,6 +19,9 @@ class Known(Protocol):
     def changed(self, path: str, status: os.stat_result) -> bool | None:
         """Return True if the file at `path`, which has this status now, is not what it was. None if nobody knows."""
 
+    def before(self, path: str) -> tuple[int, ...] | None:
+        """Inode, ctime and size that a file had; None if there was none."""
+
 
 class HostFiles:
     """The files of a directory as they are now. A thread looks while the caller goes on."""
@@ -45,6 +48,11 @@ class HostFiles:
         if before is None:
             return True if self._whole else None
         return before != _identity(status)
+
+    def before(self, path: str) -> tuple[int, int, int] | None:
+        """Inode, ctime and size that a file had; None if there was none."""
+        self.wait()
+        return self._found.get(path)
 
     def _look(self) -> None:
         try:

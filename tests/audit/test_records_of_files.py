@@ -138,6 +138,7 @@ def test_applying_changes(tmp_path: Path) -> None:
             assert changes.apply().applied == ("made",)
     (record,) = of_files()
     assert (record["event"], record["run"], record["count"]) == ("apply", result.run_id, 1)
+    assert [len(digest) for _path, digest in record["paths"]] == [64]
     assert record["directory"] == str(tmp_path)
 
 

@@ -37,7 +37,8 @@ them, everything is Claude Code's.
 
 At the end you see what it changed, which hosts it reached and what was refused, and say what comes back, in whole or
 file by file. What a tool of this host would act on by itself (git hooks and settings, .claude, CLAUDE.md, CI files)
-needs a yes of its own. Where nobody can be asked, nothing comes back without --apply all; the diff is kept.
+needs a yes of its own. Where nobody can be asked, nothing comes back without --apply all. The work is kept: see
+`belljar review`.
 """,
     examples=(
         ("claude", "a conversation"),

@@ -102,7 +102,7 @@ def make_sandbox(parsed: Parsed) -> Sandbox:
     """The Sandbox that the options describe. Raises PolicyError."""
     from belljar.sandbox.sandbox import Sandbox
 
-    return Sandbox(
+    jar = Sandbox(
         policy_name(parsed),
         backend=parsed.text("--backend"),
         workspace=parsed.text("--workspace"),
@@ -111,6 +111,9 @@ def make_sandbox(parsed: Parsed) -> Sandbox:
         timeout=parsed.text("--timeout"),
         one_shot=True,
     )
+    if parsed.flag("--apply"):
+        jar.remember_host_files()
+    return jar
 
 
 def published(parsed: Parsed) -> list[str]:

@@ -19,7 +19,7 @@ goes to standard error. Colours appear only on a terminal, and not when `NO_COLO
 |---|---|
 | the code's own | the code ran to its end; 128 + n if signal n ended it |
 | 2 | the command line makes no sense |
-| 3 | the agent succeeded, or nothing ran, and something that was to be applied was not |
+| 3 | all went well, but something that was to be applied (`--apply`, `apply`) was not |
 | 124 | the code ran out of time |
 | 125 | belljar itself failed, or refused the run |
 | 130 | Ctrl-C |

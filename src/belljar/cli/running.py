@@ -34,7 +34,7 @@ def run_once(parsed: Parsed, make_request: Callable[[Sandbox], Request]) -> int:
         brought.print_diff(in_a_line=in_a_line)
         brought.tell(quiet=parsed.flag("--quiet"))
     if result.ok:
-        return 0
+        return 3 if brought and brought.incomplete else 0
     from belljar.cli.outcome import exit_code
 
     return exit_code(result)

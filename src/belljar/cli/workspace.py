@@ -24,7 +24,7 @@ DIFF_BEGINS, DIFF_ENDS = "# belljar: diff {token} begins\n", "# belljar: diff {t
 class Workspace:
     """What was asked for and what came of it; None where nothing was asked."""
 
-    __slots__ = ("applied", "diff", "diff_file", "hints", "not_saved", "refused", "saved")
+    __slots__ = ("applied", "diff", "diff_file", "hints", "incomplete", "kept", "not_saved", "refused", "saved")
 
     def __init__(self) -> None:
         self.diff: str | None = None
@@ -34,6 +34,10 @@ class Workspace:
         self.saved: list[str] | None = None
         self.not_saved: list[tuple[str, str]] = []
         self.hints: list[str] = []
+        self.incomplete = False
+        """Whether something that `--apply` asked for was not applied."""
+        self.kept = ""
+        """The run whose work is kept, if it is."""
 
     def to_dict(self) -> dict[str, Any]:
         """The fields that `--json` adds to the result's, each only if its option was given."""
@@ -45,6 +49,7 @@ class Workspace:
         if self.applied is not None:
             found["applied"] = list(self.applied)
             found["not_applied"] = [{"path": path, "why": why} for path, why in self.refused]
+            found["kept"] = self.kept or None
         if self.saved is not None:
             found["saved"] = self.saved
             found["not_saved"] = [{"path": path, "why": why} for path, why in self.not_saved]
@@ -129,7 +134,7 @@ def settle(jar: Sandbox, result: RunResult, parsed: Parsed) -> Workspace:
                 write_diff(file, changes.diff() if brought.diff is None else brought.diff)
                 brought.diff_file = file
             if parsed.flag("--apply"):
-                _apply(changes, parsed, brought)
+                _apply(changes, result, parsed, brought)
     if directory := parsed.text("--artifacts"):
         saved = jar.save_artifacts(result, directory, overwrite=parsed.flag("--overwrite"))
         brought.saved, brought.not_saved = list(saved), saved.refused
@@ -138,15 +143,41 @@ def settle(jar: Sandbox, result: RunResult, parsed: Parsed) -> Workspace:
     return brought
 
 
-def _apply(changes: Changes, parsed: Parsed, brought: Workspace) -> None:
+def _apply(changes: Changes, result: RunResult, parsed: Parsed, brought: Workspace) -> None:
     protected, ignored = parsed.flag("--apply-protected"), parsed.flag("--apply-ignored")
+    killed = result.outcome == "killed"
     left_out = set() if ignored else {change.path for change in changes if change.ignored}
+    refused = [change for change in changes if change.refusal and not change.ignored]
+    if len(changes) and (killed or [change for change in refused if not (change.protected and protected)]):
+        _keep(changes, result, brought)
+    if killed:
+        brought.applied, brought.incomplete = (), bool(len(changes))
+        brought.refused = ((".", f"the run was killed: {result.reason}"),) if brought.incomplete else ()
+        return
     wanted = {change.path for change in changes if change.path not in left_out}
     done = changes.apply(wanted, protected=protected, ignored=ignored)
-    brought.applied, brought.refused = done.applied, done.refused
+    brought.applied, brought.refused, brought.incomplete = done.applied, done.refused, bool(done.refused)
+    if brought.kept and done.applied:
+        from belljar.sandbox.kept.store import find
+
+        find(brought.kept).set_state("partly applied", applied=done.applied)
     if left_out:
         why = next(change.refusal for change in changes if change.ignored)
         brought.refused += tuple((name, why) for name in changes.ignored_groups())
         brought.hints.append("--apply-ignored brings back what git ignores")
     if not protected and any(change.protected for change in changes):
         brought.hints.append("--apply-protected brings back what a tool would act on")
+
+
+def _keep(changes: Changes, result: RunResult, brought: Workspace) -> None:
+    """Keep the work of a run of which something does not come back."""
+    from belljar.sandbox.kept.store import keep
+
+    about = {"agent": "run", "command": [], "outcome": str(result.outcome), "reason": result.reason}
+    work = keep(result.run_id, changes, list(changes), about)
+    if result.outcome == "killed":
+        work.set_state("refused", why=result.reason)
+    brought.kept = work.run
+    brought.hints.append(
+        f"the work is kept: `belljar review {work.run}` shows it, `belljar apply {work.run}` applies it"
+    )

@@ -37,6 +37,8 @@ from belljar.sandbox.trusted_names import in_bytecode, plain_name
 
 TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
+    from typing import Any
+
     from belljar.sandbox.kept.host_files import Known
     from belljar.sandbox.kept.journal import Step
 
@@ -170,6 +172,10 @@ class Changes:
     def run(self) -> str:
         """The last run that may have made them; empty if it is not known."""
         return self._run
+
+    def identity_before(self, path: str) -> tuple[int, ...] | None:
+        """Inode, ctime and size that a file of the host's had before the jar was made, if that is known."""
+        return None if self._host_files is None else self._host_files.before(path)
 
     @property
     def roots(self) -> tuple[int, int]:
@@ -633,7 +639,8 @@ class Changes:
                 refused[change.path] = why
         chosen = [change.path for change in wanted if change.path not in refused]
         if wanted:
-            recording.files("apply", run=self._run, directory=self._source_path, count=len(wanted), protected=protected)
+            details = {"count": len(wanted), "protected": protected, **self._recorded(chosen)}
+            recording.files("apply", run=self._run, directory=self._source_path, **details)
         try:
             refused |= apply_all(self._source_path, self._source, steps)
         except OSError as error:
@@ -643,6 +650,13 @@ class Changes:
             if (now := self.host_status(path)) is not None:
                 self._applied[path] = now.st_ctime_ns
         return Applied(tuple(sorted(applied)), tuple(sorted(refused.items())))
+
+    def _recorded(self, paths: list[str]) -> dict[str, Any]:
+        """The first paths for an audit record, each with a digest of its content, and how many there are besides."""
+        from belljar.sandbox.kept.copying import MOST_RECORDED, digest_beneath
+
+        told = [[path, digest_beneath(self._changed, path)] for path in paths[:MOST_RECORDED]]
+        return {"paths": told, **({"not_listed": len(paths) - len(told)} if len(paths) > len(told) else {})}
 
     def steps(self, change: Change, *, protected: bool) -> tuple[list[Step], str]:
         """Steps that bring this change back, and why a part of it has to stay."""

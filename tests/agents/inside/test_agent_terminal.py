@@ -244,6 +244,32 @@ def test_ctrl_c_at_the_question_keeps_the_work(home: Home) -> None:
 
 @pytest.mark.host
 @pytest.mark.backend("bubblewrap")
+def test_the_diff_is_in_the_pager(home: Home) -> None:
+    """At the question, and for `review`; in colours, with nothing of the agent's hidden in it."""
+    pager = home.directory / "pager"
+    pager.write_text('#!/bin/sh\necho "PAGED $LESSSECURE"; cat\n')
+    pager.chmod(0o755)
+    script = "printf '\\033[2Khidden\\n' > half.txt"
+    with Terminal(home, "agent", "--", "sh", "-c", script, PAGER=str(pager)) as terminal:
+        terminal.until(b"\x1b[32m  + half.txt\x1b[0m")
+        terminal.until(b"apply the changes?")
+        terminal.type(b"d\n")
+        terminal.until(b"PAGED 1")
+        terminal.until(b"\x1b[32m+\\x1b[2Khidden\x1b[0m")
+        terminal.until(b"apply the changes?")
+        terminal.type(b"n\n")
+        assert terminal.end() == 0
+    with Terminal(home, "review", home.kept(), PAGER=str(pager)) as terminal:
+        terminal.until(b"PAGED 1")
+        terminal.until(b"\x1b[32m+\\x1b[2Khidden\x1b[0m")
+        assert terminal.end() == 0
+    with Terminal(home, "review", home.kept(), PAGER=str(pager), NO_COLOR="1") as terminal:
+        terminal.until(b"+\\x1b[2Khidden")
+        assert terminal.end() == 0
+
+
+@pytest.mark.host
+@pytest.mark.backend("bubblewrap")
 @pytest.mark.usefixtures("claude")
 def test_a_conversation_with_claude(home: Home) -> None:
     """It asks nothing at its start, works, and ends as it does anywhere."""

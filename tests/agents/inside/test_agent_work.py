@@ -63,6 +63,21 @@ def test_who_ends_a_run_keeps_its_work_and_applies_nothing(home: Home, words: tu
     assert (home.project / "half.txt").read_text() == "half\n"
 
 
+def test_a_run_that_is_killed_applies_nothing_either(home: Home) -> None:
+    """`belljar exec --apply`: the work is kept the same way."""
+    words = ["exec", "--workspace", ".", "--apply", "--", "sh", "-c", "echo half > half.txt; echo ready; sleep 600"]
+    with started(home, *words) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        assert home.belljar("kill", "--all").code == 0
+        _out, err = process.communicate(timeout=60)
+    assert process.returncode == 137, err
+    assert b"belljar: not applied: .: the run was killed: " in err
+    assert not (home.project / "half.txt").exists()
+    assert home.belljar("apply", home.kept(err.decode())).code == 0
+    assert (home.project / "half.txt").read_text() == "half\n"
+
+
 def test_both_changed_a_text(home: Home) -> None:
     """Other lines are merged; the same line is a conflict, which touches nothing and can be left out."""
     for name in ("merged.txt", "conflict.txt"):
@@ -104,6 +119,32 @@ def test_edited_while_the_agent_runs(home: Home) -> None:
     run = home.kept(err.decode())
     assert "+agent\n" in home.belljar("review", run).out
     assert f"belljar apply {run} --skip-conflicts" in err.decode()
+
+
+@pytest.mark.parametrize("where", ["the repository", "a directory of it", "a worktree"])
+def test_edited_while_the_agent_runs_and_in_git(home: Home, where: str) -> None:
+    """Git has what the file was when the run began, so both changes are merged."""
+    project = home.project
+    if where == "a worktree":
+        project = home.directory / "trees/fix"
+        git(home.project, "worktree", "add", "-q", "-b", "fix", str(project))
+    elif where == "a directory of it":
+        project = home.project / "part"
+        project.mkdir()
+    text = project / "text.txt"
+    text.write_text(_TEXT)
+    git(project, "add", "text.txt")
+    script = "sed -i 's/line 3$/by the agent/' text.txt; echo ready; read line"
+    words = ["agent", "--project", str(project), "--apply", "all", "--", "sh", "-c", script]
+    with started(home, *words) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        text.write_text(_TEXT.replace("line 25", "by the user"))
+        git(project, "status")  # as an editor does
+        _out, err = process.communicate(b"go\n", timeout=60)
+    assert process.returncode == 0, err
+    assert b"applied: text.txt (merged with your own changes)" in err
+    assert text.read_text() == _TEXT.replace("line 25", "by the user").replace("line 3\n", "by the agent\n")
 
 
 def test_all_or_nothing(home: Home) -> None:
@@ -221,11 +262,11 @@ def test_two_at_once_and_discard(home: Home) -> None:
 def test_many_new_files_are_one_line(home: Home) -> None:
     """In the summary and in the review; protected files come first, and nothing hidden reaches a terminal."""
     script = r"""
-        mkdir -p build/deep; i=0; while [ $i -lt 3000 ]; do : > build/deep/$i; i=$((i+1)); done; echo x > zzz
+        mkdir -p build/deep; i=0; while [ $i -lt 1200 ]; do : > build/deep/$i; i=$((i+1)); done; echo x > zzz
         echo evil > CLAUDE.md; printf '\033[31mred\n' > "$(printf 'a\033[2Kb')"
     """
     ran = home.agent(script)
-    assert "  + build/ (3,000 files)\n" in ran.err
+    assert "  + build/ (1,200 files)\n" in ran.err
     assert "build/deep/1" not in ran.err
     run = home.kept(ran.err)
     lines = home.belljar("review", run, "--names").out.splitlines()

@@ -20,14 +20,12 @@ from belljar.errors import UsageError
 from belljar.sandbox import recording
 from belljar.sandbox.changes import MEANWHILE, Change, Changes
 from belljar.sandbox.host_directory import open_real
-from belljar.sandbox.kept.copying import Side, digest_of, identity, read_file
+from belljar.sandbox.kept.copying import MOST_RECORDED, Side, digest_of, identity, read_file
 from belljar.sandbox.kept.journal import Step, apply_all, finish_interrupted
 from belljar.sandbox.kept.merging import MAX_MERGED, ThreeTexts, merge
 from belljar.sandbox.kept.steps import status_beneath
 from belljar.sandbox.kept.store import Row, Work
 
-_MOST_RECORDED = 200
-"""Paths that an audit record lists."""
 _BOTH = "it was changed on the host meanwhile, and both changes can't be merged"
 
 
@@ -116,7 +114,7 @@ def apply(
         if conflicts and not skip_conflicts:
             return Outcome(conflicts=conflicts, refused=refused)
         if plan.paths:
-            told = [[path, plan.digests.get(path, "")] for path in plan.paths[:_MOST_RECORDED]]
+            told = [[path, plan.digests.get(path, "")] for path in plan.paths[:MOST_RECORDED]]
             left_out = {"not_listed": len(plan.paths) - len(told)} if len(plan.paths) > len(told) else {}
             any_protected = any(change.protected and change.path in plan.paths for change in changes)
             details: dict[str, Any] = {"count": len(plan.paths), "protected": any_protected, "paths": told, **left_out}
@@ -182,6 +180,11 @@ class _Base:
         """Return True if the host's file, which has this status, is not what the run found."""
         side = self._sides.get(path)
         return side is None or not same(self._host, path, status, side)
+
+    def before(self, path: str) -> tuple[int, ...] | None:
+        """Inode, ctime and size that a file had; None if there was none, or if that is not known."""
+        side = self._sides.get(path)
+        return side.identity if side is not None and side.identity else None
 
 
 def same(root: int, path: str, status: os.stat_result, side: Side) -> bool:

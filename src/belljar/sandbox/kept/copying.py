@@ -14,6 +14,8 @@ from belljar.guest.tree import kind, make_directories
 
 MAX_DIGESTED = 256 << 20
 """Bytes of a file whose digest is made, holes included."""
+MOST_RECORDED = 200
+"""Paths that an audit record lists."""
 _PIECE = 1 << 20
 
 
@@ -75,6 +77,20 @@ class Copier:
             what = "file" if status is None else kind(status)
             return Side(what, missing=error.strerror or str(error))
 
+    def write(self, path: str, content: bytes, mode: int) -> Side:
+        """Write a file that is not in the tree."""
+        directory, _, name = path.rpartition("/")
+        parent = make_directories(self._target, directory)
+        try:
+            fresh = _new(parent, name)
+            try:
+                write_at(fresh, content, 0)
+            finally:
+                os.close(fresh)
+        finally:
+            os.close(parent)
+        return Side("file", mode, len(content), hashlib.sha256(content).hexdigest())
+
     def _copy_file(self, source: int, target: int, name: str, side: Side) -> Side:
         opened = open_beneath(source, name, os.O_RDONLY, own=self._own)
         try:
@@ -131,6 +147,18 @@ def digest_of(descriptor: int) -> str:
     return digest.hexdigest()
 
 
+def digest_beneath(root: int, path: str) -> str:
+    """The SHA-256 of a plain file beneath the jar's directory `root`; empty for anything else."""
+    try:
+        descriptor = open_beneath(root, path, os.O_RDONLY, own=True)
+    except OSError:
+        return ""
+    try:
+        return digest_of(descriptor) if stat.S_ISREG(os.fstat(descriptor).st_mode) else ""
+    finally:
+        os.close(descriptor)
+
+
 def _new(directory: int, name: str) -> int:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     return os.open(name, flags, 0o600, dir_fd=directory)
@@ -174,4 +202,14 @@ def read_file(root: int, path: str, most: int) -> bytes | None:
         return file.read(most) if stat.S_ISREG(status.st_mode) and status.st_size <= most else None
 
 
-__all__ = ["MAX_DIGESTED", "Copier", "Room", "Side", "digest_of", "identity", "read_file"]
+__all__ = [
+    "MAX_DIGESTED",
+    "MOST_RECORDED",
+    "Copier",
+    "Room",
+    "Side",
+    "digest_beneath",
+    "digest_of",
+    "identity",
+    "read_file",
+]

@@ -1,6 +1,6 @@
 """Inode, ctime and size of each file in a directory of the host, taken before a jar sees it.
 
-What they are later tells which files somebody else changed meanwhile. No clock is asked.
+A later look tells which files were changed in between, without comparing any clocks.
 """
 
 from __future__ import annotations
@@ -10,14 +10,17 @@ from _thread import allocate_lock, start_new_thread
 from typing import Protocol
 
 _MOST = 200_000
-"""Files that are remembered. Of others a caller has to ask the clock."""
+"""Files that are remembered. For others the caller compares the ctime with the time of the jar."""
 
 
 class Known(Protocol):
-    """Files of the host as somebody knew them earlier."""
+    """Files of the host at an earlier time."""
 
     def changed(self, path: str, status: os.stat_result) -> bool | None:
-        """Return True if the file at `path`, which has this status now, is not what it was. None if nobody knows."""
+        """Return True if the file at `path` has changed; `status` is its status now. None if it was not remembered."""
+
+    def before(self, path: str) -> tuple[int, ...] | None:
+        """Inode, ctime and size that a file had; None if there was none."""
 
 
 class HostFiles:
@@ -37,7 +40,7 @@ class HostFiles:
             pass
 
     def changed(self, path: str, status: os.stat_result) -> bool | None:
-        """Return True if the file at `path`, which has this status now, is not what it was. None if nobody knows."""
+        """Return True if the file at `path` has changed; `status` is its status now. None if it was not remembered."""
         self.wait()
         if path == ".git" or path.startswith(".git/"):
             return None
@@ -45,6 +48,11 @@ class HostFiles:
         if before is None:
             return True if self._whole else None
         return before != _identity(status)
+
+    def before(self, path: str) -> tuple[int, int, int] | None:
+        """Inode, ctime and size that a file had; None if there was none."""
+        self.wait()
+        return self._found.get(path)
 
     def _look(self) -> None:
         try:
@@ -70,7 +78,7 @@ class HostFiles:
                     elif path != ".git":  # its files never come back by name
                         waiting.append(f"{path}/")
                 except OSError:
-                    continue  # gone
+                    continue  # removed since
 
 
 def _identity(status: os.stat_result) -> tuple[int, int, int]:

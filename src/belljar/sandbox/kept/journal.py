@@ -19,16 +19,19 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from belljar.audit.state import private_directory, state_directory
+from belljar.errors import UsageError
 from belljar.guest.tree import remove_tree
 from belljar.sandbox.apply import give_to_owner, parent_of
 from belljar.sandbox.host_directory import open_real
 
 _MEANWHILE = "it was changed on the host meanwhile"
 _STAGE = ".belljar-"
+_BESIDE = ".before-belljar"
+"""Ending of the old file's name, if somebody has changed the new one before a killed `apply` could be undone."""
 
 
 class RefusedError(OSError):
-    """Raised by `Step.fill` or `Step.text` if what is about to be written must not be: the step is left out."""
+    """Raised by `Step.fill` or `Step.text` to leave a step out: its content must not be written."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class Step:
     path: str
     what: Literal["file", "link", "directory", "delete", "rmdir"]
     before: os.stat_result | None = None
-    """What the host had there when the step was decided; None for nothing."""
+    """Status of the host's file when the step was decided; None if there was no file."""
     mode: int = 0o644
     fill: Callable[[int], None] | None = None
     """Writes the content of a file to a descriptor."""
@@ -58,7 +61,7 @@ def apply_all(directory: str, root: int, steps: Sequence[Step]) -> dict[str, str
     if not steps:
         return {}
     with _locked() as journals:
-        _finish_all(journals)
+        _finish_all(journals, directory)
         work = _Transaction(directory, root, journals)
         try:
             left_out = work.stage(steps)
@@ -94,7 +97,12 @@ def _locked() -> Iterator[str]:
         os.close(lock)
 
 
-def _finish_all(journals: str) -> list[str]:
+def _finish_all(journals: str, directory: str = "") -> list[str]:
+    """Finish every journal. One that can't be finished stays for the next call.
+
+    Raises:
+        OSError: that one is of `directory`.
+    """
     undone = []
     for name in sorted(os.listdir(journals)):
         path = os.path.join(journals, name)
@@ -102,21 +110,32 @@ def _finish_all(journals: str) -> list[str]:
             with open(path, encoding="ascii") as file:
                 plan = json.load(file)
             try:
-                root = open_real(plan["directory"])
-            except Exception:  # noqa: BLE001 - the project has gone, and its stage with it
-                os.unlink(path)
+                _finish_one(plan, undo=name.endswith(".json"))
+            except OSError as error:
+                if plan["directory"] == directory:
+                    raise OSError(error.errno, f"an earlier apply can't be undone: {error.strerror}") from error
                 continue
-            try:
-                if name.endswith(".json"):
-                    _undo(root, plan)
-                    undone.append(str(plan["directory"]))
-                _remove_stages(root, plan)
-            finally:
-                os.close(root)
+            if name.endswith(".json"):
+                undone.append(str(plan["directory"]))
             os.unlink(path)
         elif name != "lock":
             os.unlink(path)  # one that was being written
     return undone
+
+
+def _finish_one(plan: dict[str, Any], *, undo: bool) -> None:
+    if not os.path.isdir(plan["directory"]):
+        return  # the project was removed, and its stage with it
+    try:
+        root = open_real(plan["directory"])
+    except UsageError as error:
+        raise OSError(errno.ELOOP, str(error)) from error
+    try:
+        if undo:
+            _undo(root, plan)
+        _remove_stages(root, plan)
+    finally:
+        os.close(root)
 
 
 class _Transaction:
@@ -155,13 +174,13 @@ class _Transaction:
         for step, (_place, owner) in zip(steps, places, strict=True):
             number = len(self._steps)
             try:
-                inode = _staged(self._stages[owner.st_dev], f"new-{number}", step, owner)
+                staged = _staged(self._stages[owner.st_dev], f"new-{number}", step, owner)
             except RefusedError as why:
                 left_out[step.path] = why.strerror or str(why)
                 continue
             mode = stat.S_IMODE(step.before.st_mode) if step.before is not None else 0
             self._steps.append((step, self._stages[owner.st_dev]))
-            self._plan["steps"].append([step.what, step.path, order.index(owner.st_dev), inode, mode])
+            self._plan["steps"].append([step.what, step.path, order.index(owner.st_dev), staged, mode])
         return left_out
 
     def commit(self) -> None:
@@ -286,8 +305,8 @@ def _top(root: int, path: str, device: int) -> str:
     return path
 
 
-def _staged(stage: int, name: str, step: Step, owner: os.stat_result) -> int:
-    """Write what a step brings to the stage. Return its inode, or 0 if the step brings nothing."""
+def _staged(stage: int, name: str, step: Step, owner: os.stat_result) -> list[int]:
+    """Write what a step brings to the stage. Return its identity, which is empty if the step brings nothing."""
     if step.what == "link":
         assert step.text is not None
         os.symlink(step.text(), name, dir_fd=stage)
@@ -304,14 +323,19 @@ def _staged(stage: int, name: str, step: Step, owner: os.stat_result) -> int:
         finally:
             os.close(descriptor)
     else:
-        return 0
+        return []
     if os.geteuid() == 0:
         os.chown(name, owner.st_uid, owner.st_gid, dir_fd=stage, follow_symlinks=False)
-    return os.lstat(name, dir_fd=stage).st_ino
+    return _identity(os.lstat(name, dir_fd=stage))
+
+
+def _identity(status: os.stat_result) -> list[int]:
+    """What tells whether a file is the one that was staged, unchanged. Its ctime is not: names were given to it."""
+    return [status.st_ino, status.st_size, status.st_mtime_ns]
 
 
 def _move_aside(parent: int, name: str, stage: int, aside: str, before: os.stat_result, *, keep_name: bool) -> None:
-    """Give what is there a name in the stage. It keeps its own as well if something takes its place at once."""
+    """Give the old file a name in the stage. With `keep_name` it also keeps its own, until the new file replaces it."""
     if not keep_name or not _linked(parent, name, stage, aside):
         os.rename(name, aside, src_dir_fd=parent, dst_dir_fd=stage)
     if not _same(os.lstat(aside, dir_fd=stage), before):
@@ -350,41 +374,43 @@ def _linked(source: int, name: str, target: int, other: str) -> bool:
 
 
 def _undo(root: int, plan: dict[str, Any]) -> None:
-    """Bring back what was there. Each step may have been taken or not: what is in the stage tells."""
+    """Undo the steps that were taken. A file `old-N` in the stage shows that step N was."""
     stages, made = plan["stages"], sorted(plan.get("made", []), reverse=True)
     is_made = set(made)
-    for number, (what, path, stage, inode, mode) in reversed(list(enumerate(plan["steps"]))):
+    for number, (what, path, stage, staged, mode) in reversed(list(enumerate(plan["steps"]))):
         if what == "rmdir":
             _make_again(root, path, mode)
         elif what != "directory":
             if path in is_made:  # a directory took the place of this file
                 for directory in [one for one in made if one == path or one.startswith(f"{path}/")]:
                     _remove_directory(root, directory)
-            _undo_file(root, path, stages[stage], number, inode)
+            _undo_file(root, path, stages[stage], number, staged)
     for path in made:
         _remove_directory(root, path)
 
 
-def _undo_file(root: int, path: str, stage: str, number: int, inode: int) -> None:
-    old = _status(root, f"{stage}/old-{number}")
-    if old is not None:
-        source, name = parent_of(root, f"{stage}/old-{number}")
-        try:
+def _undo_file(root: int, path: str, stage: str, number: int, staged: list[int]) -> None:
+    """Bring back the old file, or remove the new one. What somebody has changed since then stays."""
+    now, old = _status(root, path), _status(root, f"{stage}/old-{number}")
+    is_ours = now is not None and _identity(now) == staged
+    if old is None:
+        if is_ours:
             parent, own = parent_of(root, path)
             try:
-                os.rename(name, own, src_dir_fd=source, dst_dir_fd=parent)
+                os.unlink(own, dir_fd=parent)
             finally:
                 os.close(parent)
-        finally:
-            os.close(source)
         return
-    now = _status(root, path)
-    if inode and now is not None and now.st_ino == inode and not stat.S_ISDIR(now.st_mode):
+    is_theirs = now is not None and not is_ours and now.st_ino != old.st_ino
+    source, name = parent_of(root, f"{stage}/old-{number}")
+    try:
         parent, own = parent_of(root, path)
         try:
-            os.unlink(own, dir_fd=parent)
+            os.rename(name, f"{own}{_BESIDE}" if is_theirs else own, src_dir_fd=source, dst_dir_fd=parent)
         finally:
             os.close(parent)
+    finally:
+        os.close(source)
 
 
 def _remove_directory(root: int, path: str) -> None:

@@ -20,6 +20,7 @@ from belljar.audit.state import private_directory, state_directory
 from belljar.errors import UsageError
 from belljar.sandbox.changes import Change, Changes
 from belljar.sandbox.kept.copying import Copier, Room, Side
+from belljar.sandbox.kept.git_base import Base, bases
 
 MAX_KEPT = 100
 """Runs whose work is kept; the oldest go."""
@@ -199,10 +200,26 @@ class _Keeping:
                         if count > _MOST_WITHIN:
                             break
                         found[path] = old.copy(path, status)
+            for path, base in self._from_git(chosen).items():
+                before[path] = old.write(path, base.content, base.mode)
         return [
-            Row(one, after.get(one.path), before.get(one.path), not one.meanwhile, within.get(one.path, {}))
+            Row(
+                one,
+                after.get(one.path),
+                before.get(one.path),
+                not one.meanwhile or one.path in before,
+                within.get(one.path, {}),
+            )
             for one in chosen
         ]
+
+    def _from_git(self, chosen: list[Change]) -> dict[str, Base]:
+        """Files as they were that somebody changed on the host while the run went on: git may have them."""
+        both = [one for one in chosen if one.meanwhile and one.kind == "modified" and one.what == "file"]
+        known = {one.path: self._changes.identity_before(one.path) for one in both}
+        return bases(
+            str(self._changes.origin["project"]), {path: found for path, found in known.items() if found is not None}
+        )
 
     def _beneath(self, directory: str) -> Iterator[tuple[str, os.stat_result]]:
         """The host's files in a directory, but for those that are denied to the code."""

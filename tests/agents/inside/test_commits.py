@@ -161,6 +161,8 @@ def test_a_submodule(home: Home) -> None:
     """
     with worked(home, script) as review:
         assert [move.short for move in review.commits.moves] == ["my lib: main", "main"]
+        told = [(commit.author.endswith(" 1 <ada@example.com>"), commit.subject) for commit in review.commits.commits]
+        assert told == [(True, "more"), (True, "bump")]
         decided = apply_all(review)
     assert decided.moved == ("my lib: main", "main"), (decided, review.commits.problems)
     assert subjects(home.project, "main") == ["bump", "with", "first"]

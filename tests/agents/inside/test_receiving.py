@@ -15,6 +15,9 @@ import pytest
 from agent_runs import Home, git, make_home
 from commit_runs import COMMIT, apply_all, kept, on_host, refs, sound, subjects, worked
 
+from belljar.agents.inside import Wanted, prepare
+from belljar.agents.review import Review
+from belljar.audit import killswitch
 from belljar.sandbox.repository.host_git import HostGit
 
 pytestmark = [pytest.mark.host, pytest.mark.backend("bubblewrap")]
@@ -206,6 +209,25 @@ def test_the_branch_that_the_agent_ended_on(home: Home) -> None:
     assert "feature" in decided.moved
     assert git(home.project, "branch", "--show-current") == "feature\n"
     assert subjects(home.project, "main") == ["first"]
+    sound(home.project)
+
+
+def test_with_the_kill_switch_on(home: Home) -> None:
+    """No jar starts, not even to check the commits: they are kept as the agent's jar made them."""
+    agent = prepare(Wanted(("sh", "-c", COMMIT), project=str(home.project), environ=home.environment()))
+    with agent.opened() as jar:
+        assert jar.exec(agent.argv).ok
+        killswitch.turn_on("a test")
+        try:
+            with Review(jar, agent) as review:
+                assert review.commits.moves == []
+                (problem,) = review.commits.problems
+        finally:
+            killswitch.turn_off()
+    assert "not brought back: the kill switch is on: a test; its objects, unchecked, are in " in problem
+    place = Path(problem.rpartition(" ")[2])
+    assert "refs/heads/main" in (place / "refs").read_text()
+    assert len([*place.glob("loose/*/*")]) == 3
     sound(home.project)
 
 

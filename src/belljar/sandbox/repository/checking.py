@@ -55,7 +55,7 @@ fresh "$1" checked
 : > touched
 [ -s commits ] || exit 0  # refs that are elsewhere, and no new commit
 {_GIT} -c i18n.logOutputEncoding=UTF-8 -C checked log --no-walk=unsorted -z --stdin \\
-    --format='%H%x00%P%x00%<(200,trunc)%an <%ae>%x00%<(200,trunc)%s' < commits > told
+    --format='%H%x00%P%x00%<(200,trunc)%an%x00%<(200,trunc)%ae%x00%<(200,trunc)%s' < commits > told
 # A tree of trees may be tiny, and have more paths than fit anywhere: memory and output are bounded.
 (
     ulimit -v {_MOST_MEMORY >> 10} && ulimit -f {_MOST_REPORT >> 9} && \\
@@ -123,6 +123,8 @@ def check(repository: JarRepository, new: str, tips: Collection[str], known: Col
         _run(jar, ["sh", "-c", _SCRIPT, "check", repository.format])
         commits = _commits(_read(jar, "told"))
         touched = _touched(_read(jar, "touched"))
+        if [commit.id for commit in commits] != _read(jar, "commits").decode("ascii", "replace").split():
+            raise RefusedError("git's reports on the new commits do not agree")
         links = sorted({one for one, item in touched if item.mode == 0o120000})
         targets = _targets(jar, links) if links else {}
         kinds = [line.split(" ") for line in _read(jar, "types").decode("ascii", "replace").splitlines()]
@@ -169,13 +171,15 @@ def _read(jar: Sandbox, name: str) -> bytes:
 
 def _commits(told: bytes) -> tuple[Commit, ...]:
     fields = told.decode("utf-8", "surrogateescape").split("\0")
-    count = len(fields) // 4
+    count = len(fields) // 5
     if count > MOST_COMMITS:
         raise RefusedError(f"there are more than {MOST_COMMITS} new commits")
-    rows = (fields[4 * row : 4 * row + 4] for row in range(count))
-    return tuple(
-        Commit(one, tuple(parents.split()), who.strip(), subject.strip()) for one, parents, who, subject in rows
-    )
+    found = []
+    for row in range(count):
+        one, parents, *texts = fields[5 * row : 5 * row + 5]
+        name, address, subject = (text.strip() for text in texts)  # git fills them up to their greatest length
+        found.append(Commit(one, tuple(parents.split()), f"{name} <{address}>", subject))
+    return tuple(found)
 
 
 def _touched(report: bytes) -> list[tuple[str, Touched]]:

@@ -264,7 +264,8 @@ class Incoming:
                 _store(repository, pack, {move.kept_as(self.run): (None, move.new) for move in moves}, self.run)
             except (RefusedError, BelljarError, OSError) as error:
                 kept = self._keep_raw(directory, repository, targets)
-                self.problems.append(f"{where(repository)}the new commits were not brought back: {error}{kept}")
+                why = str(error).partition("\n")[0]
+                self.problems.append(f"{where(repository)}the new commits were not brought back: {why}{kept}")
                 return
             self.moves += moves
 

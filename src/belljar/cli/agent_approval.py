@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import sys
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from belljar.sandbox.repository.incoming import Moved
 from belljar.sandbox.trusted_names import in_bytecode
 
 _MOST_LISTED = 50
+_LOOK_UP_SECONDS = 0.25
 
 
 NOT_ALL_APPLIED = 3
@@ -211,6 +213,8 @@ def _answer(question: str) -> str:
     """One line, in small letters; `n` at the end of the input."""
     sys.stderr.write(question)
     sys.stderr.flush()
+    while not select.select([0], [], [], _LOOK_UP_SECONDS)[0]:
+        pass  # a signal that comes just before a read does not end it
     line = sys.stdin.readline()
     if not line:
         sys.stderr.write("\n")

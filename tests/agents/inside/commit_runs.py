@@ -50,6 +50,7 @@ def worked(home: Home, script: str, project: Path | None = None) -> Iterator[Rev
         result = jar.exec(agent.argv)
         assert result.ok, result.stderr
         with Review(jar, agent) as review:
+            review.keep({"agent": "sh"}, result.run_id)
             yield review
 
 

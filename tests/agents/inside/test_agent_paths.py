@@ -107,7 +107,7 @@ def test_git_works_from_a_subdirectory(home: Home) -> None:
     assert f"the project is {home.project}, the repository's top; the agent starts in {home.project}/deep/er" in ran.err
     assert "b/deep/er/here.txt" in ran.out
     ran = home.agent("pwd; ls -A ..", "--project", ".", cwd=home.project / "deep")
-    assert ran.out.splitlines() == [f"{home.project}/deep", "deep"], "named, it is taken literally"
+    assert ran.out.splitlines() == [f"{home.project}/deep", ".git", "deep"], "named, it is taken literally"
 
 
 def test_whose_repository_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

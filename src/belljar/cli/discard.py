@@ -13,10 +13,12 @@ _MOST = 1000
 def run(parsed: Parsed) -> int:
     """Do it."""
     from belljar.sandbox.kept.store import find
+    from belljar.sandbox.repository.incoming import forget
 
     chosen = [find(name) for name in expect_words(COMMAND, parsed, 1, _MOST)]  # all are there, or none is removed
     for work in chosen:
         work.discard()
+        forget(work.project, work.run)
     if parsed.flag("--json"):
         from belljar.cli.document import print_json
 
@@ -33,7 +35,8 @@ COMMAND = Command(
     run=run,
     options=(JSON,),
     details="""
-RUN may be the beginning or the end of its name. The files are removed. `belljar review` goes on listing the run, with
+RUN may be the beginning or the end of its name. The files are removed, and the refs that keep its commits in the
+project's repository (refs/belljar/RUN). `belljar review` goes on listing the run, with
 the names of what it had changed.
 """,
     examples=(("discard 01a1e4e2ffbe-8c01c265", "remove the files of a run"),),

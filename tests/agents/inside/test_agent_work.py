@@ -259,6 +259,15 @@ def test_two_at_once_and_discard(home: Home) -> None:
     assert (home.project / "mine.txt").read_text() == "two\n"
 
 
+def test_discard_removes_commits(home: Home) -> None:
+    """The refs that keep them in the repository, and those of no other run."""
+    script = "echo fixed > sums.py && git commit -qam fixed"
+    first, second = (home.kept(home.agent(script).err) for _ in range(2))
+    assert home.belljar("discard", first).code == 0
+    kept = git(home.project, "for-each-ref", "--format=%(refname)", "refs/belljar").split()
+    assert kept == [f"refs/belljar/{second}/heads/main"]
+
+
 def test_many_new_files_are_one_line(home: Home) -> None:
     """In the summary and in the review; protected files come first, and nothing hidden reaches a terminal."""
     script = r"""

@@ -20,7 +20,7 @@ from belljar.sandbox.repository.checking import Checked, Commit, check
 from belljar.sandbox.repository.collecting import RefusedError, Tips
 from belljar.sandbox.repository.host_git import GitError
 from belljar.sandbox.repository.judging import Judgement, Mark, reachable
-from belljar.sandbox.repository.making import JarRepositories, JarRepository, refs_of
+from belljar.sandbox.repository.making import JarRepositories, JarRepository, jar_repositories, refs_of
 from belljar.sandbox.running import new_run_id
 from belljar.sandbox.sandbox import Sandbox
 
@@ -285,6 +285,16 @@ class Incoming:
         except (OSError, shutil.Error):
             return ""
         return f"; its objects, unchecked, are in {place}"
+
+
+def forget(project: str, run: str) -> None:
+    """Delete the refs in which a project's repositories keep the commits of a run.
+
+    Raises:
+        GitError: they can't be deleted.
+    """
+    for repository in jar_repositories(project, project).all if os.path.isdir(project) else ():
+        receiving.delete_refs(repository.git, f"refs/belljar/{run}/")
 
 
 def incoming(

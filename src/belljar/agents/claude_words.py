@@ -7,16 +7,17 @@ user's alone (the home itself, keys, belljar's state) is refused.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
-from belljar.agents.program import PLACE
+from belljar.agents.home import PLACE
 from belljar.agents.project import Project, why_not_at
 from belljar.backends.installations import private_paths
 from belljar.backends.runtimes import SYSTEM_PREFIXES
 from belljar.errors import UsageError
-from belljar.policy.paths import PathError, beneath, real_path
+from belljar.policy.paths import PathError, beneath, real_path, visited
 from belljar.state import state_directory
 
 _SEVERAL = ("--add-dir", "--mcp-config")
@@ -90,7 +91,14 @@ def _placed(option: str, word: str, project: Project, shown: Shown, *, temporary
         return inside
     if any(beneath(real, prefix) for prefix in SYSTEM_PREFIXES):
         return real
-    _refuse_private(option, word, real)
+    private = _private_place(real)
+    if link := next((step for step in sorted(visited(path)) if beneath(step, project.directory)), None):
+        raise UsageError(
+            f"{option} {word}: {link} is a link of the project's, and leads out of it: to {real}",
+            hint="" if private else f"if that is right, name the place itself: {option} {shlex.quote(real)}",
+        )
+    if private:
+        _refuse(option, word, real, private)
     if os.path.isfile(real):
         return _copied(option, word, real, shown)
     for mount in shown.mounts:
@@ -117,16 +125,22 @@ def _copied(option: str, word: str, real: str, shown: Shown) -> str:
     return place
 
 
-def _refuse_private(option: str, word: str, real: str) -> None:
+def _private_place(real: str) -> str | None:
+    """The place that is the user's alone and that an agent would see, or be in; None if there is none."""
     home = os.path.realpath(os.path.expanduser("~"))
-    private = [*private_paths(state_directory()), *(os.path.join(home, name) for name in _PRIVATE)]
-    found = home if beneath(home, real) else None
+    if beneath(home, real):
+        return home
+    private = [*private_paths(state_directory()), "/proc", *(os.path.join(home, name) for name in _PRIVATE)]
     for place in map(os.path.realpath, private):
         if beneath(real, place) or (beneath(place, real) and os.path.exists(place)):
-            found = found or place
-    if found is not None:
-        copied = f"copy what it needs into the project: cp -r {word} ./{os.path.basename(real)}"
-        raise UsageError(
-            f"{option} {word}: an agent that sees {real} sees {found}, which is yours alone",
-            hint=copied if beneath(real, found) and real != home else f"name the directory in {real} that it needs",
-        )
+            return place
+    return None
+
+
+def _refuse(option: str, word: str, real: str, private: str) -> NoReturn:
+    copied = f"copy what it needs into the project: cp -r {word} ./{os.path.basename(real)}"
+    holds_more = not beneath(real, private) or real == os.path.realpath(os.path.expanduser("~"))
+    raise UsageError(
+        f"{option} {word}: an agent that sees {real} sees {private}, which is yours alone",
+        hint=f"name the directory in {real} that it needs" if holds_more else copied,
+    )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from belljar.agents.project import Project
-from belljar.agents.shims import real_program, with_version_of
+from belljar.agents.shims import real_program, with_version_of, without_project
 from belljar.backends.installations import find_shown, private_paths
 from belljar.backends.runtimes import find_program
 from belljar.errors import BelljarError, PrerequisiteError
@@ -51,11 +51,11 @@ def find_environment(project: Project, environ: Mapping[str, str]) -> Environmen
 
 def _of_caller(project: Project, environ: Mapping[str, str]) -> dict[str, Any]:
     """The `python3` on PATH, if a jar can show it. Otherwise belljar's own is in the jar, as in any other."""
-    found = find_program("python3", environ.get("PATH", ""))
+    found = find_program("python3", without_project(environ, project.directory)["PATH"])
     if found is None or beneath(os.path.realpath(found), project.directory):
         return {}
     try:
-        real = os.path.realpath(real_program(found, with_version_of(project.directory, environ)))
+        real = os.path.realpath(real_program(found, with_version_of(project.directory, environ), project.directory))
     except (PrerequisiteError, OSError):
         return {}
     return {} if _why_not({"interpreter": real}) else {"python": {"interpreter": real}}

@@ -7,10 +7,14 @@ import subprocess
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
+from belljar.sandbox.repository.host_git import GitError, git_program
+
 if TYPE_CHECKING:
     from belljar.agents.kept_home import KeptHome
 
 HOME = "/home/agent"
+PLACE = "/opt/agent"
+"""Where the jar has the agent's program, and what else it needs of the host."""
 _SECONDS = 5.0
 
 
@@ -28,12 +32,12 @@ def git_identity(environ: Mapping[str, str]) -> dict[str, str]:
     """The name and address that commits carry, from the user's own settings of git; the project's are not asked."""
     found = {}
     for key in ("user.name", "user.email"):
-        command = ["git", "config", "--global", "--get", key]
         try:
+            command = [git_program(), "config", "--global", "--get", key]
             told = subprocess.run(
                 command, cwd="/", env=dict(environ), capture_output=True, timeout=_SECONDS, check=False
             ).stdout
-        except (OSError, subprocess.TimeoutExpired):
+        except (GitError, OSError, subprocess.TimeoutExpired):
             break
         if value := told.decode(errors="replace").strip():
             found[key] = value

@@ -175,7 +175,7 @@ def prepare(wanted: Wanted) -> Agent:
             hint=f"move it out of {project.directory}",
         )
     own = profile.with_keys_of(wanted.environ, name, profile.read_profile(name))
-    found = program.find(wanted.words[0], wanted.environ)
+    found = program.find(wanted.words[0], wanted.environ, project)
     shown = claude_words.Shown(list(wanted.words[1:]))
     if name == "claude":
         shown = claude_words.show(wanted.words[1:], project, temporary=temporary)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from belljar.agents.shims import real_program
+from belljar.agents.home import PLACE
+from belljar.agents.project import Project
+from belljar.agents.shims import is_reached_through, real_program, without_project
+from belljar.backends.installations import private_paths
 from belljar.backends.runtimes import SYSTEM_PREFIXES, find_program
 from belljar.errors import PrerequisiteError
 from belljar.policy.paths import beneath
+from belljar.state import state_directory
 
-PLACE = "/opt/agent"
-"""Where the jar has what is not among the system's own programs."""
 _SDK = "claude_agent_sdk"
 
 
@@ -32,7 +35,7 @@ class Program:
         return {"fs": {"mounts": list(self.mounts)}, **({"python": {"venv": self.venv}} if self.venv else {})}
 
 
-def find(name: str, environ: Mapping[str, str]) -> Program:
+def find(name: str, environ: Mapping[str, str], project: Project) -> Program:
     """The program called `name`, on PATH or at that path. Raises PrerequisiteError with what to type."""
     found = os.path.abspath(name) if "/" in name else find_program(name, environ.get("PATH", ""))
     if found is None and name == "claude":
@@ -40,7 +43,7 @@ def find(name: str, environ: Mapping[str, str]) -> Program:
     if found is None or not os.access(found, os.X_OK) or not os.path.isfile(found):
         hint = "npm install -g @anthropic-ai/claude-code, or pip install 'belljar[claude]'" if name == "claude" else ""
         raise PrerequisiteError(f"{name} is not installed on this host: it is not on PATH", hint=hint)
-    return brought_in(real_program(found, environ), environ)
+    return brought_in(real_program(found, environ, project.directory), environ, project)
 
 
 def _bundled() -> str | None:
@@ -52,12 +55,14 @@ def _bundled() -> str | None:
     return path if os.path.isfile(path) else None
 
 
-def brought_in(path: str, environ: Mapping[str, str]) -> Program:
+def brought_in(path: str, environ: Mapping[str, str], project: Project) -> Program:
     """How the jar runs the file at `path`: as it is, from a read-only mount, or by an interpreter that comes along."""
+    if is_reached_through(project.directory, path):
+        return _of_project(path, environ, project)
     real = os.path.realpath(path)
     interpreter = _interpreter(real)
     if interpreter == "node":
-        return _node(real, path, environ)
+        return _node(real, path, environ, project)
     if interpreter.startswith("python") and (venv := _venv(os.path.abspath(path))):
         return Program((os.path.join(venv, "bin", os.path.basename(path)),), venv=venv)
     if _in_system(path) and _in_system(real):
@@ -69,9 +74,32 @@ def brought_in(path: str, environ: Mapping[str, str]) -> Program:
     return Program((f"{PLACE}/bin/{os.path.basename(real)}",), (_shown("bin", os.path.dirname(real)),))
 
 
+def _of_project(path: str, environ: Mapping[str, str], project: Project) -> Program:
+    """A program of the project's: where the jar has the project. Nothing else is shown for it.
+
+    Its directory would come with what the jar's view of the project lacks, such as `.git`; and a link that an agent
+    made would have any directory shown.
+    """
+    place, real = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path)), os.path.realpath(path)
+    shown, leads_to = project.inside(place), project.inside(real)
+    if leads_to is not None and _interpreter(real) == "node":
+        return _node(real, path, environ, project)
+    if shown is not None and (venv := _venv(place)):
+        return Program((place,), venv=venv)
+    if shown is not None and (leads_to or _in_system(real)):
+        return Program((shown,))
+    if leads_to is not None:
+        return Program((leads_to,))
+    raise PrerequisiteError(
+        f"{path} is a link of the project's, and leads out of it: to {real}",
+        hint=f"if that is right, name the program itself: belljar agent -- {shlex.quote(real)}",
+    )
+
+
 def _shown(name: str, source: str) -> dict[str, Any]:
     home = os.path.realpath(os.path.expanduser("~"))
-    if beneath(home, source):
+    places = [os.path.realpath(place) for place in private_paths(state_directory())]
+    if beneath(home, source) or any(beneath(source, place) or beneath(place, source) for place in places):
         raise PrerequisiteError(
             f"the agent's program lies in {source}, and the jar would see all that is yours there",
             hint="move it into a directory of its own: mkdir ~/bin",
@@ -79,17 +107,20 @@ def _shown(name: str, source: str) -> dict[str, Any]:
     return {"path": f"{PLACE}/{name}", "source": source, "rw": False}
 
 
-def _node(script: str, called: str, environ: Mapping[str, str]) -> Program:
+def _node(script: str, called: str, environ: Mapping[str, str], project: Project) -> Program:
     """A script of npm's: its package, with those that it needs beside it, and node: the one beside it, or on PATH."""
-    found = find_program("node", f"{os.path.dirname(os.path.abspath(called))}:{environ.get('PATH', '')}")
+    directories = f"{os.path.dirname(os.path.abspath(called))}:{environ.get('PATH', '')}"
+    found = find_program("node", without_project({"PATH": directories}, project.directory)["PATH"])
     if found is None:
         raise PrerequisiteError(f"{script} needs node, which is not on PATH", hint="apt install nodejs")
-    node = os.path.realpath(real_program(found, environ))
+    node = os.path.realpath(real_program(found, environ, project.directory))
     mounts: list[dict[str, Any]] = []
     if not _in_system(node):
         mounts.append(_shown("node", os.path.dirname(node)))
         node = f"{PLACE}/node/{os.path.basename(node)}"
-    if not _in_system(script):
+    if inside := project.inside(script):
+        script = inside
+    elif not _in_system(script):
         root = script[: script.index("/node_modules/") + 13] if "/node_modules/" in script else os.path.dirname(script)
         mounts.append(_shown("node_modules", root))
         script = f"{PLACE}/node_modules/{os.path.relpath(script, root)}"

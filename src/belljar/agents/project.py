@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from belljar.agents import home, program
+from belljar.agents import home
 from belljar.errors import UsageError
 from belljar.policy.paths import PRIVATE_TEMPORARY, WORKSPACE, PathError, beneath, mount_path, real_path
+from belljar.state import state_directory
 
-_OWN = (home.HOME, program.PLACE)
+_OWN = (home.HOME, home.PLACE)
 """Directories that belljar itself fills in an agent's jar."""
 
 
@@ -83,6 +84,11 @@ def _real(path: str) -> str:
     if beneath(_home(), project):
         raise UsageError(
             f"{project} is no project: an agent would see all that is yours", hint="cd into the project's directory"
+        )
+    state = os.path.realpath(state_directory())
+    if beneath(project, state):
+        raise UsageError(
+            f"{project} is no project: belljar keeps its own files in {state}", hint="cd into the project's directory"
         )
     return project
 

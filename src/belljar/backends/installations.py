@@ -124,10 +124,15 @@ def _installation(runtime: Runtime, prefix: str, private: _Private) -> Installat
             continue
         if os.path.islink(path):
             links.append((name, os.readlink(path)))
-        elif os.path.exists(path):
+        elif os.path.exists(path) and _stays(prefix, name):
             private.refuse(path, runtime.language)
             parts.append((name, os.path.realpath(path)))
     return Installation(prefix, tuple(parts), tuple(links), searched=prefix == runtime.venv)
+
+
+def _stays(prefix: str, name: str) -> bool:
+    """Return False if a link on the way leads elsewhere: `share/jupyter`, where `share` is a link to another place."""
+    return os.path.realpath(f"{prefix}/{name}") == os.path.normpath(f"{os.path.realpath(prefix)}/{name}")
 
 
 def _names(runtime: Runtime, prefix: str) -> Iterator[str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from belljar.agents import transcript
 from belljar.agents.inside import Agent, Wanted, forget_home, prepare
+from belljar.agents.project import project_directory
 from belljar.agents.review import Review
 from belljar.agents.shims import use_real_node
 from belljar.agents.summary import as_lines, as_mapping
@@ -51,7 +52,7 @@ def run_agent(parsed: Parsed, wanted: Wanted, *, converses: bool) -> int:
             )
             return 0
     start_launcher(wanted.backend)
-    use_real_node()
+    use_real_node(project_directory(wanted.project))
     agent = prepare(wanted)
     if not parsed.flag("--quiet"):
         sys.stderr.write("".join(f"belljar: {visible(note)}\n" for note in agent.notes))

@@ -14,11 +14,13 @@ from belljar.agents.inside import Wanted, prepare
 from belljar.agents.login import use_login
 from belljar.agents.profile import profile_for, profile_names, read_profile, with_keys_of
 from belljar.agents.program import brought_in
+from belljar.agents.project import Project
 from belljar.egress.rules import compile_rules
 from belljar.egress.trial import trial
 from belljar.errors import PolicyError, PrerequisiteError, UsageError
 
 RULE = {"host": "api.anthropic.com", "ports": [443], "paths": ["/v1/messages"], "credential": "anthropic-token"}
+PROJECT = Project("/nonexistent", "/workspace", "/workspace")
 
 PLACES = [
     # the variable, host, port, path, addresses, the variable in the jar
@@ -170,7 +172,7 @@ def test_programs_and_what_they_need(tmp_path: Path) -> None:
     package = script(tmp_path / "lib/node_modules/@x/gemini/dist/index.js", "#!/usr/bin/env node")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/gemini").symlink_to(package)
-    found = brought_in(str(tmp_path / "bin/gemini"), environ)
+    found = brought_in(str(tmp_path / "bin/gemini"), environ, PROJECT)
     assert found.argv == ("/opt/agent/node/node", "/opt/agent/node_modules/@x/gemini/dist/index.js")
     assert [mount["source"] for mount in found.mounts] == [os.path.dirname(node), str(tmp_path / "lib/node_modules")]
     assert not any(mount["rw"] for mount in found.mounts)
@@ -179,12 +181,12 @@ def test_programs_and_what_they_need(tmp_path: Path) -> None:
     (tmp_path / "venv/pyvenv.cfg").write_text("home = /usr/bin\n")
     aider = script(tmp_path / "venv/bin/aider", f"#!{tmp_path}/venv/bin/python")
     (tmp_path / "bin/aider").symlink_to(aider)
-    found = brought_in(str(tmp_path / "bin/aider"), environ)
+    found = brought_in(str(tmp_path / "bin/aider"), environ, PROJECT)
     assert (found.argv, found.venv) == ((aider,), str(tmp_path / "venv"))
 
-    assert brought_in("/usr/bin/env", environ).argv == ("/usr/bin/env",)
+    assert brought_in("/usr/bin/env", environ, PROJECT).argv == ("/usr/bin/env",)
     with pytest.raises(PrerequisiteError, match="a script for dyalog"):
-        brought_in(script(tmp_path / "apl", "#!/usr/bin/env dyalog"), environ)
+        brought_in(script(tmp_path / "apl", "#!/usr/bin/env dyalog"), environ, PROJECT)
 
 
 @pytest.mark.parametrize("first", ["#!/bin/sh", "#!/usr/bin/env node"])
@@ -196,10 +198,10 @@ def test_a_program_in_the_home_itself_shows_no_home(
     environ = {"PATH": os.path.dirname(node)}
     (tmp_path / "home").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert brought_in(script(tmp_path / "home/tools/mine", first), environ).mounts
+    assert brought_in(script(tmp_path / "home/tools/mine", first), environ, PROJECT).mounts
     for place in ("home/mine", "mine"):
         with pytest.raises(PrerequisiteError, match="all that is yours"):
-            brought_in(script(tmp_path / place, first), environ)
+            brought_in(script(tmp_path / place, first), environ, PROJECT)
 
 
 LOGINS = [

@@ -13,10 +13,11 @@ from model_endpoint import ModelEndpoint, say, use
 
 from belljar.agents.environment import find_environment
 from belljar.agents.program import find
-from belljar.agents.project import find_project
+from belljar.agents.project import Project, find_project
 from belljar.agents.shims import real_program
 from belljar.errors import PrerequisiteError
 
+PROJECT = Project("/nonexistent", "/workspace", "/workspace")
 pytestmark = [pytest.mark.host, pytest.mark.backend("bubblewrap")]
 
 
@@ -72,7 +73,7 @@ def test_a_shim_without_a_program(tmp_path: Path, kind: str) -> None:
     """The hint names the manager, in whose words the program is found from within the project."""
     shim = make_shim(tmp_path / "manager", kind, None)
     with pytest.raises(PrerequisiteError, match=f"is a shim of {kind}") as caught:
-        find("my-agent", {"PATH": f"{shim.parent}:{os.environ['PATH']}"})
+        find("my-agent", {"PATH": f"{shim.parent}:{os.environ['PATH']}"}, PROJECT)
     assert caught.value.hint == f'name the program itself: belljar agent -- "$({kind} which my-agent)"'
 
 
@@ -81,7 +82,7 @@ def test_what_pyenv_would_say(tmp_path: Path) -> None:
     asked = script(tmp_path / "asked", "")
     shim = make_shim(tmp_path / "pyenv", "pyenv", asked)
     one, two = (script(tmp_path / f"pyenv/versions/{name}/bin/my-agent", "") for name in ("3.1", "3.2"))
-    assert real_program(str(shim), {}) == str(asked), "no version is chosen"
+    assert real_program(str(shim), {}, "/nonexistent") == str(asked), "no version is chosen"
     for version, environ, found in (
         ("3.1\n", {}, one),
         ("3.1\n", {"PYENV_VERSION": "3.2"}, two),
@@ -90,18 +91,18 @@ def test_what_pyenv_would_say(tmp_path: Path) -> None:
         ("3.3\n", {}, asked),
     ):
         (tmp_path / "pyenv/version").write_text(version)
-        assert real_program(str(shim), environ) == str(found)
+        assert real_program(str(shim), environ, "/nonexistent") == str(found)
 
 
 def test_shims_that_lead_nowhere(tmp_path: Path) -> None:
     """One that names itself, and wrappers around each other."""
     shim = make_shim(tmp_path / "manager", "pyenv", tmp_path / "manager/shims/my-agent")
     with pytest.raises(PrerequisiteError, match="names no program"):
-        real_program(str(shim), os.environ)
+        real_program(str(shim), os.environ, "/nonexistent")
     one = script(tmp_path / "one", f'#!/bin/sh\nexec "{tmp_path}/two" "$@"\n')
     script(tmp_path / "two", f'#!/bin/sh\nexec "{tmp_path}/one" "$@"\n')
     with pytest.raises(PrerequisiteError, match="start one another"):
-        real_program(str(one), os.environ)
+        real_program(str(one), os.environ, "/nonexistent")
 
 
 def make_node(version: Path) -> Path:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import IO, Any
 
+from belljar.backends.runtimes import find_program
 from belljar.errors import BelljarError
 
 _SECONDS = 120.0
+_SYSTEM = "/usr/local/bin:/usr/bin:/bin:/run/current-system/sw/bin"
 _LONGEST_REASON = 500
 QUIET = (
     *("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "protocol.allow=never"),
@@ -76,7 +77,7 @@ class HostGit:
             GitError: git failed, took too long, or is not installed.
         """
         own = {**ALONE, "PATH": os.environ.get("PATH", os.defpath), "GIT_DIR": self.directory, **(env or {})}
-        return _run([_git(), *QUIET, *words], cwd=self.directory, env=own, data=data, file=file, seconds=seconds)
+        return _run([git_program(), *QUIET, *words], cwd=self.directory, env=own, data=data, file=file, seconds=seconds)
 
     def try_run(self, *words: str) -> bytes | None:
         """As `run`; None if git fails."""
@@ -91,7 +92,7 @@ def settings_of(path: str) -> list[tuple[str, str]]:
     if not os.path.isfile(path):
         return []
     own = {**ALONE, "PATH": os.environ.get("PATH", os.defpath)}
-    command = [_git(), "config", "--file", path, "--no-includes", "--null", "--list"]
+    command = [git_program(), "config", "--file", path, "--no-includes", "--null", "--list"]
     found = []
     for item in _run(command, cwd=os.path.dirname(path), env=own).decode("utf-8", "surrogateescape").split("\0"):
         key, equals, value = item.partition("\n")
@@ -100,8 +101,13 @@ def settings_of(path: str) -> list[tuple[str, str]]:
     return found
 
 
-def _git() -> str:
-    found = shutil.which("git")
+def git_program() -> str:
+    """The host's git. The system's comes first: PATH may begin with a directory that an agent can write (`.venv/bin`).
+
+    Raises:
+        GitError: there is none.
+    """
+    found = find_program("git", f"{_SYSTEM}:{os.environ.get('PATH', os.defpath)}")
     if found is None:
         raise GitError("git is not installed on this host", hint="install git")
     return found

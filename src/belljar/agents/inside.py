@@ -17,7 +17,7 @@ from belljar.agents.allowed import rules
 from belljar.agents.environment import Environment, find_environment
 from belljar.agents.home_store import MOST_FILE_BYTES, forget
 from belljar.agents.kept_home import KeptHome, is_kept
-from belljar.agents.project import Project, find_project, project_directory
+from belljar.agents.project import Project, find_project, project_directory, repository_top
 from belljar.audit.state import writing_hint
 from belljar.errors import AuditError, PolicyError, UsageError
 from belljar.policy.digest import digest
@@ -181,7 +181,7 @@ def prepare(wanted: Wanted) -> Agent:
         shown = claude_words.show(wanted.words[1:], project, temporary=temporary)
     chosen = base.python.venv or base.python.interpreter or any(one.startswith("python.") for one in wanted.overrides)
     python = Environment() if chosen or found.venv else find_environment(project, wanted.environ)
-    repositories = NO_REPOSITORY if wanted.live else jar_repositories(project.directory, project.place)
+    repositories = NO_REPOSITORY if wanted.live else _repositories(project)
     kept = _kept_home(wanted, project.directory)
     policy = resolve(
         wanted.policy,
@@ -211,6 +211,17 @@ def prepare(wanted: Wanted) -> Agent:
         kept=kept,
         secrets=_secrets(policy, wanted.environ),
     )
+
+
+def _repositories(project: Project) -> JarRepositories:
+    """The repository of the project, or one above it that counts: the jar has all objects of it.
+
+    One whose top is the home, with the user's settings in it, or that somebody else made does not count.
+    """
+    own = os.path.lexists(os.path.join(project.directory, ".git"))
+    if not own and repository_top(project.directory) is None:
+        return NO_REPOSITORY
+    return jar_repositories(project.directory, project.place)
 
 
 def forget_home(wanted: Wanted) -> bool:

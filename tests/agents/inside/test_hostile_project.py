@@ -16,6 +16,7 @@ from belljar.backends.installations import find_shown
 from belljar.errors import PrerequisiteError, UsageError
 from belljar.policy.resolve import resolve
 from belljar.sandbox.repository.host_git import git_program
+from belljar.sandbox.repository.making import jar_repositories
 
 pytestmark = [pytest.mark.host, pytest.mark.backend("bubblewrap")]
 
@@ -144,3 +145,35 @@ def test_belljars_own_files_are_no_project(tmp_path: Path, monkeypatch: pytest.M
         with pytest.raises(UsageError, match="belljar keeps its own files"):
             find_project(str(path), None)
     assert isinstance(find_project(str(tmp_path), None), Project)
+
+
+@pytest.mark.parametrize("top", ["home", "above the home"])
+def test_a_repository_of_the_home_is_not_in_the_jar(home: Home, top: str) -> None:
+    """People keep their settings in one. It is no project, and what was committed there is none of the agent's."""
+    (home.directory / "notes").write_text("OF-THE-USER\n")
+    work = home.directory / "work"
+    (work / "project").mkdir(parents=True)
+    where = home.directory if top == "home" else home.directory.parent
+    git(where, "init", "-q")
+    git(where, "add", str(home.directory / "notes"))
+    git(where, "commit", "-q", "-m", "settings")
+    ran = home.agent("git log -p --all; ls /repository-objects", cwd=work / "project")
+    assert (ran.out, "OF-THE-USER" in ran.err) == ("", False)
+    git(work, "init", "-q")
+    git(work, "commit", "-q", "--allow-empty", "-m", "of the work")
+    ran = home.agent("git log --format=%s --all", "--project", ".", cwd=work / "project")
+    assert ran.out == "of the work\n", "the control: a repository that counts"
+
+
+@pytest.mark.parametrize("how", ["\n{objects}\n", "# none\n{objects}\n", "link"])
+def test_objects_that_are_borrowed(home: Home, tmp_path: Path, how: str) -> None:
+    """Whatever the first line is, the repository is not used: on the host git would read another one's objects."""
+    alternates = home.project / ".git/objects/info/alternates"
+    alternates.parent.mkdir(exist_ok=True)
+    if how == "link":
+        (tmp_path / "names").write_text("/nonexistent\n")
+        alternates.symlink_to(tmp_path / "names")
+    else:
+        alternates.write_text(how.format(objects="/nonexistent"))
+    found = jar_repositories(str(home.project), str(home.project))
+    assert "borrows objects" in found.problem

@@ -183,7 +183,8 @@ def _unusable(common: str) -> str:
         path = os.path.join(common, name)
         if os.path.islink(path) or not os.path.exists(path):
             return f"{path} is missing, or is a link"
-    if _line(os.path.join(common, "objects/info/alternates")):
+    alternates = os.path.join(common, "objects/info/alternates")
+    if os.path.lexists(alternates) and (os.path.islink(alternates) or os.stat(alternates).st_size):
         return f"{common} borrows objects from another repository; `git repack -ad` makes it whole"
     return ""
 

@@ -64,7 +64,11 @@ def _of_caller(project: Project, environ: Mapping[str, str]) -> dict[str, Any]:
 def _why_not(python: dict[str, str]) -> str:
     """Why a jar can't have this Python; empty if it can."""
     try:
-        find_shown("python", resolve(layers=[{"python": python}], managed=None), private_paths(state_directory()))
+        find_shown(
+            "python",
+            resolve(layers=[{"python": python}], managed=None, layers_are="the project"),
+            private_paths(state_directory()),
+        )
     except BelljarError as error:
         return error.message
     return ""

@@ -148,7 +148,7 @@ class Agent:
                     stack.callback(os.close, one.descriptor)
                 files = {}
                 for name in self.kept.file_names:
-                    with contextlib.suppress(FileNotFoundError, UsageError):  # gone, or too large
+                    with contextlib.suppress(OSError, UsageError):  # gone, no file, or too large
                         files[name] = jar.files.read(f"{home.HOME}/{name}", limit=MOST_FILE_BYTES)
                 left_out = self.kept.keep(changed, files, denied=denied, secrets=self.secrets)
             except OSError as error:

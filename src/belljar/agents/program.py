@@ -42,7 +42,8 @@ def find(name: str, environ: Mapping[str, str], project: Project) -> Program:
         found = _bundled()
     if found is None or not os.access(found, os.X_OK) or not os.path.isfile(found):
         hint = "npm install -g @anthropic-ai/claude-code, or pip install 'belljar[claude]'" if name == "claude" else ""
-        raise PrerequisiteError(f"{name} is not installed on this host: it is not on PATH", hint=hint)
+        why = "there is no such program" if "/" in name else "it is not on PATH"
+        raise PrerequisiteError(f"{name} is not installed on this host: {why}", hint=hint)
     return brought_in(real_program(found, environ, project.directory), environ, project)
 
 

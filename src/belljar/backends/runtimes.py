@@ -12,6 +12,9 @@ from belljar.policy.records import dataclass
 SYSTEM_PREFIXES = ("/usr", "/bin", "/lib", "/lib64", "/sbin", "/nix/store")
 """Read-only in every jar; anything beneath needs no mount of its own."""
 
+_LARGEST_SETTINGS = 1 << 16
+"""Of a `pyvenv.cfg`: an agent may have written it."""
+
 LANGUAGES = ("python", "javascript", "bash")
 SUFFIXES = {".py": "python", ".js": "javascript", ".mjs": "javascript", ".cjs": "javascript", ".sh": "bash"}
 _FILE_NAMES = {"python": "main.py", "javascript": "main.js", "bash": "main.sh"}
@@ -117,7 +120,7 @@ def _from_venv(venv: str, policy: Policy) -> Runtime:
     where = policy.origin("python.venv")
     try:
         with open(os.path.join(venv, "pyvenv.cfg"), encoding="utf-8", errors="replace") as file:
-            pairs = (line.partition("=") for line in file)
+            pairs = (line.partition("=") for line in file.read(_LARGEST_SETTINGS).splitlines())
             settings = {key.strip(): value.strip() for key, _, value in pairs}
     except OSError as error:
         raise PolicyError(
@@ -128,7 +131,9 @@ def _from_venv(venv: str, policy: Policy) -> Runtime:
     if not os.access(program, os.X_OK):
         raise PolicyError(f"{where}: python.venv: {program} can't be run; was its Python removed?")
     home = settings.get("home", "")
-    bases = {os.path.dirname(home) if home else "", os.path.dirname(os.path.dirname(os.path.realpath(program)))} - {""}
+    if _in_system(home):  # every jar has it; beside `/bin`, a link to `/usr/bin`, lies everything
+        home = ""
+    bases = {os.path.dirname(home), os.path.dirname(os.path.dirname(os.path.realpath(program)))} - {""}
     for base in bases:
         if not _is_python_prefix(base):  # whoever wrote pyvenv.cfg could have any directory shown otherwise
             raise PolicyError(f"{where}: python.venv: {venv} says that its Python lives in {base}, and none does")

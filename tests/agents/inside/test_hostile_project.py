@@ -177,3 +177,15 @@ def test_objects_that_are_borrowed(home: Home, tmp_path: Path, how: str) -> None
         alternates.write_text(how.format(objects="/nonexistent"))
     found = jar_repositories(str(home.project), str(home.project))
     assert "borrows objects" in found.problem
+
+
+@pytest.mark.parametrize("home", ["/bin", "/usr/bin"])
+def test_an_environment_of_the_systems_python(tmp_path: Path, home: str) -> None:
+    """`/bin` is a link to `/usr/bin` on most hosts, and nothing beside it is shown. A huge file is read in part."""
+    environment = tmp_path / "environment"
+    (environment / "bin").mkdir(parents=True)
+    (environment / "bin/python").symlink_to("/usr/bin/python3")
+    (environment / "pyvenv.cfg").write_text(f"home = {home}\n")
+    os.truncate(environment / "pyvenv.cfg", 1 << 40)
+    policy = resolve(layers=[{"python": {"venv": str(environment)}}], managed=None)
+    assert [one.path for one in find_shown("python", policy, ()).installations] == [str(environment)]

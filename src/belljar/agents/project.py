@@ -56,6 +56,8 @@ def find_project(named: str | None, at: str | None, *, temporary: bool = True) -
     notes: list[str] = []
     if named is None and directory != here:
         notes.append(f"the project is {directory}, the repository's top; the agent starts in {here}")
+    if named is not None and os.path.abspath(named) != directory:
+        notes.append(f"the project is {directory}: {named} leads there through a link")
     if at is not None:
         place = _asked_place(at)
     elif why := why_not_at(directory, temporary=temporary):

@@ -189,3 +189,12 @@ def test_an_environment_of_the_systems_python(tmp_path: Path, home: str) -> None
     os.truncate(environment / "pyvenv.cfg", 1 << 40)
     policy = resolve(layers=[{"python": {"venv": str(environment)}}], managed=None)
     assert [one.path for one in find_shown("python", policy, ()).installations] == [str(environment)]
+
+
+def test_a_project_behind_a_link_is_named(tmp_path: Path) -> None:
+    """Whoever made the link chose what the agent sees, so the user hears what that is."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    assert find_project(str(tmp_path / "real"), None).notes == ()
+    found = find_project(str(tmp_path / "link"), None)
+    assert found.notes == (f"the project is {tmp_path}/real: {tmp_path}/link leads there through a link",)

@@ -97,6 +97,9 @@ def _interrupted(jar: Sandbox, agent: Agent, why: str, code: int) -> int:
     """Whoever stops it ends the agent, not its work: that is kept."""
     ignore_further()
     jar.kill(why)
+    if jar.last_run:
+        with contextlib.suppress(OSError):  # the terminal may be what has gone
+            _account(jar, agent, jar.last_run)
     _keep_home(jar, agent)
     with Review(jar, agent) as review:
         review.keep({**_about(agent), "outcome": "stopped", "reason": why})
@@ -121,7 +124,7 @@ def _keep_home(jar: Sandbox, agent: Agent) -> None:
 def _settle(jar: Sandbox, agent: Agent, result: RunResult, parsed: Parsed) -> int:
     """Tell what happened, and bring back what is wanted."""
     quiet, as_json, live = parsed.flag("--quiet"), parsed.flag("--json"), parsed.flag("--live")
-    did = _account(jar, agent, result)
+    did = _account(jar, agent, result.run_id)
     if result.outcome is not Outcome.KILLED:
         _keep_home(jar, agent)
     with Review(jar, agent) as review:
@@ -158,11 +161,11 @@ def _settle(jar: Sandbox, agent: Agent, result: RunResult, parsed: Parsed) -> in
     return NOT_ALL_APPLIED if decided.incomplete else 0
 
 
-def _account(jar: Sandbox, agent: Agent, result: RunResult) -> transcript.Did:
+def _account(jar: Sandbox, agent: Agent, run_id: str) -> transcript.Did:
     """Read and keep what the agent says it did. That it can't be kept is told, and changes nothing else."""
-    did = transcript.read(jar, result.run_id, agent.policy)
+    did = transcript.read(jar, run_id, agent.policy)
     try:
-        transcript.keep(did, result.run_id, agent=agent.name, project=agent.project.directory)
+        transcript.keep(did, run_id, agent=agent.name, project=agent.project.directory)
     except (BelljarError, OSError) as error:
         sys.stderr.write(f"belljar: what the agent did could not be recorded: {visible(str(error))}\n")
     return did

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
-from agent_runs import SECRET, Home
+from agent_runs import BELLJAR, SECRET, Home
 from model_endpoint import ModelEndpoint, bash, say, use
 
 pytestmark = [pytest.mark.host, pytest.mark.backend("bubblewrap")]
@@ -104,3 +106,21 @@ def test_an_agent_without_a_transcript(home: Home) -> None:
     ran = home.agent("mkdir -p ~/.claude; ln -s /proc ~/.claude/projects", "--json")
     assert (ran.code, ran.json["commands"], ran.json["transcript"]) == (0, [], None), ran.err
     assert f"agent sh in {home.project}\n" in home.belljar("inspect", ran.json["run_id"]).out
+
+
+def test_an_agent_that_is_interrupted(home: Home) -> None:
+    """Its account is kept as that of any other."""
+    called = r'{"type":"tool_use","name":"Bash","input":{"command":"ma\u006be"}}'
+    line = f'{{"type":"assistant","message":{{"content":[{called}]}}}}'
+    script = f"mkdir -p ~/.claude/projects/x; echo '{line}' > ~/.claude/projects/x/a.jsonl; echo ready; sleep 600"
+    words = [*BELLJAR, "agent", "--", "sh", "-c", script]
+    with subprocess.Popen(
+        words, cwd=home.project, env=home.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        (run,) = json.loads(home.belljar("ps", "--json").out)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert "make" in home.belljar("inspect", run["run"]).out, "in the script it is written otherwise"

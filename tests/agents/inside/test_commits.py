@@ -171,6 +171,24 @@ def test_a_submodule(home: Home) -> None:
     sound(home.project / "my lib", status="")
 
 
+def test_a_submodule_that_can_not_be_shown(home: Home) -> None:
+    """It is told: git in the jar does not work with it."""
+    on_host(home.directory, "git init -q -b main lib; cd lib; echo l > l; git add l; git commit -qm lib")
+    on_host(home.project, "git -c protocol.file.allow=always submodule --quiet add ../lib lib; git commit -qm with")
+    on_host(home.project, "git -C lib config core.repositoryformatversion 1; git -C lib config extensions.odd true")
+    with worked(home, "true") as review:
+        assert review.commits.notes == ["lib: its repository was not in the jar"]
+
+
+def test_a_branch_that_is_deleted_in_the_jar(home: Home) -> None:
+    """The host's stays, and that is told."""
+    on_host(home.project, "git branch old")
+    with worked(home, f"git branch -qD old; {COMMIT}") as review:
+        assert review.commits.notes == ["refs/heads/old was deleted in the jar; yours stays"]
+        assert apply_all(review).moved == ("main",)
+    assert "refs/heads/old" in refs(home.project)
+
+
 def test_a_directory_of_a_repository(home: Home) -> None:
     """The jar sees that directory only. Files beside it are neither deleted nor changed by a commit."""
     project = home.project / "part one"

@@ -247,6 +247,9 @@ class Incoming:
         tips = collecting.read_tips(root, repository)
         self.problems += [f"{where(repository)}{one}" for one in tips.left_out]
         self.notes += [f"{where(repository)}hook {name}: hooks stay in the jar" for name in tips.hooks]
+        self.notes += [
+            f"{where(repository)}{name} was deleted in the jar; yours stays" for name in _deleted(repository, tips)
+        ]
         self._heads[repository.place] = tips.head
         targets = dict(_moved_refs(repository, tips))
         if not targets:
@@ -310,7 +313,8 @@ def incoming(
         jar_project: the project's path in the jar.
     """
     arrived = Incoming(run or new_run_id())
-    arrived.notes += [f"{path}: its repository was not in the jar" for path in repositories.hidden]
+    not_there = (*repositories.hidden, *repositories.left_out)
+    arrived.notes += [f"{path}: its repository was not in the jar" for path in not_there]
     if repositories.problem:
         arrived.notes.append(f"the jar had no repository: {repositories.problem}")
     if not repositories.all:
@@ -342,6 +346,12 @@ def _store(repository: JarRepository, pack: str, refs: dict[str, tuple[str | Non
 
 def _detached(repository: JarRepository) -> list[str]:
     return [] if repository.head.startswith("refs/") else [repository.head]
+
+
+def _deleted(repository: JarRepository, tips: Tips) -> list[str]:
+    """Branches and tags of the host that the jar's repository has no more."""
+    own = (name for name in repository.refs if name.startswith(("refs/heads/", "refs/tags/")))
+    return sorted(name for name in own if name not in tips.refs)[:_MOST_TOLD]
 
 
 def _moved_refs(repository: JarRepository, tips: Tips) -> Iterator[tuple[str, str]]:

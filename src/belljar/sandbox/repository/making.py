@@ -71,6 +71,8 @@ class JarRepositories:
     """Submodules whose repository is not in the jar; for each the place of an empty directory that hides the host's."""
     problem: str = ""
     """Why the jar has no repository, although the project has one."""
+    left_out: tuple[str, ...] = ()
+    """Submodules whose repository could not be read, or was one too many."""
 
     @property
     def mounts(self) -> list[dict[str, Any]]:
@@ -109,13 +111,14 @@ def jar_repositories(project: str, jar_project: str) -> JarRepositories:
     git, mount, prefix = found
     linked = mount == ELSEWHERE
     files: dict[str, bytes] = {}
+    left_out: list[str] = []
     try:
-        found_all = tuple(_with_submodules(git, files, prefix, jar_project))
+        found_all = tuple(_with_submodules(git, files, prefix, jar_project, left_out))
     except (GitError, OSError) as error:
         return JarRepositories(mount, problem=f"the repository could not be read: {error}")
     links = {f"{one.path}/.git".lstrip("/"): f"gitdir: {mount}/{one.place}\n".encode() for one in found_all}
     hidden = {} if prefix else {path: f"{jar_project}/{path}/.git" for path in _embedded(git)}
-    return JarRepositories(mount, found_all, files, links if linked else {}, hidden)
+    return JarRepositories(mount, found_all, files, links if linked else {}, hidden, left_out=tuple(left_out))
 
 
 class _UnknownRepositoryError(Exception):
@@ -185,23 +188,31 @@ def _unusable(common: str) -> str:
             return f"{path} is missing, or is a link"
     alternates = os.path.join(common, "objects/info/alternates")
     if os.path.lexists(alternates) and (os.path.islink(alternates) or os.stat(alternates).st_size):
-        return f"{common} borrows objects from another repository; `git repack -ad` makes it whole"
+        makes_whole = "git repack -ad && rm .git/objects/info/alternates"
+        return f"{common} borrows objects from another repository; `{makes_whole}` makes it whole"
     return ""
 
 
-def _with_submodules(git: HostGit, files: dict[str, bytes], prefix: str, jar_project: str) -> Iterator[JarRepository]:
-    """Describe a repository, and then those of its submodules, each with its files added to `files`."""
+def _with_submodules(
+    git: HostGit, files: dict[str, bytes], prefix: str, jar_project: str, left_out: list[str]
+) -> Iterator[JarRepository]:
+    """Describe a repository, and then those of its submodules, each with its files added to `files`.
+
+    The paths of submodules that can't be shown are added to `left_out`.
+    """
     yield _described(git, files, place="", path="", number=0, prefix=prefix)
     if prefix:
         return
     for number, (sub, path) in enumerate(_submodules(git, ""), 1):
         if number > _MOST_SUBMODULES:
-            return
+            left_out.append(path)
+            continue
         place = os.path.relpath(sub.directory, git.directory)
         try:
             added: dict[str, bytes] = {}
             described = _described(sub, added, place=place, path=path, number=number, prefix="")
         except (GitError, OSError):
+            left_out.append(path)
             continue
         added[f"{place}/config"] += f'[core]\n\tworktree = "{jar_project}/{path}"\n'.encode("utf-8", "surrogateescape")
         files |= added

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from belljar.cli.jar_options import JSON
 from belljar.cli.parsing import Command, Option, Parsed, expect_words
-from belljar.cli.terminal import visible
+from belljar.cli.terminal import visible, visible_lines
 from belljar.errors import UsageError
 
 if TYPE_CHECKING:
@@ -129,6 +129,7 @@ def _plain(work: Work, change: Change) -> dict[str, Any]:
 
 def _patch(work: Work, parsed: Parsed) -> int:
     """Write a patch; 1 if something is not in it."""
+    from belljar.cli.style import is_terminal
     from belljar.sandbox.kept.applying import judged
     from belljar.sandbox.kept.patch import Patch
 
@@ -137,8 +138,10 @@ def _patch(work: Work, parsed: Parsed) -> int:
         left = _other(changes, parsed)
     patch = Patch(work, paths)
     sys.stdout.flush()
+    at_terminal = is_terminal(1)  # then nothing applies it, and escape sequences in it would act
     for piece in patch:
-        sys.stdout.buffer.write(piece)
+        shown = visible_lines(piece.decode("utf-8", "surrogateescape")).encode() if at_terminal else piece
+        sys.stdout.buffer.write(shown)
     sys.stdout.buffer.flush()
     for path, why in [*left, *patch.left_out.items()]:
         sys.stderr.write(f"belljar: not in the patch: {visible(path)}: {visible(why)}\n")

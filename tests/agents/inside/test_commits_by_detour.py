@@ -133,3 +133,33 @@ def test_a_diff_larger_than_it_looks(home: Home) -> None:
     assert "Binary files /dev/null and b/big differ" in shown
     assert "+3\n" in shown
     assert len(shown) < 8 << 20
+
+
+def _deep(levels: int) -> str:
+    """A commit with a path that is so many directories deep."""
+    return f"""
+        tree=$(printf '100644 blob %s\\tfile\\n' $(git hash-object -w sums.py) | git mktree)
+        for level in $(seq {levels}); do tree=$(printf '040000 tree %s\\ta\\n' $tree | git mktree); done
+        git update-ref refs/heads/main $(git commit-tree -p HEAD -m deep $tree)"""
+
+
+def test_a_path_deeper_than_any_directory(home: Home) -> None:
+    """It is refused, and the files are kept."""
+    before = git(home.project, "rev-parse", "main")
+    with worked(home, f"echo work > work; {_deep(1200)}") as review:
+        assert review.commits.moves == []
+        assert "directories deep" in review.commits.problems[0]
+        assert review.work is not None
+    assert git(home.project, "rev-parse", "main") == before
+
+
+def test_many_refs_to_many_files(home: Home) -> None:
+    """What is known of a commit is there once, however many refs name it."""
+    script = """
+        mkdir many; cd many; seq 2000 | xargs touch; cd ..; git add .; git commit -qm many
+        id=$(git rev-parse HEAD); for n in $(seq 300); do echo $id refs/heads/$n; done > .git/packed-refs"""
+    with worked(home, script) as review:
+        moves = review.commits.moves
+        assert len(moves) == 301
+        assert len({id(move.paths) for move in moves}) == 1
+        assert len(moves[0].paths) == 2000

@@ -12,7 +12,7 @@ import stat
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from belljar.backends.hostile_files import copy_content, open_beneath
+from belljar.backends.hostile_files import MAX_DEPTH, copy_content, open_beneath
 from belljar.errors import BelljarError
 from belljar.policy.models import Policy
 from belljar.policy.resolve import resolve
@@ -24,6 +24,8 @@ from belljar.sandbox.sandbox import Sandbox
 MOST_COMMITS = 20_000
 _MOST_REPORT = 64 << 20
 _MOST_LINKS = 10_000
+_MOST_ABOVE = 256 << 20
+"""Characters of the names of all directories on the way to changed paths. Trees that share a tree have many of them."""
 _MOST_MEMORY = 768 << 20
 _SECONDS = 300
 _TOO_MANY = f"they change more paths than the host looks at ({_MOST_REPORT >> 20} MiB of names)"
@@ -202,9 +204,14 @@ def _commits(told: bytes) -> tuple[Commit, ...]:
 
 
 def _touched(report: bytes) -> list[tuple[str, Touched]]:
-    """Parse the output of `diff-tree -z --raw`: each path with the id of its new content."""
+    """Parse the output of `diff-tree -z --raw`: each path with the id of its new content.
+
+    Raises:
+        RefusedError: a path is too deep, or they are too many.
+    """
     found = []
     commit = ""
+    room = _MOST_ABOVE
     tokens = iter(report.decode("utf-8", "surrogateescape").split("\0"))
     for token in tokens:
         if not token.startswith(":"):
@@ -213,7 +220,14 @@ def _touched(report: bytes) -> list[tuple[str, Touched]]:
         parents = len(token) - len(token.lstrip(":"))
         words = token.lstrip(":").split(" ")
         modes, ids = words[: parents + 1], words[parents + 1 : 2 * parents + 2]
-        found.append((ids[-1], Touched(commit, next(tokens), int(modes[0], 8), int(modes[-1], 8))))
+        path = next(tokens)
+        depth = path.count("/")
+        if depth > MAX_DEPTH:
+            raise RefusedError(f"a path is more than {MAX_DEPTH} directories deep")
+        room -= depth * len(path)
+        if room < 0:
+            raise RefusedError(_TOO_MANY)
+        found.append((ids[-1], Touched(commit, path, int(modes[0], 8), int(modes[-1], 8))))
     return found
 
 

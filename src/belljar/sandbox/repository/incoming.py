@@ -27,7 +27,7 @@ from belljar.sandbox.running import new_run_id
 from belljar.sandbox.sandbox import Sandbox
 
 _MOST_STEPS = 5_000_000
-"""Moved refs times new commits: how much of the history is looked through."""
+"""Moved refs times new commits, or times changed paths: how much of the history is looked through."""
 _MOST_DIFF = 8 << 20
 _MOST_TOLD = 20
 _MOST_KEPT = 20
@@ -163,8 +163,8 @@ class Incoming:
         """Return what the new commits of a ref change, as `git diff` prints it. Text from the agent."""
         base = move.old or moving.EMPTY_TREE[len(move.new)]
         # A file of gigabytes may be tiny in a pack. Git only names files that are larger than the threshold.
-        words = ("-c", "core.bigFileThreshold=1m", "diff", "--no-ext-diff", "--no-textconv", "--no-color")
-        words += ("--no-renames", "--submodule=short", base, move.new, "--")
+        words = ["-c", "core.bigFileThreshold=1m", "diff", "--no-ext-diff", "--no-textconv", "--no-color"]
+        words += ["--no-renames", "--submodule=short", base, move.new, "--"]
         try:
             found = move.repository.git.beginning(*words, most=_MOST_DIFF)
         except GitError:
@@ -304,7 +304,7 @@ class Incoming:
                     "commits", run=self.run, directory=repository.git.top, received={m.name: m.new for m in moves}
                 )
                 _store(repository, pack, {move.kept_as(self.run): (None, move.new) for move in moves}, self.run)
-            except (RefusedError, BelljarError, OSError) as error:
+            except (RefusedError, BelljarError, OSError, ValueError, IndexError, RecursionError) as error:
                 kept = self._keep_raw(directory, repository, targets)
                 why = str(error).partition("\n")[0]
                 self.problems.append(f"{where(repository)}the new commits were not brought back: {why}{kept}")
@@ -419,39 +419,39 @@ def _moves(
     repository: JarRepository, targets: dict[str, str], checked: Checked, globs: tuple[str, ...], jar_top: str
 ) -> list[Move]:
     commits = {commit.id: commit for commit in checked.commits}
-    if len(set(targets.values())) * len(commits) > _MOST_STEPS:
-        raise RefusedError(
-            f"{len(targets)} moved refs with {len(commits)} new commits are more than the host looks through"
-        )
+    paths = len(checked.touched) + len(checked.stepped)
+    if len(set(targets.values())) * max(len(commits), paths) > _MOST_STEPS:
+        many = f"{len(targets)} moved refs with {len(commits)} new commits and {paths} changed paths"
+        raise RefusedError(f"{many} are more than the host looks through")
     by_commit = _Found(repository, jar_top, globs, checked.touched)
     by_tip = _Found(repository, jar_top, globs, checked.stepped)
+    at_tips: dict[str, _AtTip] = {}
     moves = []
     for name, one in targets.items():
         tip = checked.peeled.get(one)
         if tip is None or (name.startswith("refs/heads/") and tip != one):
             raise RefusedError(f"{name} names no commit")
-        inside = reachable(tip, commits)
-        own = tuple(commit for commit in checked.commits if commit.id in inside)
-        marks = [mark for commit in own for mark in by_commit.marks.get(commit.id, ())]
-        marked = {mark.path for mark in marks}
-        marks += [mark for mark in by_tip.marks.get(tip, ()) if mark.path not in marked]
-        paths = {path for commit in own for path in by_commit.paths.get(commit.id, ())}
-        ends = by_tip.submodules.get(tip, [])
-        if one not in checked.stepped_tips:  # a new branch
-            ends = [found for commit in own for found in by_commit.submodules.get(commit.id, ())]
-        moves.append(
-            Move(
-                repository,
-                name,
-                _detached(repository)[0] if name == "HEAD" and _detached(repository) else repository.refs.get(name),
-                one,
-                own,
-                frozenset(paths | by_tip.paths.get(tip, set())),
-                tuple(marks),
-                tuple(ends),
-            )
-        )
+        at_tips[tip] = at_tips.get(tip) or _at_tip(tip, commits, checked, by_commit, by_tip)
+        old = _detached(repository)[0] if name == "HEAD" and _detached(repository) else repository.refs.get(name)
+        moves.append(Move(repository, name, old, one, *at_tips[tip]))
     return moves
+
+
+_AtTip = tuple[tuple[Commit, ...], frozenset[str], tuple[Mark, ...], tuple[tuple[str, str], ...]]
+"""Commits, paths, marks and submodules, as `Move` has them. All refs to the same commit share them."""
+
+
+def _at_tip(tip: str, commits: dict[str, Commit], checked: Checked, by_commit: _Found, by_tip: _Found) -> _AtTip:
+    inside = reachable(tip, commits)
+    own = tuple(commit for commit in checked.commits if commit.id in inside)
+    marks = [mark for commit in own for mark in by_commit.marks.get(commit.id, ())]
+    marked = {mark.path for mark in marks}
+    marks += [mark for mark in by_tip.marks.get(tip, ()) if mark.path not in marked]
+    paths = {path for commit in own for path in by_commit.paths.get(commit.id, ())}
+    ends = by_tip.submodules.get(tip, [])
+    if tip not in checked.stepped_tips:  # a new branch
+        ends = [found for commit in own for found in by_commit.submodules.get(commit.id, ())]
+    return own, frozenset(paths | by_tip.paths.get(tip, set())), tuple(marks), tuple(ends)
 
 
 class _Found:

@@ -6,6 +6,9 @@ import hashlib
 import os
 from pathlib import Path
 
+import pytest
+
+from belljar.sandbox.kept import store
 from belljar.sandbox.kept.copying import Copier, Room
 
 
@@ -26,3 +29,16 @@ def test_holes_take_no_endless_time(tmp_path: Path) -> None:
     assert sides["small"].digest == hashlib.sha256(b"small").hexdigest()
     assert (tmp_path / "to/third").stat().st_size == 1 << 20
     assert all(side.missing == "" for side in sides.values())
+
+
+def test_empty_files_count_as_well(state_directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred runs with a hundred thousand empty files each would take all inodes."""
+    monkeypatch.setattr(store, "MAX_TOTAL_BYTES", 25 * 4096)
+    place = Path(state_directory, "changes")
+    for run in ("1-old", "2-new"):
+        (place / run / "after").mkdir(parents=True)
+        (place / run / "manifest.json").touch()
+        for number in range(20):
+            (place / run / "after" / str(number)).touch()
+    store._forget_old(str(place))
+    assert [one.name for one in place.iterdir()] == ["2-new"]

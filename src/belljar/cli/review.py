@@ -38,24 +38,23 @@ def run(parsed: Parsed) -> int:
 def _list(parsed: Parsed) -> int:
     from belljar.sandbox.kept.store import kept
 
-    found = kept()
     if parsed.flag("--json"):
         from belljar.cli.document import print_json
 
-        print_json([{**_head(work), "changes": len(work.rows)} for work in found])
-        return 0
-    if not found:
-        sys.stderr.write("belljar: no work of an agent is kept\n")
+        print_json([{**_head(work), "changes": len(work.rows)} for work in kept()])
         return 0
     from belljar.cli.table import aligned
 
     rows = [("RUN", "WHEN", "STATE", "CHANGES", "AGENT", "PROJECT")]
-    for work in found:
+    for work in kept():
         head = _head(work)
         files = sum(row.change.what != "directory" or row.change.kind == "deleted" for row in work.rows.values())
         row = (work.run, _when(head["created"]), head["state"], f"{files:,}", head["agent"], head["project"])
         rows.append(tuple(visible(str(cell)) for cell in row))  # type: ignore[arg-type]
-    sys.stdout.write(aligned(rows))
+    if len(rows) == 1:
+        sys.stderr.write("belljar: no work of an agent is kept\n")
+    else:
+        sys.stdout.write(aligned(rows))
     return 0
 
 

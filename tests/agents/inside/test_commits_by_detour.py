@@ -100,6 +100,20 @@ def test_a_submodule_at_a_commit_that_stayed(home: Home) -> None:
     assert moved.moved == ()
 
 
+def test_a_submodule_without_a_branch(home: Home) -> None:
+    """As `git submodule update` leaves it. Its commit moves with what it has checked out, and the project follows."""
+    url = home.directory / "lib"
+    url.mkdir()
+    on_host(url, "git init -qb main; echo 1 > lib.py; git add .; git commit -qm lib")
+    on_host(home.project, f"git -c protocol.file.allow=always submodule --quiet add {url} lib; git commit -qm with")
+    on_host(home.project / "lib", "git checkout -q --detach")
+    script = "cd lib; echo 2 > lib.py; git commit -qam more; cd ..; git commit -qam bump"
+    with worked(home, script) as review:
+        moved = _all_that_may(review)
+    assert moved.moved == ("lib: HEAD", "main"), moved
+    assert git(home.project, "rev-parse", "main:lib") == git(home.project / "lib", "rev-parse", "HEAD")
+
+
 def test_new_names_that_hide_others(home: Home) -> None:
     """`git merge v1` would take the tag. They need a yes of their own."""
     on_host(

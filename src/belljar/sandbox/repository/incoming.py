@@ -93,9 +93,9 @@ class Move:
         name = self.name.split("/", 2)[2]
         if _NO_NAME.fullmatch(name):
             return "its name means something else to git"
-        alike = {f"{kind}{name}" for kind in ("refs/", "refs/heads/", "refs/tags/", "refs/remotes/")}
-        within = f"refs/remotes/{name}/"
-        found = next((one for one in self.repository.refs if one in alike or one.startswith(within)), "")
+        alike = [f"{kind}{name}" for kind in ("refs/", "refs/heads/", "refs/tags/", "refs/remotes/")]
+        known = self.repository.refs
+        found = next((one for one in alike if one in known or one in self.repository.remotes), "")
         return f"git could take it for {found}, which has the same name" if found else ""
 
 
@@ -157,7 +157,7 @@ class Incoming:
             found.append("the tag names another object already")
         elif move.old and not moving.is_ancestor(move.repository.git, move.old, move.new):
             found.append("its history was rewritten")
-        return [*found, move.hides] if move.hides else found
+        return [*found, *filter(None, [move.hides])]
 
     def diff(self, move: Move) -> str:
         """Return what the new commits of a ref change, as `git diff` prints it. Text from the agent."""

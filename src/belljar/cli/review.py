@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from belljar.cli.jar_options import JSON
 from belljar.cli.parsing import Command, Option, Parsed, expect_words
-from belljar.cli.terminal import visible
+from belljar.cli.terminal import visible, visible_lines
 from belljar.errors import UsageError
 
 if TYPE_CHECKING:
@@ -38,24 +38,23 @@ def run(parsed: Parsed) -> int:
 def _list(parsed: Parsed) -> int:
     from belljar.sandbox.kept.store import kept
 
-    found = kept()
     if parsed.flag("--json"):
         from belljar.cli.document import print_json
 
-        print_json([{**_head(work), "changes": len(work.rows)} for work in found])
-        return 0
-    if not found:
-        sys.stderr.write("belljar: no work of an agent is kept\n")
+        print_json([{**_head(work), "changes": len(work.rows)} for work in kept()])
         return 0
     from belljar.cli.table import aligned
 
     rows = [("RUN", "WHEN", "STATE", "CHANGES", "AGENT", "PROJECT")]
-    for work in found:
+    for work in kept():
         head = _head(work)
         files = sum(row.change.what != "directory" or row.change.kind == "deleted" for row in work.rows.values())
         row = (work.run, _when(head["created"]), head["state"], f"{files:,}", head["agent"], head["project"])
         rows.append(tuple(visible(str(cell)) for cell in row))  # type: ignore[arg-type]
-    sys.stdout.write(aligned(rows))
+    if len(rows) == 1:
+        sys.stderr.write("belljar: no work of an agent is kept\n")
+    else:
+        sys.stdout.write(aligned(rows))
     return 0
 
 
@@ -129,6 +128,7 @@ def _plain(work: Work, change: Change) -> dict[str, Any]:
 
 def _patch(work: Work, parsed: Parsed) -> int:
     """Write a patch; 1 if something is not in it."""
+    from belljar.cli.style import is_terminal
     from belljar.sandbox.kept.applying import judged
     from belljar.sandbox.kept.patch import Patch
 
@@ -137,8 +137,10 @@ def _patch(work: Work, parsed: Parsed) -> int:
         left = _other(changes, parsed)
     patch = Patch(work, paths)
     sys.stdout.flush()
+    at_terminal = is_terminal(1)  # then nothing applies it, and escape sequences in it would act
     for piece in patch:
-        sys.stdout.buffer.write(piece)
+        shown = visible_lines(piece.decode("utf-8", "surrogateescape")).encode() if at_terminal else piece
+        sys.stdout.buffer.write(shown)
     sys.stdout.buffer.flush()
     for path, why in [*left, *patch.left_out.items()]:
         sys.stderr.write(f"belljar: not in the patch: {visible(path)}: {visible(why)}\n")

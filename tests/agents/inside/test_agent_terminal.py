@@ -244,6 +244,18 @@ def test_ctrl_c_at_the_question_keeps_the_work(home: Home) -> None:
 
 @pytest.mark.host
 @pytest.mark.backend("bubblewrap")
+def test_a_patch_at_a_terminal_moves_no_cursor(home: Home) -> None:
+    """In a file it is what `git apply` takes, byte for byte."""
+    run = home.kept(home.agent(r"printf 'a\033]0;title\007b\n' > new").err)
+    with Terminal(home, "review", run, "--patch") as terminal:
+        terminal.until(rb"+a\x1b]0;title\x07b")
+        assert terminal.end() == 0
+        assert b"\x1b" not in terminal.seen
+    assert b"\x1b]0;title\x07" in home.raw("review", run, "--patch")
+
+
+@pytest.mark.host
+@pytest.mark.backend("bubblewrap")
 def test_the_diff_is_in_the_pager(home: Home) -> None:
     """At the question, and for `review`; in colours, with nothing of the agent's hidden in it."""
     pager = home.directory / "pager"

@@ -14,6 +14,8 @@ from belljar.guest.tree import kind, make_directories
 
 MAX_DIGESTED = 256 << 20
 """Bytes of a file whose digest is made, holes included."""
+MOST_DIGESTED = 16 << 30
+"""Bytes of all files of a run whose digests are made: holes take no room, and still time."""
 MOST_RECORDED = 200
 """Paths that an audit record lists."""
 _PIECE = 1 << 20
@@ -28,7 +30,7 @@ class Side:
     mode: int = 0
     size: int = 0
     digest: str = ""
-    """SHA-256 of the content; empty if there is none, or the file is large."""
+    """SHA-256 of the content; empty if there is none, or the files are large."""
     link: str = ""
     missing: str = ""
     """Why the content was not copied; empty if it was."""
@@ -37,10 +39,11 @@ class Side:
 
 
 class Room:
-    """Bytes that may still be copied."""
+    """Bytes that may still be copied, and bytes whose digest may still be made."""
 
-    def __init__(self, left: int) -> None:
+    def __init__(self, left: int, digested: int = MOST_DIGESTED) -> None:
         self.left = left
+        self.digested = digested
 
 
 class Copier:
@@ -96,8 +99,10 @@ class Copier:
         try:
             needed = sum(end - start for start, end in data_ranges(opened, side.size))
             missing = "" if needed <= self._room.left else "the work of this run is larger than what is kept"
-            digest = hashlib.sha256()
-            if side.size <= MAX_DIGESTED or not missing:
+            digests = side.size <= min(MAX_DIGESTED, self._room.digested)
+            self._room.digested -= side.size if digests else 0
+            digest = hashlib.sha256() if digests else None
+            if digests or not missing:
                 fresh = -1 if missing else _new(target, name)
                 try:
                     _copy(opened, fresh, side.size, digest)
@@ -111,7 +116,7 @@ class Copier:
                 self._room.left -= 0 if missing else needed
         finally:
             os.close(opened)
-        told = digest.hexdigest() if side.size <= MAX_DIGESTED else ""
+        told = digest.hexdigest() if digest is not None else ""
         return Side("file", side.mode, side.size, told, missing=missing, identity=side.identity)
 
     def _directories(self, directory: str) -> tuple[int, int]:
@@ -164,22 +169,21 @@ def _new(directory: int, name: str) -> int:
     return os.open(name, flags, 0o600, dir_fd=directory)
 
 
-def _copy(source: int, target: int, size: int, digest: hashlib._Hash) -> None:
-    """Copy the data of a file, unless `target` is negative, and add all of its content to the digest."""
+def _copy(source: int, target: int, size: int, digest: hashlib._Hash | None) -> None:
+    """Copy the data of a file, unless `target` is negative. Add all of its content to the digest, if there is one."""
     done = 0
-    digests = size <= MAX_DIGESTED
     for start, end in data_ranges(source, size):
-        if digests:
+        if digest is not None:
             _add_zeros(digest, start - done)
         position = start
         while position < end and (piece := os.pread(source, min(_PIECE, end - position), position)):
-            if digests:
+            if digest is not None:
                 digest.update(piece)
             if target >= 0:
                 write_at(target, piece, position)
             position += len(piece)
         done = end
-    if digests:
+    if digest is not None:
         _add_zeros(digest, size - done)
     if target >= 0:
         os.ftruncate(target, size)

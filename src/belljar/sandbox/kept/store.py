@@ -25,6 +25,8 @@ from belljar.sandbox.kept.git_base import Base, bases
 MAX_KEPT = 100
 """Runs whose work is kept; the oldest go."""
 MAX_TOTAL_BYTES = 8 << 30
+_EACH_FILE = 4096
+"""Bytes that a file counts in that, besides its content: an empty one takes an inode."""
 MAX_WORK_BYTES = 2 << 30
 """Bytes of one run's work."""
 _MOST_WITHIN = 100_000
@@ -119,9 +121,11 @@ def keep(run: str, changes: Changes, chosen: Iterable[Change], about: Mapping[st
     return Work(os.path.join(place, run))
 
 
-def kept() -> list[Work]:
-    """The work of all runs, the newest first."""
-    return [work for name in sorted(_names(), reverse=True) if (work := _readable(name)) is not None]
+def kept() -> Iterator[Work]:
+    """The work of all runs, the newest first. Each may take 100 MB of memory: don't hold them all."""
+    for name in sorted(_names(), reverse=True):
+        if (work := _readable(name)) is not None:
+            yield work
 
 
 def find(name: str) -> Work:
@@ -302,7 +306,7 @@ def _readable(name: str) -> Work | None:
 def _forget_old(place: str) -> None:
     """Keep the newest, in number and in bytes: names begin with the time. What was decided goes before the rest."""
     names = sorted(_names(), reverse=True)
-    sizes = {name: _size(os.path.join(place, name)) for name in names}
+    sizes = {name: _size(os.path.join(place, name), each=_EACH_FILE) for name in names}
     for name in sorted(_old_names(), reverse=True)[max(0, MAX_KEPT - len(names)) :]:
         _remove(os.path.join(place, name))
     total = sum(sizes.values())
@@ -321,14 +325,14 @@ def _is_open(path: str) -> bool:
         return True
 
 
-def _size(path: str) -> int:
-    """Bytes that the files beneath a path take on the disk."""
+def _size(path: str, *, each: int = 0) -> int:
+    """Bytes that the files beneath a path take on the disk, and so many more for each."""
     if not os.path.isdir(path) or os.path.islink(path):
         return os.lstat(path).st_size
     return sum(
-        os.lstat(os.path.join(above, name)).st_blocks * 512
-        for above, _directories, names in os.walk(path)
-        for name in names
+        os.lstat(os.path.join(above, name)).st_blocks * 512 + each
+        for above, directories, names in os.walk(path)
+        for name in (*names, *directories)
     )
 
 

@@ -12,7 +12,7 @@ import stat
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from belljar.backends.hostile_files import copy_content, open_beneath
+from belljar.backends.hostile_files import MAX_DEPTH, copy_content, open_beneath
 from belljar.errors import BelljarError
 from belljar.policy.models import Policy
 from belljar.policy.resolve import resolve
@@ -24,12 +24,15 @@ from belljar.sandbox.sandbox import Sandbox
 MOST_COMMITS = 20_000
 _MOST_REPORT = 64 << 20
 _MOST_LINKS = 10_000
+_MOST_ABOVE = 256 << 20
+"""Characters of the names of all directories on the way to changed paths. Trees that share a tree have many of them."""
 _MOST_MEMORY = 768 << 20
 _SECONDS = 300
 _TOO_MANY = f"they change more paths than the host looks at ({_MOST_REPORT >> 20} MiB of names)"
 _WORK = "/workspace"
 _NO_NAMES = ("**/belljar-denies-nothing-here",)
 _GIT = " ".join(["git", *QUIET, "-c core.packedGitWindowSize=32m -c core.packedGitLimit=128m"])
+_DIFF = f"{_GIT} -C checked diff-tree --stdin -r -z --raw --no-abbrev --no-renames --root -c"
 
 # Runs in the checking jar. /new is what the agent's jar made, /host the host's objects; both are read-only.
 _SCRIPT = f"""
@@ -52,14 +55,14 @@ fresh "$1" checked
 {_GIT} -C checked rev-list --topo-order --reverse --stdin --max-count={MOST_COMMITS + 1} < revs > commits
 {_GIT} -C checked cat-file --batch-check='%(objecttype) %(objectname)' < peeled > types
 : > told
-: > touched
-[ -s commits ] || exit 0  # refs that are elsewhere, and no new commit
-{_GIT} -c i18n.logOutputEncoding=UTF-8 -C checked log --no-walk=unsorted -z --stdin \\
-    --format='%H%x00%P%x00%<(200,trunc)%an%x00%<(200,trunc)%ae%x00%<(200,trunc)%s' < commits > told
+if [ -s commits ]; then  # otherwise refs are elsewhere, and there is no new commit
+    {_GIT} -c i18n.logOutputEncoding=UTF-8 -C checked log --no-walk=unsorted -z --stdin \\
+        --format='%H%x00%P%x00%<(200,trunc)%an%x00%<(200,trunc)%ae%x00%<(200,trunc)%s' < commits > told
+fi
 # A tree of trees may be tiny, and have more paths than fit anywhere: memory and output are bounded.
 (
     ulimit -v {_MOST_MEMORY >> 10} && ulimit -f {_MOST_REPORT >> 9} && \\
-    {_GIT} -C checked diff-tree --stdin -r -z --raw --no-abbrev --no-renames --root -c < commits > touched
+    {_DIFF} < commits > touched && {_DIFF} < steps > stepped
 ) || {{ echo "{_TOO_MANY}" >&2; exit 1; }}
 """
 _LINKS = f"{_GIT} -C checked cat-file --batch < wanted > links"
@@ -85,7 +88,7 @@ class Touched:
     mode: int
     """As git has it; 0 if the commit deletes it."""
     link: str = ""
-    """Where it leads, if it is a symbolic link."""
+    """Where it leads, if it is a symbolic link; the commit, if it is a submodule."""
 
 
 @dataclass(frozen=True)
@@ -95,11 +98,22 @@ class Checked:
     commits: tuple[Commit, ...]
     """Parents before children."""
     touched: tuple[Touched, ...]
+    stepped: tuple[Touched, ...]
+    """Paths that differ between where a ref was and its tip, which is the `commit`; new commits or not."""
+    stepped_tips: frozenset[str]
     peeled: dict[str, str]
     """The commit that each tip is, or that its tag names; a tip that leads to no commit is left out."""
 
 
-def check(repository: JarRepository, new: str, tips: Collection[str], known: Collection[str], pack: str) -> Checked:
+def check(
+    repository: JarRepository,
+    new: str,
+    tips: Collection[str],
+    known: Collection[str],
+    pack: str,
+    *,
+    steps: Collection[tuple[str, str]] = (),
+) -> Checked:
     """Check the objects in the directory `new` in a jar of its own, and write them into the file `pack`.
 
     Args:
@@ -108,6 +122,7 @@ def check(repository: JarRepository, new: str, tips: Collection[str], known: Col
         tips: ids that refs of the jar name.
         known: ids that refs of the host name.
         pack: where the checked pack is written.
+        steps: commits that a ref was at, each with the tip that it is at now.
 
     Raises:
         RefusedError: git, or a limit, refuses them.
@@ -120,23 +135,29 @@ def check(repository: JarRepository, new: str, tips: Collection[str], known: Col
         files.write("revs", revs)
         files.write("peeled", "".join(f"{tip}^{{}}\n" for tip in order))
         files.write("shallow", repository.shallow)
+        files.write("steps", "".join(f"{tip} {old}\n" for old, tip in sorted(set(steps))))
         _run(jar, ["sh", "-c", _SCRIPT, "check", repository.format])
         commits = _commits(_read(jar, "told"))
-        touched = _touched(_read(jar, "touched"))
+        touched, stepped = _touched(_read(jar, "touched")), _touched(_read(jar, "stepped"))
         if [commit.id for commit in commits] != _read(jar, "commits").decode("ascii", "replace").split():
             raise RefusedError("git's reports on the new commits do not agree")
-        links = sorted({one for one, item in touched if item.mode == 0o120000})
+        links = sorted({one for one, item in (*touched, *stepped) if item.mode == 0o120000})
         targets = _targets(jar, links) if links else {}
         kinds = [line.split(" ") for line in _read(jar, "types").decode("ascii", "replace").splitlines()]
         _copy_pack(jar, pack)
-    with_links = tuple(
-        Touched(item.commit, item.path, item.old_mode, item.mode, targets.get(one, "/"))
-        if item.mode == 0o120000
-        else item
-        for one, item in touched
-    )
     peeled = {tip: words[1] for tip, words in zip(order, kinds, strict=True) if words[0] == "commit"}
-    return Checked(commits, with_links, peeled)
+    tips_of_steps = frozenset(tip for _old, tip in steps)
+    return Checked(commits, _with_links(touched, targets), _with_links(stepped, targets), tips_of_steps, peeled)
+
+
+def _with_links(found: list[tuple[str, Touched]], targets: dict[str, str]) -> tuple[Touched, ...]:
+    def with_link(one: str, item: Touched) -> Touched:
+        if item.mode not in {0o120000, 0o160000}:
+            return item
+        leads = one if item.mode == 0o160000 else targets.get(one, "/")
+        return Touched(item.commit, item.path, item.old_mode, item.mode, leads)
+
+    return tuple(with_link(one, item) for one, item in found)
 
 
 def _policy(repository: JarRepository, new: str) -> Policy:
@@ -183,9 +204,14 @@ def _commits(told: bytes) -> tuple[Commit, ...]:
 
 
 def _touched(report: bytes) -> list[tuple[str, Touched]]:
-    """Parse the output of `diff-tree -z --raw`: each path with the id of its new content."""
+    """Parse the output of `diff-tree -z --raw`: each path with the id of its new content.
+
+    Raises:
+        RefusedError: a path is too deep, or they are too many.
+    """
     found = []
     commit = ""
+    room = _MOST_ABOVE
     tokens = iter(report.decode("utf-8", "surrogateescape").split("\0"))
     for token in tokens:
         if not token.startswith(":"):
@@ -194,7 +220,14 @@ def _touched(report: bytes) -> list[tuple[str, Touched]]:
         parents = len(token) - len(token.lstrip(":"))
         words = token.lstrip(":").split(" ")
         modes, ids = words[: parents + 1], words[parents + 1 : 2 * parents + 2]
-        found.append((ids[-1], Touched(commit, next(tokens), int(modes[0], 8), int(modes[-1], 8))))
+        path = next(tokens)
+        depth = path.count("/")
+        if depth > MAX_DEPTH:
+            raise RefusedError(f"a path is more than {MAX_DEPTH} directories deep")
+        room -= depth * len(path)
+        if room < 0:
+            raise RefusedError(_TOO_MANY)
+        found.append((ids[-1], Touched(commit, path, int(modes[0], 8), int(modes[-1], 8))))
     return found
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import IO, Any
@@ -78,6 +80,40 @@ class HostGit:
         """
         own = {**ALONE, "PATH": os.environ.get("PATH", os.defpath), "GIT_DIR": self.directory, **(env or {})}
         return _run([git_program(), *QUIET, *words], cwd=self.directory, env=own, data=data, file=file, seconds=seconds)
+
+    def beginning(self, *words: str, most: int, seconds: float = _SECONDS) -> bytes:
+        """Run git, and return the first `most` bytes of what it prints. Then it is killed; errors are not told.
+
+        Raises:
+            GitError: git is not installed, or can't be started.
+        """
+        own = {**ALONE, "PATH": os.environ.get("PATH", os.defpath), "GIT_DIR": self.directory}
+        user, group = _owner(self.directory)
+        try:
+            process = subprocess.Popen(
+                [git_program(), *QUIET, *words],
+                cwd=self.directory,
+                env=own,
+                user=user,
+                group=group,
+                extra_groups=None if user is None else [],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+        except OSError as error:
+            raise GitError(f"git could not be started: {error.strerror or error}") from error
+        found, until = bytearray(), time.monotonic() + seconds
+        with process:
+            assert process.stdout is not None
+            output = process.stdout.fileno()
+            while len(found) < most and select.select([output], [], [], max(0.0, until - time.monotonic()))[0]:
+                piece = os.read(output, min(1 << 20, most - len(found)))
+                if not piece:
+                    break
+                found += piece
+            process.kill()
+        return bytes(found)
 
     def try_run(self, *words: str) -> bytes | None:
         """As `run`; None if git fails."""

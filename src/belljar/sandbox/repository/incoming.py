@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import shlex
 import shutil
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
@@ -16,7 +18,7 @@ from belljar.audit.state import private_directory, state_directory
 from belljar.errors import BelljarError
 from belljar.sandbox import recording
 from belljar.sandbox.repository import collecting, moving, receiving
-from belljar.sandbox.repository.checking import Checked, Commit, check
+from belljar.sandbox.repository.checking import Checked, Commit, Touched, check
 from belljar.sandbox.repository.collecting import RefusedError, Tips
 from belljar.sandbox.repository.host_git import GitError
 from belljar.sandbox.repository.judging import Judgement, Mark, reachable
@@ -25,11 +27,16 @@ from belljar.sandbox.running import new_run_id
 from belljar.sandbox.sandbox import Sandbox
 
 _MOST_STEPS = 5_000_000
-"""Moved refs times new commits: how much of the history is looked through."""
+"""Moved refs times new commits, or times changed paths: how much of the history is looked through."""
 _MOST_DIFF = 8 << 20
 _MOST_TOLD = 20
 _MOST_KEPT = 20
 """Repositories that could not be taken in; the oldest go."""
+_OUTSIDE = "it is outside of the project's directory"
+_LIKE_ANOTHER = re.compile(r"(?:heads|tags|notes|refs)/.*|HEAD|stash", re.DOTALL)
+"""Names of branches that look like those of other refs."""
+_NO_NAME = re.compile(r"-.*|HEAD|refs/.*|[0-9a-f]{40}|[0-9a-f]{64}", re.DOTALL)
+"""What git takes for an option, or for another ref or object, where a branch or tag is named."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +54,14 @@ class Move:
     paths: frozenset[str]
     """Paths that those change, from the project's directory."""
     marks: tuple[Mark, ...]
+    submodules: tuple[tuple[str, str], ...] = ()
+    """Submodules that are elsewhere at its end, each with the commit."""
 
     @property
     def short(self) -> str:
-        """Its name, as people read it."""
-        name = self.name.removeprefix("refs/heads/").removeprefix("refs/")
+        """Its name, as people read it. No other ref has the same."""
+        branch = self.name.removeprefix("refs/heads/")
+        name = self.name.removeprefix("refs/") if _LIKE_ANOTHER.fullmatch(branch) else branch
         return f"{self.repository.path}: {name}" if self.repository.path else name
 
     @property
@@ -74,6 +84,19 @@ class Move:
     def kept_as(self, run: str) -> str:
         """The ref that has it in the host's repository, whether it is moved or not."""
         return f"refs/belljar/{run}/{self.name.removeprefix('refs/')}"
+
+    @property
+    def hides(self) -> str:
+        """What git would take a new ref for, or take it for, where its name is typed; empty if it is the only one."""
+        if self.old or not self.name.startswith(("refs/heads/", "refs/tags/")):
+            return ""
+        name = self.name.split("/", 2)[2]
+        if _NO_NAME.fullmatch(name):
+            return "its name means something else to git"
+        alike = [f"{kind}{name}" for kind in ("refs/", "refs/heads/", "refs/tags/", "refs/remotes/")]
+        known = self.repository.refs
+        found = next((one for one in alike if one in known or one in self.repository.remotes), "")
+        return f"git could take it for {found}, which has the same name" if found else ""
 
 
 @dataclass(frozen=True)
@@ -105,6 +128,7 @@ class Incoming:
         self.notes: list[str] = []
         """What stays in the jar by design, in words for a person."""
         self._heads: dict[str, str] = {}
+        self._repositories: dict[str, JarRepository] = {}
 
     @property
     def commits(self) -> list[Commit]:
@@ -121,9 +145,9 @@ class Incoming:
         told = []
         for move in self.moves:
             if move.short not in besides:
-                here = f"git -C {move.repository.path}" if move.repository.path else "git"
+                here = f"git -C {shlex.quote(move.repository.path)}" if move.repository.path else "git"
                 count = _counted(len(move.commits), "new commit")
-                told.append(f"{move.short}, {count}: `{here} log {move.kept_as(self.run)}`")
+                told.append(f"{move.short}, {count}: `{here} log {shlex.quote(move.kept_as(self.run))}`")
         return told
 
     def against(self, move: Move) -> list[str]:
@@ -133,14 +157,20 @@ class Incoming:
             found.append("the tag names another object already")
         elif move.old and not moving.is_ancestor(move.repository.git, move.old, move.new):
             found.append("its history was rewritten")
-        return found
+        return [*found, *filter(None, [move.hides])]
 
     def diff(self, move: Move) -> str:
         """Return what the new commits of a ref change, as `git diff` prints it. Text from the agent."""
         base = move.old or moving.EMPTY_TREE[len(move.new)]
-        words = ("diff", "--no-ext-diff", "--no-textconv", "--no-color", "--no-renames", base, move.new, "--")
-        found = move.repository.git.try_run(*words) or b""
-        return found[:_MOST_DIFF].decode("utf-8", "surrogateescape")
+        # A file of gigabytes may be tiny in a pack. Git only names files that are larger than the threshold.
+        words = ["-c", "core.bigFileThreshold=1m", "diff", "--no-ext-diff", "--no-textconv", "--no-color"]
+        words += ["--no-renames", "--submodule=short", base, move.new, "--"]
+        try:
+            found = move.repository.git.beginning(*words, most=_MOST_DIFF)
+        except GitError:
+            found = b""
+        cut = f"\nnot shown: the diff is longer than {_MOST_DIFF >> 20} MiB\n" if len(found) == _MOST_DIFF else ""
+        return found.decode("utf-8", "surrogateescape") + cut
 
     # --- after a yes ---
 
@@ -196,10 +226,21 @@ class Incoming:
             return f"its commits change {found}, which did not come back; {look}"
         if (now.head if move.name == "HEAD" else now.refs.get(move.name)) != move.old:
             command = "git merge" if move.is_current else "git log"
-            return f"it was moved on the host meanwhile; `{command} {move.kept_as(self.run)}`"
+            return f"it was moved on the host meanwhile; `{command} {shlex.quote(move.kept_as(self.run))}`"
         if move.name in now.elsewhere:
             return f"another worktree has it checked out; {look}"
+        for path, commit in move.submodules:
+            if not self._has(f"{move.repository.path}/{path}".lstrip("/"), commit):
+                return f"it sets the submodule {path} to {commit[:10]}, which is in no branch on the host; {look}"
         return ""
+
+    def _has(self, submodule: str, commit: str) -> bool:
+        """Return True if a submodule has a commit in a branch or tag, or checked out. Its own moves come first."""
+        repository = self._repositories.get(submodule)
+        if repository is None:
+            return False
+        words = ("rev-list", "--max-count=1", commit, "--not", "--exclude=refs/belljar/*", "--all")
+        return repository.git.try_run(*words) == b""
 
     def _move_all(self, repository: JarRepository, ready: list[Move]) -> tuple[list[str], list[tuple[str, str]]]:
         """Move the refs of one repository: those that are not checked out at once, then what is, with the index."""
@@ -258,14 +299,15 @@ class Incoming:
             new, pack = os.path.join(directory, "new"), os.path.join(directory, "checked.pack")
             try:
                 collecting.copy_objects(root, repository, new)
-                known = {*repository.refs.values(), *_detached(repository)}
-                checked = check(repository, new, targets.values(), known, pack)
+                checked = check(
+                    repository, new, targets.values(), _known(repository), pack, steps=_steps(repository, targets, tips)
+                )
                 moves = _moves(repository, targets, checked, globs, jar_top)
                 recording.files(
                     "commits", run=self.run, directory=repository.git.top, received={m.name: m.new for m in moves}
                 )
                 _store(repository, pack, {move.kept_as(self.run): (None, move.new) for move in moves}, self.run)
-            except (RefusedError, BelljarError, OSError) as error:
+            except (RefusedError, BelljarError, OSError, ValueError, IndexError, RecursionError) as error:
                 kept = self._keep_raw(directory, repository, targets)
                 why = str(error).partition("\n")[0]
                 self.problems.append(f"{where(repository)}the new commits were not brought back: {why}{kept}")
@@ -319,6 +361,7 @@ def incoming(
         arrived.notes.append(f"the jar had no repository: {repositories.problem}")
     if not repositories.all:
         return arrived
+    arrived._repositories = {one.path: one for one in repositories.all}  # noqa: SLF001 - of this file
     root = jar.changed_tree(repositories.mount).descriptor
     try:
         for repository in reversed(repositories.all):  # submodules come first
@@ -330,7 +373,7 @@ def incoming(
                 arrived.problems.append(f"{where(repository)}the new commits were not brought back: {error}")
     finally:
         os.close(root)
-    arrived.moves.sort(key=lambda move: (not move.repository.path, not move.is_current, move.name))
+    arrived.moves.sort(key=lambda move: (-move.repository.number, not move.is_current, move.name))
     return arrived
 
 
@@ -354,6 +397,23 @@ def _deleted(repository: JarRepository, tips: Tips) -> list[str]:
     return sorted(name for name in own if name not in tips.refs)[:_MOST_TOLD]
 
 
+def _known(repository: JarRepository) -> set[str]:
+    """Return what the user has agreed to: not what earlier runs left in `refs/belljar`."""
+    agreed = {one for name, one in repository.refs.items() if not name.startswith("refs/belljar/")}
+    return {*agreed, *_detached(repository)}
+
+
+def _steps(repository: JarRepository, targets: Mapping[str, str], tips: Tips) -> list[tuple[str, str]]:
+    """Return where branches were, with where they are now. One that is new, and checked out, comes from there."""
+    head = repository.head if _detached(repository) else repository.refs.get(repository.head)
+    steps = []
+    for name, one in targets.items():
+        old = repository.refs.get(name) or (head if name in ("HEAD", tips.head) else None)
+        if old and (name == "HEAD" or name.startswith("refs/heads/")):
+            steps.append((old, one))
+    return steps
+
+
 def _moved_refs(repository: JarRepository, tips: Tips) -> Iterator[tuple[str, str]]:
     """Yield the refs that are new or elsewhere in the jar, and what is checked out there if that is no branch."""
     for name, one in tips.refs.items():
@@ -369,35 +429,61 @@ def _moves(
     repository: JarRepository, targets: dict[str, str], checked: Checked, globs: tuple[str, ...], jar_top: str
 ) -> list[Move]:
     commits = {commit.id: commit for commit in checked.commits}
-    if len(set(targets.values())) * len(commits) > _MOST_STEPS:
-        raise RefusedError(
-            f"{len(targets)} moved refs with {len(commits)} new commits are more than the host looks through"
-        )
-    marks: dict[str, list[Mark]] = {}
-    for mark in Judgement(repository.git.top, jar_top, globs, checked.touched).marks():
-        marks.setdefault(mark.commit, []).append(mark)
-    paths: dict[str, set[str]] = {}
-    for item in checked.touched:
-        paths.setdefault(item.commit, set()).add(_in_project(repository, item.path))
+    paths = len(checked.touched) + len(checked.stepped)
+    if len(set(targets.values())) * max(len(commits), paths) > _MOST_STEPS:
+        many = f"{len(targets)} moved refs with {len(commits)} new commits and {paths} changed paths"
+        raise RefusedError(f"{many} are more than the host looks through")
+    by_commit = _Found(repository, jar_top, globs, checked.touched)
+    by_tip = _Found(repository, jar_top, globs, checked.stepped)
+    at_tips: dict[str, _AtTip] = {}
     moves = []
     for name, one in targets.items():
         tip = checked.peeled.get(one)
         if tip is None or (name.startswith("refs/heads/") and tip != one):
             raise RefusedError(f"{name} names no commit")
-        inside = reachable(tip, commits)
-        own = tuple(commit for commit in checked.commits if commit.id in inside)
-        moves.append(
-            Move(
-                repository,
-                name,
-                _detached(repository)[0] if name == "HEAD" and _detached(repository) else repository.refs.get(name),
-                one,
-                own,
-                frozenset(path for commit in own for path in paths.get(commit.id, ())),
-                tuple(mark for commit in own for mark in marks.get(commit.id, ())),
-            )
-        )
+        at_tips[tip] = at_tips.get(tip) or _at_tip(tip, commits, checked, by_commit, by_tip)
+        old = _detached(repository)[0] if name == "HEAD" and _detached(repository) else repository.refs.get(name)
+        moves.append(Move(repository, name, old, one, *at_tips[tip]))
     return moves
+
+
+_AtTip = tuple[tuple[Commit, ...], frozenset[str], tuple[Mark, ...], tuple[tuple[str, str], ...]]
+"""Commits, paths, marks and submodules, as `Move` has them. All refs to the same commit share them."""
+
+
+def _at_tip(tip: str, commits: dict[str, Commit], checked: Checked, by_commit: _Found, by_tip: _Found) -> _AtTip:
+    inside = reachable(tip, commits)
+    own = tuple(commit for commit in checked.commits if commit.id in inside)
+    marks = [mark for commit in own for mark in by_commit.marks.get(commit.id, ())]
+    marked = {mark.path for mark in marks}
+    marks += [mark for mark in by_tip.marks.get(tip, ()) if mark.path not in marked]
+    paths = {path for commit in own for path in by_commit.paths.get(commit.id, ())}
+    ends = by_tip.submodules.get(tip, [])
+    if tip not in checked.stepped_tips:  # a new branch
+        ends = [found for commit in own for found in by_commit.submodules.get(commit.id, ())]
+    return own, frozenset(paths | by_tip.paths.get(tip, set())), tuple(marks), tuple(ends)
+
+
+class _Found:
+    """What was found at changed paths, by commit."""
+
+    def __init__(
+        self, repository: JarRepository, jar_top: str, globs: tuple[str, ...], touched: tuple[Touched, ...]
+    ) -> None:
+        self.marks: dict[str, list[Mark]] = {}
+        self.paths: dict[str, set[str]] = {}
+        self.submodules: dict[str, list[tuple[str, str]]] = {}
+        if not touched:
+            return
+        for mark in Judgement(repository.git.top, jar_top, globs, touched).marks():
+            self.marks.setdefault(mark.commit, []).append(mark)
+        for item in touched:
+            path = _in_project(repository, item.path)
+            self.paths.setdefault(item.commit, set()).add(path)
+            if path.startswith("/"):
+                self.marks.setdefault(item.commit, []).append(Mark(item.commit, item.path, _OUTSIDE, protected=False))
+            if item.mode == item.old_mode == 0o160000:  # a new one has a mark
+                self.submodules.setdefault(item.commit, []).append((item.path, item.link))
 
 
 def _in_project(repository: JarRepository, path: str) -> str:

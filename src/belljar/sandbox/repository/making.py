@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from belljar.sandbox.repository.host_git import GitError, HostGit, settings_of
@@ -54,6 +55,16 @@ class JarRepository:
     def objects(self) -> str:
         """Where the jar has the host's objects."""
         return f"{OBJECTS}/{self.number}"
+
+    @cached_property
+    def remotes(self) -> frozenset[str]:
+        """Directories of the host's remote-tracking refs, as `refs/remotes/origin`."""
+        found = set()
+        for name in self.refs:
+            while name.startswith("refs/remotes/"):
+                name = name.rpartition("/")[0]  # noqa: PLW2901 - the one above
+                found.add(name)
+        return frozenset(found)
 
 
 @dataclass(frozen=True)

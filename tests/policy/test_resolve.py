@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from belljar.errors import PolicyError
-from belljar.policy.models import HostRule, Mount, Origin
+from belljar.policy.models import HostRule, Mount, Origin, Policy
 from belljar.policy.resolve import from_mapping, preset_names, resolve
 
 MB = 1024 * 1024
@@ -291,3 +291,18 @@ def test_a_variable_that_is_passed_on_beats_an_inherited_value() -> None:
     assert policy.env.set["LANG"] == "own"
     policy = resolve(overrides=["env.pass=[LANG]", "env.set.LANG=own"], managed=None)
     assert policy.env.set["LANG"] == "own"
+
+
+def test_the_state_directory_is_no_mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its keys would be in the jar. Above it, it is denied; what is in it, belljar mounts itself."""
+    state = tmp_path / "state"
+    (state / "homes").mkdir(parents=True)
+    monkeypatch.setenv("BELLJAR_STATE_DIR", str(state))
+
+    def mounted(source: Path) -> Policy:
+        return resolve(layers=[{"fs": {"mounts": [{"path": "/data", "source": str(source)}]}}])
+
+    with pytest.raises(PolicyError, match="belljar's own: its keys are in it"):
+        mounted(state)
+    assert str(state) in mounted(tmp_path).fs.deny_globs
+    assert str(state) not in mounted(state / "homes").fs.deny_globs

@@ -85,8 +85,8 @@ def resolve(
         from belljar.policy.ceiling import apply
 
         apply(merged, ceiling, problems)
+    _hide_state(merged.values, problems)
     problems.check()
-    _hide_state(merged.values)
     policy = assemble(merged.values, problems, dangerous=dangerous)
     problems.check()
     assert policy is not None
@@ -279,8 +279,11 @@ def _workspace_layer(workspace: str, problems: Problems, *, live: bool) -> Layer
     return {"fs.mounts": Written((Written(mount, origin),), origin)}
 
 
-def _hide_state(values: Layer) -> None:
-    """Deny the state directory where a mount holds it: other runs' code and files are there, and belljar's keys."""
+def _hide_state(values: Layer, problems: Problems) -> None:
+    """Deny the state directory where a mount holds it: other runs' code and files are there, and belljar's keys.
+
+    A mount of the state directory itself is refused. Of what is in it belljar mounts parts, such as an agent's home.
+    """
     mounts: tuple[Written, ...] = values["fs.mounts"].value if "fs.mounts" in values else ()
     sources = [item.value.source for item in mounts if item.value.source]
     if not sources:
@@ -288,6 +291,13 @@ def _hide_state(values: Layer) -> None:
     from belljar.state import state_directory
 
     state = os.path.realpath(state_directory())
+    for item in mounts:
+        if item.value.source == state:
+            problems.add(
+                item.origin,
+                f"fs.mounts: wanted a directory, found {state}, which is belljar's own: its keys are in it",
+                hint="mount another directory",
+            )
     if any(state != source and paths.beneath(state, source) for source in sources):
         origin = Origin("belljar's state directory")
         pattern = "".join(f"\\{letter}" if letter in "\\*?[]{}," else letter for letter in state)

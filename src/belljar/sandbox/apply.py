@@ -23,6 +23,20 @@ def parent_of(root: int, path: str, *, make: bool = False) -> tuple[int, str]:
     return open_beneath(root, directory), name
 
 
+def status_beneath(root: int, path: str) -> os.stat_result | None:
+    """The status of a path beneath a directory, through no link; None if it is not there."""
+    try:
+        parent, name = parent_of(root, path)
+    except OSError:
+        return None
+    try:
+        return os.lstat(name, dir_fd=parent)
+    except OSError:
+        return None
+    finally:
+        os.close(parent)
+
+
 def make_directories(root: int, path: str) -> None:
     """Make a directory and those above it."""
     names = path.split("/")

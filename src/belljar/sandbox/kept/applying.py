@@ -18,12 +18,12 @@ from belljar.backends.contract import ChangedTree
 from belljar.backends.hostile_files import open_beneath, write_at
 from belljar.errors import UsageError
 from belljar.sandbox import recording
+from belljar.sandbox.apply import status_beneath
 from belljar.sandbox.changes import MEANWHILE, Change, Changes
 from belljar.sandbox.host_directory import open_real
 from belljar.sandbox.kept.copying import MOST_RECORDED, Side, digest_of, identity, read_file
 from belljar.sandbox.kept.journal import Step, apply_all, finish_interrupted
 from belljar.sandbox.kept.merging import MAX_MERGED, ThreeTexts, merge
-from belljar.sandbox.kept.steps import status_beneath
 from belljar.sandbox.kept.store import Row, Work
 
 _BOTH = "it was changed on the host meanwhile, and both changes can't be merged"

@@ -21,7 +21,7 @@ from typing import Any, Literal
 from belljar.audit.state import private_directory, state_directory
 from belljar.errors import UsageError
 from belljar.guest.tree import remove_tree
-from belljar.sandbox.apply import give_to_owner, parent_of
+from belljar.sandbox.apply import give_to_owner, make_directories, parent_of, status_beneath
 from belljar.sandbox.host_directory import open_real
 
 _MEANWHILE = "it was changed on the host meanwhile"
@@ -202,17 +202,15 @@ class _Transaction:
                     path = "/".join(names[:depth])
                     if path not in known:
                         known.add(path)
-                        status = _status(self._root, path)
+                        status = status_beneath(self._root, path)
                         if status is None or not stat.S_ISDIR(status.st_mode):
                             yield path
 
     def _take(self, number: int, step: Step, stage: int) -> None:
         if step.what == "directory":
-            self._make_directories(step.path)
+            make_directories(self._root, step.path)
             return
-        if step.what in ("file", "link"):
-            self._make_directories(step.path.rpartition("/")[0])
-        parent, name = parent_of(self._root, step.path)
+        parent, name = parent_of(self._root, step.path, make=step.what in ("file", "link"))
         try:
             if step.what == "rmdir":
                 os.rmdir(name, dir_fd=parent)
@@ -225,19 +223,6 @@ class _Transaction:
             raise OSError(error.errno, f"{step.path}: {error.strerror}") from error
         finally:
             os.close(parent)
-
-    def _make_directories(self, path: str) -> None:
-        names = path.split("/") if path else []
-        for depth in range(1, len(names) + 1):
-            parent, name = parent_of(self._root, "/".join(names[:depth]))
-            try:
-                os.mkdir(name, 0o755, dir_fd=parent)
-                give_to_owner(parent, name)
-            except FileExistsError:
-                if not stat.S_ISDIR(os.lstat(name, dir_fd=parent).st_mode):
-                    raise
-            finally:
-                os.close(parent)
 
     def roll_back(self) -> None:
         """Move everything back. The journal stays if that fails, for the next try."""
@@ -271,25 +256,12 @@ class _Transaction:
 # --- one file ---
 
 
-def _status(root: int, path: str) -> os.stat_result | None:
-    try:
-        parent, name = parent_of(root, path)
-    except OSError:
-        return None
-    try:
-        return os.lstat(name, dir_fd=parent)
-    except OSError:
-        return None
-    finally:
-        os.close(parent)
-
-
 def _nearest(root: int, path: str) -> tuple[str, os.stat_result]:
     """The last directory on the way to a path that is there, and its status."""
     names = path.split("/")
     for depth in range(len(names) - 1, 0, -1):
         above = "/".join(names[:depth])
-        status = _status(root, above)
+        status = status_beneath(root, above)
         if status is not None and stat.S_ISDIR(status.st_mode):
             return above, status
     return "", os.fstat(root)
@@ -299,7 +271,7 @@ def _top(root: int, path: str, device: int) -> str:
     """The highest directory above a path, or itself, that is on this device: no step removes it."""
     names = path.split("/") if path else []
     for depth in range(len(names)):
-        status = os.fstat(root) if not depth else _status(root, "/".join(names[:depth]))
+        status = os.fstat(root) if not depth else status_beneath(root, "/".join(names[:depth]))
         if status is not None and status.st_dev == device:
             return "/".join(names[:depth])
     return path
@@ -391,7 +363,7 @@ def _undo(root: int, plan: dict[str, Any]) -> None:
 
 def _undo_file(root: int, path: str, stage: str, number: int, staged: list[int]) -> None:
     """Bring back the old file, or remove the new one. What somebody has changed since then stays."""
-    now, old = _status(root, path), _status(root, f"{stage}/old-{number}")
+    now, old = status_beneath(root, path), status_beneath(root, f"{stage}/old-{number}")
     is_ours = now is not None and _identity(now) == staged
     if old is None:
         if is_ours:
@@ -435,7 +407,7 @@ def _make_again(root: int, path: str, mode: int) -> None:
 
 def _remove_stages(root: int, plan: dict[str, Any]) -> None:
     for stage in plan["stages"]:
-        if _status(root, stage) is not None:
+        if status_beneath(root, stage) is not None:
             parent, name = parent_of(root, stage)
             try:
                 remove_tree(parent, name)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from belljar.backends.hostile_files import copy_content, leaves, open_beneath
-from belljar.sandbox.apply import parent_of
+from belljar.sandbox.apply import parent_of, status_beneath
 from belljar.sandbox.kept.journal import RefusedError, Step
 
 if TYPE_CHECKING:
@@ -42,20 +42,6 @@ def steps_of(change: Change, changed: int, target: int, spared: Spared, judge: J
         *steps,
         Step(change.path, "file", status, mode, lambda fresh: _copy(changed, change.path, fresh)),
     ], ""
-
-
-def status_beneath(root: int, path: str) -> os.stat_result | None:
-    """The status of a path beneath a directory, through no link; None if it is not there."""
-    try:
-        parent, name = parent_of(root, path)
-    except OSError:
-        return None
-    try:
-        return os.lstat(name, dir_fd=parent)
-    except OSError:
-        return None
-    finally:
-        os.close(parent)
 
 
 def _deletion(target: int, path: str, status: os.stat_result, spared: Spared) -> tuple[list[Step], str]:
@@ -106,4 +92,4 @@ def _copy(changed: int, path: str, fresh: int) -> None:
         os.close(source)
 
 
-__all__ = ["Judge", "Spared", "status_beneath", "steps_of"]
+__all__ = ["Judge", "Spared", "steps_of"]

@@ -71,7 +71,7 @@ one) has that environment, read-only. Unless you choose otherwise it may run for
 refused is told on standard error when it ends.
 """,
     examples=(
-        ("mcp wrap -- node server.js", "with no network, and nothing of the host's"),
+        ("mcp wrap -- node server.js", "with no network, and no files"),
         ("mcp wrap --allow api.example.com -- .venv/bin/python -m some_server", "with its packages, and one host"),
         ("mcp wrap --workspace . --policy my.yaml -- python3 -m some_server", "with files and a policy of its own"),
     ),

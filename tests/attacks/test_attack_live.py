@@ -194,17 +194,24 @@ def test_a_snapshot_is_not_restored_through_a_link(
 # --- the state directory ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("state", ["project/state", "project", "."])
+@pytest.mark.parametrize(
+    ("state", "refusal"),
+    [
+        ("project/state", "can't be live: belljar's state directory"),
+        ("project", "is belljar's own: its keys are in it"),
+        (".", "can't be live: belljar's state directory"),
+    ],
+)
 def test_the_state_directory_is_never_live(
-    open_jar: OpenJar, project: Path, monkeypatch: pytest.MonkeyPatch, state: str
+    open_jar: OpenJar, project: Path, monkeypatch: pytest.MonkeyPatch, state: str, refusal: str
 ) -> None:
     """The bytecode there is executed outside of any jar. A link to the state directory changes nothing."""
     monkeypatch.setenv("BELLJAR_STATE_DIR", str(project.parent / state))
-    with pytest.raises(PolicyError, match="can't be live: belljar's state directory"):
+    with pytest.raises(PolicyError, match=refusal):
         open_jar(LIVE, workspace=project, live=True).run("open('state/bytecode/x', 'w')")
     (project.parent / "own").symlink_to(project.parent / state)
     monkeypatch.setenv("BELLJAR_STATE_DIR", str(project.parent / "own"))
-    with pytest.raises(PolicyError, match="can't be live: belljar's state directory"):
+    with pytest.raises(PolicyError, match=refusal):
         open_jar(LIVE, workspace=project, live=True).run("print(1)")
 
 

@@ -241,12 +241,12 @@ def nothing_left_by_the_session() -> Iterator[None]:
     """No process at all once the launcher is told to end, no group of a dead launcher, no orphan, no container."""
     before = Leftovers.here(groups=True)
     yield
-    from belljar.backends.bubblewrap.client import LAUNCHER
+    from belljar.backends.bubblewrap.host.client import LAUNCHER
 
     LAUNCHER.stop()
-    if client := sys.modules.get("belljar.egress.client"):
+    if client := sys.modules.get("belljar.egress.client.client"):
         client.PROXY.stop()
-    if keeper := sys.modules.get("belljar.backends.container.keeper"):
+    if keeper := sys.modules.get("belljar.backends.container.engine.cleanup_process"):
         keeper.KEEPER.stop()
     patience = _ENGINE_PATIENCE_SECONDS if _engines_before else _PATIENCE_SECONDS  # the keeper removes what is left
     left = _wait_until_empty(lambda: Leftovers.here(groups=True, launcher=True).beyond(before), patience)

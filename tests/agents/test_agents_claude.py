@@ -14,17 +14,9 @@ import claude_agent_sdk as sdk
 import pytest
 from scripted_model import PNG, Model, Records, say, use
 
-from belljar.agents.claude import (
-    Deny,
-    SandboxedClient,
-    Tighten,
-    ToolRequest,
-    _Lifetime,
-    query,
-    sandboxed_options,
-)
-from belljar.agents.toolbox import Toolbox
 from belljar.errors import PolicyError, UsageError
+from belljar.tools.claude import Deny, SandboxedClient, Tighten, ToolRequest, _Lifetime, query, sandboxed_options
+from belljar.tools.toolbox import Toolbox
 
 pytestmark = pytest.mark.backend("bubblewrap")
 
@@ -294,10 +286,10 @@ class TestOnToolRequest:
         self, words: str, decide: Callable[[ToolRequest], Any], records: Records
     ) -> None:
         """At the gate itself: the command is the same for all of them."""
-        from belljar.agents.claude_gate import Gate
-        from belljar.policy.resolve import resolve
+        from belljar.policy.load.resolve import resolve
+        from belljar.tools.tool_permission import ToolPermission
 
-        gate = Gate(resolve(), (), decide)
+        gate = ToolPermission(resolve(), (), decide)
         asked = {"tool_name": RUN, "tool_input": {"code": "1"}, "session_id": "s"}
 
         answer = anyio.run(gate.before, asked, "toolu_1", None)
@@ -382,11 +374,11 @@ class TestCanUseTool:
     @pytest.mark.parametrize(("words", "answer"), WRONG, ids=[str(answer) for _words, answer in WRONG])
     def test_whatever_is_no_plain_yes_denies(self, words: str, answer: object, records: Records) -> None:
         """At the gate itself: the command is the same for all of them."""
-        from belljar.agents.claude_callback import Callback
-        from belljar.agents.claude_gate import Gate
-        from belljar.policy.resolve import resolve
+        from belljar.policy.load.resolve import resolve
+        from belljar.tools.claude_callback import Callback
+        from belljar.tools.tool_permission import ToolPermission
 
-        gate = Gate(resolve(), (), None, Callback(answering(answer)))
+        gate = ToolPermission(resolve(), (), None, Callback(answering(answer)))
         asked = {"tool_name": RUN, "tool_input": {"code": "1"}, "session_id": "s"}
 
         told = anyio.run(gate.before, asked, "toolu_1", None)["hookSpecificOutput"]
@@ -418,21 +410,21 @@ class TestTheGate:
 
     @pytest.mark.parametrize("given", [{}, {"tool_name": RUN}, {"tool_name": RUN, "tool_input": 3}, None])
     def test_a_request_that_makes_no_sense_is_denied(self, given: Any) -> None:
-        from belljar.agents.claude_gate import Gate
-        from belljar.policy.resolve import resolve
+        from belljar.policy.load.resolve import resolve
+        from belljar.tools.tool_permission import ToolPermission
 
-        answer = anyio.run(Gate(resolve(), (), None).before, given, None, None)
+        answer = anyio.run(ToolPermission(resolve(), (), None).before, given, None, None)
 
         assert answer["hookSpecificOutput"]["permissionDecision"] == "deny"
 
     def test_what_cant_be_recorded_is_denied(self, state_directory: str) -> None:
-        from belljar.agents.claude_gate import Gate
-        from belljar.policy.resolve import resolve
+        from belljar.policy.load.resolve import resolve
+        from belljar.tools.tool_permission import ToolPermission
 
         Path(state_directory, "audit").write_text("no directory")
         asked = {"tool_name": RUN, "tool_input": {"code": "1"}, "session_id": "s"}
 
-        answer = anyio.run(Gate(resolve(), (), None).before, asked, "toolu_1", None)
+        answer = anyio.run(ToolPermission(resolve(), (), None).before, asked, "toolu_1", None)
 
         assert answer["hookSpecificOutput"]["permissionDecision"] == "deny"
 
@@ -586,7 +578,7 @@ class TestEnds:
         import subprocess
         import sys
 
-        code = "import sys; sys.modules['claude_agent_sdk'] = None; import belljar.agents.claude"
+        code = "import sys; sys.modules['claude_agent_sdk'] = None; import belljar.tools.claude"
         told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
         assert "pip install 'belljar[claude]'" in told.stderr
@@ -595,7 +587,7 @@ class TestEnds:
         import subprocess
         import sys
 
-        code = "import sys, belljar; belljar.Pool; names = ('mcp', 'claude', 'belljar.agents')\n"
+        code = "import sys, belljar; belljar.Pool; names = ('mcp', 'claude', 'belljar.coding_agents')\n"
         code += "print([name for name in sys.modules if name.startswith(names)])"
         told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 

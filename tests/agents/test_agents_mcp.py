@@ -29,8 +29,8 @@ from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from scripted_model import PNG, Model, Records, say, use
 
-from belljar.agents.mcp_http import Door, listen
-from belljar.agents.tools import TOOLS
+from belljar.tools.definitions import TOOLS
+from belljar.tools.mcp_http import Door, listen
 
 pytestmark = pytest.mark.backend("bubblewrap")
 
@@ -384,7 +384,7 @@ class TestHttp:
 
         from mcp.shared.exceptions import MCPError
 
-        from belljar.agents.mcp_server import Calls
+        from belljar.tools.mcp_server import Calls
 
         for version, headers in (("2026-07-28", {"mcp-session-id": "chosen"}), ("2025-06-18", {})):
             request = SimpleNamespace(headers=headers)

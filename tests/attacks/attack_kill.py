@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import belljar
-from belljar.backends.bubblewrap.client import LAUNCHER
+from belljar.backends.bubblewrap.host.client import LAUNCHER
 
 PACKAGE = str(Path(belljar.__file__).parent.parent)
 VICTIM = str(Path(__file__).with_name("attack_victim.py"))

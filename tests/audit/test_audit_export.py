@@ -25,8 +25,8 @@ from belljar.audit.reading import records
 from belljar.audit.retention import prune
 from belljar.audit.shipping import shortened, to_otlp, to_syslog
 from belljar.audit.signing import check, make_key, sign
-from belljar.audit.state import state_directory
 from belljar.errors import SandboxUnavailableError, UsageError
+from belljar.state import state_directory
 
 EVENTS: tuple[dict[str, Any], ...] = (
     {"event": "created", "run": "r1", "language": "python", "policy": "sha256:0"},

@@ -19,8 +19,8 @@ from belljar.audit.log import directory
 from belljar.audit.reading import records
 from belljar.audit.store import RunStore
 from belljar.audit.verify import verify
-from belljar.backends.bubblewrap.client import LAUNCHER
-from belljar.backends.bubblewrap.launcher import _GRACE_SECONDS
+from belljar.backends.bubblewrap.host.client import LAUNCHER
+from belljar.backends.bubblewrap.launcher.launcher import _GRACE_SECONDS
 from belljar.errors import AuditError, SandboxUnavailableError
 
 pytestmark = pytest.mark.backend("bubblewrap")
@@ -117,7 +117,7 @@ FORGOTTEN = {
 PROGRAM = """
 import os, sys, threading, time
 from belljar import Pool, Sandbox, Session
-from belljar.sandbox.remote import running
+from belljar.sandbox.record.remote import running
 keep, code = [], sys.argv[1]
 def wait():
     while not running(): time.sleep(0.01)

@@ -15,14 +15,15 @@ import pytest
 from belljar.audit.log import audit_log, directory
 from belljar.audit.reading import records
 from belljar.audit.verify import verify
-from belljar.sandbox.remote import running
+from belljar.sandbox.record.remote import running
 
 # Each phase is a method that is wrapped, so that the process kills itself before or after it: no clock decides.
 PROGRAM = """
 import os, signal, sys
 from belljar import Sandbox
-from belljar.sandbox import recording, sandbox
-from belljar.sandbox.events import Output
+from belljar.sandbox.record import recording
+from belljar.sandbox.run import sandbox
+from belljar.sandbox.record.events import Output
 phase, marker = sys.argv[1:]
 def die(*_):
     print(phase, flush=True)

@@ -22,19 +22,19 @@ from belljar import Pool, Sandbox, Session
 from belljar.audit import killswitch, stored
 from belljar.audit.log import audit_log, directory
 from belljar.audit.reading import records
-from belljar.audit.state import state_directory
 from belljar.audit.store import RunStore
 from belljar.audit.verify import verify
 from belljar.backends.contract import End, Process, Status
 from belljar.errors import AuditError, KillSwitchError, UsageError
-from belljar.policy.resolve import resolve
-from belljar.sandbox import recording
-from belljar.sandbox.control import control_directory
-from belljar.sandbox.events import Finished, Output
-from belljar.sandbox.remote import kill, running
-from belljar.sandbox.replay import replay
-from belljar.sandbox.result import Outcome, RunResult
-from belljar.sandbox.running import Watch, make_result
+from belljar.policy.load.resolve import resolve
+from belljar.sandbox.record import recording
+from belljar.sandbox.record.control import control_directory
+from belljar.sandbox.record.events import Finished, Output
+from belljar.sandbox.record.remote import kill, running
+from belljar.sandbox.record.result import Outcome, RunResult
+from belljar.sandbox.run.replay import replay
+from belljar.sandbox.run.watch import Watch, make_result
+from belljar.state import state_directory
 
 pytestmark = pytest.mark.backend("bubblewrap")
 

@@ -13,9 +13,9 @@ from belljar.audit.log import directory
 from belljar.audit.reading import records
 from belljar.backends.contract import End, Process
 from belljar.errors import SandboxUnavailableError
-from belljar.policy.resolve import resolve
-from belljar.sandbox.events import Output
-from belljar.sandbox.running import Watch, make_result
+from belljar.policy.load.resolve import resolve
+from belljar.sandbox.record.events import Output
+from belljar.sandbox.run.watch import Watch, make_result
 
 pytestmark = pytest.mark.backend("bubblewrap")
 MAIL = "jane.doe@example.com"

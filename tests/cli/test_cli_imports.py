@@ -51,7 +51,7 @@ OWN = {
 }  # fmt: skip
 """Of belljar, in the command's own process."""
 
-SAYS_MORE = {"belljar.cli.outcome", "belljar.cli.terminal", "signal", "belljar.limits.detect_v2"}
+SAYS_MORE = {"belljar.cli.run.outcome", "belljar.cli.terminal.safe_text", "signal", "belljar.limits.detect_v2"}
 """Where the host can't hold every clause the command says so, and where it has cgroup v2 it looks there."""
 
 
@@ -94,7 +94,7 @@ def test_a_run_with_options(tmp_path: Path) -> None:
 
 def test_the_launcher(tmp_path: Path) -> None:
     """It imports beside the command, on another processor if there is one; a jar without a network needs little."""
-    found = imported("import belljar.backends.bubblewrap.launcher\n", tmp_path)
+    found = imported("import belljar.backends.bubblewrap.launcher.launcher\n", tmp_path)
     own = {name for name in found if name.startswith("belljar")}
     assert outermost(found - own) <= STANDARD | OF_THE_LAUNCHER
     assert not [name for name in own if name.startswith(("belljar.cli", "belljar.sandbox", "belljar.egress"))]
@@ -104,4 +104,4 @@ def test_the_launcher(tmp_path: Path) -> None:
     }
     libseccomp = {f"belljar.backends.seccomp.{name}" for name in ("building", "conditions", "libseccomp", "prefix")}
     assert not own & libseccomp or os.uname().machine != "x86_64"
-    assert not own & {"belljar.backends.contract", "belljar.policy.models", "belljar.policy.resolve"}
+    assert not own & {"belljar.backends.contract", "belljar.policy.models", "belljar.policy.load.resolve"}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from belljar.cli.commands import COMMANDS
-from belljar.cli.exec import COMMAND as EXEC
 from belljar.cli.helptext import of_command, top_level
 from belljar.cli.main import find
 from belljar.cli.parsing import Command, Parsed, parse
-from belljar.cli.run import COMMAND as RUN
+from belljar.cli.run.exec import COMMAND as EXEC
+from belljar.cli.run.run import COMMAND as RUN
 from belljar.errors import UsageError
 
 

@@ -7,7 +7,7 @@ from jars import WAIT_FOR_GO
 
 from belljar import Sandbox
 from belljar.errors import UsageError
-from belljar.sandbox.executor import Command, Executor
+from belljar.sandbox.run.executor import Executor, ExecutorCommand
 
 
 def outcomes(results: list) -> list[tuple[str, int | None]]:  # type: ignore[type-arg]
@@ -22,7 +22,7 @@ class TestSequence:
         commands = [
             ["sh", "-c", "echo 1 >> log"],
             "echo 2 >> log",
-            Command(code="open('log', 'a').write('3')"),
+            ExecutorCommand(code="open('log', 'a').write('3')"),
             ["cat", "log"],
         ]
         results = Executor(jar).sequence(commands)

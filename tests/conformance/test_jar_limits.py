@@ -8,7 +8,7 @@ from itertools import permutations
 import pytest
 from jars import OpenJar, is_enforced, sh, shares_memory_only, told
 
-from belljar.sandbox.result import Outcome
+from belljar.sandbox.record.result import Outcome
 
 MB = 1 << 20
 PLACES = ("/workspace", "/tmp", "/dev/shm")

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from belljar import Sandbox
 from belljar.audit.store import RunStore
-from belljar.sandbox import remote
-from belljar.sandbox.following import LiveOutput
+from belljar.sandbox.record import remote
+from belljar.sandbox.record.following import LiveOutput
 
 CODE = """
 import os, time

@@ -13,9 +13,9 @@ from trees import plant
 
 from belljar import Policy, RunResult, Sandbox
 from belljar.errors import UsageError
-from belljar.policy.keys import CLAUSES
-from belljar.policy.resolve import resolve
-from belljar.sandbox.result import Denial
+from belljar.policy.keys.table import CLAUSES
+from belljar.policy.load.resolve import resolve
+from belljar.sandbox.record.result import Denial
 
 
 class TestResult:

@@ -14,10 +14,10 @@ import pytest
 
 from belljar import SandboxUnavailableError, Session
 from belljar.errors import UsageError
-from belljar.sandbox.events import Output
-from belljar.sandbox.open_sessions import kept_path
-from belljar.sandbox.result import Artifact, Outcome
-from belljar.sandbox.step import Shown, StepFinished
+from belljar.sandbox.record.events import Output
+from belljar.sandbox.record.result import Artifact, Outcome
+from belljar.sandbox.session.open_sessions import kept_path
+from belljar.sandbox.session.step import Shown, StepFinished
 
 OpenSession = Callable[..., Session]
 

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from belljar import Sandbox
-from belljar.sandbox.result import Outcome
+from belljar.sandbox.record.result import Outcome
 
 _UID = 54_321
 """Nobody else's here: if what is tested failed, nothing else would be hit."""

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from belljar.egress import reasons
-from belljar.egress.decide import (
+from belljar.egress.decide import reasons
+from belljar.egress.decide.rules import Rules, compile_rules
+from belljar.egress.decide.steps import (
     Request,
     Verdict,
     addresses_for,
@@ -22,9 +23,8 @@ from belljar.egress.decide import (
     inspects,
     must_open,
 )
-from belljar.egress.rules import Rules, compile_rules
 from belljar.policy.builtin import BUILTIN, HOST_NAME
-from belljar.policy.resolve import resolve
+from belljar.policy.load.resolve import resolve
 
 NET: dict[str, Any] = {
     "allowlist": [

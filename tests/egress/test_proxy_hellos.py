@@ -18,8 +18,8 @@ import pytest
 from proxy_bench import Bench, Server, echo, read_all, rule, rules, serving
 
 from belljar.egress import ca
-from belljar.egress.client import ProxyClient
-from belljar.egress.client_hello import begins_like_tls
+from belljar.egress.client.client import ProxyClient
+from belljar.egress.protocols.client_hello import begins_like_tls
 
 Make = Callable[..., Bench]
 ALERT = b"\x15\x03\x01\x00\x02\x01\x5a"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from proxy_bench import Bench, echo, exchange, http_serving, read_all, rule, rules, serving
 
-from belljar.egress.client import ProxyClient
+from belljar.egress.client.client import ProxyClient
 from belljar.errors import SandboxUnavailableError
 
 Make = Callable[..., Bench]

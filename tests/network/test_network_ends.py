@@ -12,8 +12,8 @@ from network_routes import OpenJar, codes, decisions, denial, network, rule, run
 from network_servers import Server
 
 from belljar import RunResult, Sandbox
-from belljar.egress.client import PROXY
-from belljar.sandbox.events import Finished, Output
+from belljar.egress.client.client import PROXY
+from belljar.sandbox.record.events import Finished, Output
 
 TALK_ON = """
 import socket, sys, time

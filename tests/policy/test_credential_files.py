@@ -8,8 +8,8 @@ import pytest
 
 from belljar import Sandbox
 from belljar.policy.globs import DenyGlobs
+from belljar.policy.load.resolve import resolve
 from belljar.policy.presets import preset_names
-from belljar.policy.resolve import resolve
 
 
 def _words(text: str) -> list[str]:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from belljar.errors import PolicyError
+from belljar.policy.load.resolve import from_mapping, preset_names, resolve
 from belljar.policy.models import HostRule, Mount, Origin, Policy
-from belljar.policy.resolve import from_mapping, preset_names, resolve
 
 MB = 1024 * 1024
 
@@ -268,7 +268,7 @@ def test_venv_and_interpreter_keep_their_names(here: Path) -> None:
 
 def test_a_plain_preset_imports_little() -> None:
     """Start-up is a feature: neither YAML nor the validator is on the way of a plain run."""
-    code = "import sys; from belljar.policy.resolve import resolve; resolve(); print(*sys.modules)"
+    code = "import sys; from belljar.policy.load.resolve import resolve; resolve(); print(*sys.modules)"
     result = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
     loaded = set(result.stdout.split())
     heavy = {"yaml", "asyncio", "pydantic", "rich", "argparse", "difflib", "subprocess", "socket", "hypothesis"}

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from belljar.sandbox.trusted_names import acted_upon, entries, in_bytecode, link_acted_upon
+from belljar.sandbox.files.trusted_names import acted_upon, entries, in_bytecode, link_acted_upon
 
 REFUSED = """
     .mvn/extensions.xml .mvn/jvm.config mvnw gradlew gradle/wrapper/gradle-wrapper.jar .bsp/sbt.json

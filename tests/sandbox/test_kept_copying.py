@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from belljar.sandbox.files.copying import Copier, Room
 from belljar.sandbox.kept import store
-from belljar.sandbox.kept.copying import Copier, Room
 
 
 def test_holes_take_no_endless_time(tmp_path: Path) -> None:

@@ -22,11 +22,11 @@ import pytest
 
 import belljar
 from belljar import Sandbox, SandboxUnavailableError
-from belljar.backends.bubblewrap import layout, lifeline, wire
-from belljar.backends.bubblewrap.client import LAUNCHER
-from belljar.backends.bubblewrap.host import find_bwrap
-from belljar.backends.bubblewrap.orphans import end_abandoned
-from belljar.backends.bubblewrap.running import COMMAND
+from belljar.backends.bubblewrap.host.client import LAUNCHER
+from belljar.backends.bubblewrap.host.facts import find_bwrap
+from belljar.backends.bubblewrap.shared import layout, parent_death, wire
+from belljar.backends.bubblewrap.shared.orphans import end_abandoned
+from belljar.backends.bubblewrap.stage.jar_run import COMMAND
 from belljar.backends.kernel_uid import FIRST_UID
 from belljar.limits.detect import Mechanism, detect
 from belljar.limits.naming import is_of
@@ -411,13 +411,13 @@ def test_killed_with_the_program(scene: Scene, tmp_path: Path, also: tuple[str, 
 
 def test_a_stage_that_is_stuck_has_a_few_seconds(monkeypatch: pytest.MonkeyPatch, scene: Scene) -> None:
     """It may hang in a call that does not look at descriptors: the kernel ends it all the same."""
-    monkeypatch.setattr(lifeline, "_ENDING_SECONDS", 1)
+    monkeypatch.setattr(parent_death, "_ENDING_SECONDS", 1)
     reader, writer = os.pipe()
     parent = os.fork()
     if parent == 0:
         me = os.getpid()
         if os.fork() == 0:
-            lifeline.end_with(me)
+            parent_death.end_with(me)
             os.write(writer, b"%d\n" % os.getpid())
             threading.Event().wait(300)
             os._exit(0)
@@ -437,7 +437,7 @@ def test_a_stage_that_is_stuck_has_a_few_seconds(monkeypatch: pytest.MonkeyPatch
 
 def test_one_whose_parent_died_first_ends_at_once() -> None:
     """Between the fork and the tie the parent may have died; then there is nothing to be tied to."""
-    for tie in (lifeline.die_with, lifeline.end_with):
+    for tie in (parent_death.die_with, parent_death.end_with):
         child = os.fork()
         if child == 0:
             tie(os.getpid())  # some process that is not the parent, as a dead one is not

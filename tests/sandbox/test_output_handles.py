@@ -10,7 +10,7 @@ import pytest
 import belljar
 from belljar import Pool, Sandbox, Session
 from belljar.errors import UsageError
-from belljar.sandbox.handles import SHELF, Name, parse
+from belljar.sandbox.record.handles import SHELF, Name, parse
 
 LINES = "".join(f"line {number}\n" for number in range(100))
 PRINTS = "print(*(f'line {number}' for number in range(100)), sep='\\n')"

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from belljar import Pool, SandboxUnavailableError
-from belljar.backends.bubblewrap import compile_pool
-from belljar.backends.bubblewrap.pool_process import does_not_fit
+from belljar.backends.bubblewrap.host import compile_pool
+from belljar.backends.bubblewrap.host.pool_process import does_not_fit
 from belljar.errors import UsageError
-from belljar.guest.native import _compiled
+from belljar.guest.pool.native import _compiled
 
 ROOT = Path(__file__).resolve().parents[2]
 HAS_NATIVE = os.uname().machine in _compiled.JAR

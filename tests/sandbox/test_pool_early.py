@@ -14,10 +14,10 @@ import pytest
 from belljar import Pool, RunResult
 from belljar.audit.log import directory
 from belljar.audit.reading import records
-from belljar.backends.bubblewrap.pool_process import PooledProcess
+from belljar.backends.bubblewrap.host.pool_process import PooledProcess
 from belljar.errors import UsageError
-from belljar.sandbox.events import Finished
-from belljar.sandbox.stream import Stream
+from belljar.sandbox.record.events import Finished
+from belljar.sandbox.record.stream import Stream
 
 pytestmark = pytest.mark.backend("bubblewrap")
 
@@ -33,7 +33,7 @@ def early(monkeypatch: pytest.MonkeyPatch) -> list[PooledProcess]:
         give(jar, body)
 
     monkeypatch.setattr(PooledProcess, "give_at_once", noted)
-    monkeypatch.setattr("belljar.sandbox.clones._MAY_WAKE", True)
+    monkeypatch.setattr("belljar.sandbox.pool.zygote_runs._MAY_WAKE", True)
     return jars
 
 
@@ -86,7 +86,7 @@ def test_only_for_a_run_that_is_alone(pool: Pool, early: list[PooledProcess], mo
         assert len(early) == 2
         settle(pool)
         assert pool.run("print(1)").ok
-    monkeypatch.setattr("belljar.sandbox.clones._MAY_WAKE", False)
+    monkeypatch.setattr("belljar.sandbox.pool.zygote_runs._MAY_WAKE", False)
     settle(pool)
     assert pool.run("print(1)").ok
     assert len(early) == 2
@@ -199,7 +199,7 @@ def test_what_does_not_fit_into_a_packet(pool: Pool, args: list[str]) -> None:
 
 def test_a_packet_that_is_cut_off_does_not_run(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Should one ever be too large: it is refused, with the reason."""
-    monkeypatch.setattr("belljar.sandbox.clones.MOST_INLINE", 1 << 20)
+    monkeypatch.setattr("belljar.sandbox.pool.zygote_runs.MOST_INLINE", 1 << 20)
     with pytest.raises(UsageError, match="what to run: Message too long"):
         pool.run("print(1)\n" + "#" * 70_000 + "\nprint(2)")
 

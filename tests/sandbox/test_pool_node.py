@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from belljar import Pool, RunResult, Sandbox
-from belljar.backends.bubblewrap import layout
-from belljar.sandbox.result import Outcome
+from belljar.backends.bubblewrap.shared import layout
+from belljar.sandbox.record.result import Outcome
 
 pytestmark = pytest.mark.backend("bubblewrap")
 

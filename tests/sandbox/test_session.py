@@ -18,11 +18,11 @@ import pytest
 
 from belljar import AsyncSession, Session
 from belljar.errors import UsageError
-from belljar.sandbox import session_wire as wire
-from belljar.sandbox.events import Output
-from belljar.sandbox.interpreter import Inbox
-from belljar.sandbox.result import Outcome
-from belljar.sandbox.step import StepFinished
+from belljar.sandbox.record.events import Output
+from belljar.sandbox.record.result import Outcome
+from belljar.sandbox.session import wire
+from belljar.sandbox.session.interpreter import Inbox
+from belljar.sandbox.session.step import StepFinished
 
 pytestmark = pytest.mark.backend("bubblewrap")
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -186,7 +186,7 @@ class TestHostileFrames:
     def test_no_frame(self, data: bytes) -> None:
         """What is no frame ends the session."""
         with pytest.raises(wire.BrokenError):
-            list(wire.Frames(1000).feed(data))
+            list(wire.SessionFrames(1000).feed(data))
 
     @pytest.mark.parametrize("payload", WORDS.values(), ids=WORDS)
     def test_no_end_of_a_step(self, payload: bytes) -> None:

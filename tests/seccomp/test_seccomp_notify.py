@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from belljar.backends.seccomp.filters import REPORTED, syscall_name
-from belljar.backends.seccomp.notify import Listener, Notification
+from belljar.backends.seccomp.notify import Notification, NotifyListener
 
 PROBE = Path(__file__).with_name("seccomp_probe.py")
 PATIENCE_SECONDS = 30
@@ -27,7 +27,7 @@ PATIENCE_SECONDS = 30
 @contextmanager
 def supervised(
     paths: list[str], directory: Path, pass_fds: tuple[int, ...] = (), **job: Any
-) -> Iterator[tuple[subprocess.Popen[bytes], Listener, socket.socket]]:
+) -> Iterator[tuple[subprocess.Popen[bytes], NotifyListener, socket.socket]]:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         job |= {"programs": paths, "listener": theirs.fileno()}
@@ -42,7 +42,7 @@ def supervised(
         try:
             theirs.close()
             _, (descriptor,), _, _ = socket.recv_fds(ours, 1, 1)
-            listener = Listener(descriptor)
+            listener = NotifyListener(descriptor)
             try:
                 yield child, listener, ours
             finally:
@@ -52,7 +52,7 @@ def supervised(
             child.communicate()
 
 
-def wait_for(listener: Listener) -> int:
+def wait_for(listener: NotifyListener) -> int:
     poll = select.poll()
     poll.register(listener, select.POLLIN)
     ready = poll.poll(PATIENCE_SECONDS * 1000)
@@ -60,7 +60,7 @@ def wait_for(listener: Listener) -> int:
     return ready[0][1]
 
 
-def serve(listener: Listener, decide: Callable[[Notification], int]) -> list[str]:
+def serve(listener: NotifyListener, decide: Callable[[Notification], int]) -> list[str]:
     """Answer until every process under the filter is gone; the names of the calls, in order."""
     heard = []
     while not wait_for(listener) & select.POLLHUP:

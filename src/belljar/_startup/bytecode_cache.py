@@ -16,7 +16,7 @@ import os
 import sys
 from _frozen_importlib import ModuleSpec
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from types import CodeType, ModuleType
     from typing import Any
@@ -34,14 +34,14 @@ _LENGTH = 8
 _MOST_BYTES = 64 << 20
 _MOST_KEPT = 8
 """Files in the directory; the oldest go."""
-_LAUNCHER = "belljar.backends.bubblewrap.launcher"
-_ALSO = ("cli.outcome", "limits.cgroup_v1", "limits.cgroup_v2", "policy.dangers", "policy.options")
+_LAUNCHER = "belljar.backends.bubblewrap.launcher.launcher"
+_ALSO = ("cli.run.outcome", "limits.cgroup_v1", "limits.cgroup_v2", "policy.load.dangers", "policy.load.options")
 """With all of belljar's that they import; else it is what the run imported that made the file, and its launcher."""
 
 
 def directory() -> str:
     """The directory of such files."""
-    from belljar.audit.state import state_directory
+    from belljar.state import state_directory
 
     return f"{state_directory()}/bytecode"
 
@@ -70,7 +70,7 @@ class _Loader(bootstrap.SourceFileLoader):
         return code
 
 
-class Bundle:
+class BytecodeCache:
     """Finds modules in the file. What it has not, or not of today's source, Python finds as ever."""
 
     def __init__(self, content: bytes) -> None:
@@ -119,7 +119,7 @@ def _spec(name: str, loader: _Loader, source: str, *, is_package: bool) -> Modul
     return spec
 
 
-def use() -> Bundle | None:
+def use() -> BytecodeCache | None:
     """Import from the file, if there is one that can be trusted."""
     try:
         found = _read()
@@ -130,7 +130,7 @@ def use() -> Bundle | None:
     return found
 
 
-def _read() -> Bundle:
+def _read() -> BytecodeCache:
     place = path()
     above = os.lstat(os.path.dirname(place))
     descriptor = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -141,7 +141,7 @@ def _read() -> Bundle:
         content = file.readall()
     if not content.startswith(_MARK):
         raise ValueError("not a bundle of this Python's")
-    return Bundle(content)
+    return BytecodeCache(content)
 
 
 def _is_ours(status: os.stat_result, kind: int) -> bool:
@@ -149,11 +149,11 @@ def _is_ours(status: os.stat_result, kind: int) -> bool:
     return status.st_mode & 0o170000 == kind and status.st_uid == os.geteuid() and not status.st_mode & 0o022
 
 
-def keep(used: Bundle | None) -> None:
+def keep(used: BytecodeCache | None) -> None:
     """Make the file, if there is none for today's sources, where Python may keep bytecode and the state is ours."""
     if (used is not None and not used.stale) or sys.dont_write_bytecode or sys.pycache_prefix is not None:
         return
-    from belljar.audit.state import private_directory
+    from belljar.state import private_directory
 
     own = f"{path()}.{os.getpid()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

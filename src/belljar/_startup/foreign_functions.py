@@ -6,7 +6,7 @@ every start. To mypy this *is* the standard one.
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from ctypes import *  # noqa: F403
 else:

@@ -6,7 +6,7 @@ start. Only for what belljar writes itself and reads back: no spaces, and an err
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Any
 

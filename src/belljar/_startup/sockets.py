@@ -6,7 +6,7 @@ start. To mypy this *is* the standard one. What speaks to a network imports that
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from socket import *  # noqa: F403
     from socket import socket

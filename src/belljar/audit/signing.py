@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from belljar.audit.chain import Link
 from belljar.audit.log import audit_log, directory
 from belljar.audit.reading import records
-from belljar.audit.state import state_directory
-from belljar.audit.verify import Verdict, anchor, pruned_signatures, verify
+from belljar.audit.verify import LogVerdict, anchor, pruned_signatures, verify
 from belljar.errors import PrerequisiteError, UsageError
+from belljar.state import state_directory
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -61,7 +61,7 @@ def sign(path: str, key_file: str) -> dict[str, Any]:
 
 def check(
     path: str, public_key: str, seen: Callable[[int], None] | None = None, *, expect: int | None = None
-) -> Verdict:
+) -> LogVerdict:
     """As `verify`, and every signature by this key is right, there is one, and they reach as far as is known.
 
     That is at least up to the record `expect`; and for this user's own log, up to the last one that was signed here: a
@@ -95,7 +95,7 @@ def check(
     return found
 
 
-def _wrong(verdict: Verdict, problem: str) -> Verdict:
+def _wrong(verdict: LogVerdict, problem: str) -> LogVerdict:
     return replace(verdict, ok=False, where="signatures", problem=problem)
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from belljar._startup.records import Protocol, StrEnum, dataclass, field
 from belljar.policy.models import Policy
-from belljar.policy.records import Protocol, StrEnum, dataclass, field
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Any
 
@@ -136,7 +136,7 @@ class LaunchPlan:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Something a backend saw being refused, in the backend's words; `belljar.sandbox.denials` explains it."""
+    """Something a backend saw being refused, in the backend's words; `belljar.sandbox.run.denials` explains it."""
 
     kind: str
     """`file`, `network`, `name`, `syscall`."""

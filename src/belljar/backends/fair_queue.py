@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Turns(Generic[T]):
+class FairQueue(Generic[T]):
     """A caller who waits for one thing is not behind the hundred of another. Its user holds a lock."""
 
     def __init__(self) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 
+from belljar._startup.records import dataclass
 from belljar.errors import PolicyError, PrerequisiteError, UsageError
 from belljar.policy.models import Policy
-from belljar.policy.records import dataclass
 
 SYSTEM_PREFIXES = ("/usr", "/bin", "/lib", "/lib64", "/sbin", "/nix/store")
 """Read-only in every jar; anything beneath needs no mount of its own."""

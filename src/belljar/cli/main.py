@@ -40,12 +40,12 @@ def command() -> NoReturn:
 
 
 def _main_from_bundle() -> int:
-    from belljar.cli import bundle
+    from belljar._startup import bytecode_cache
 
-    used = bundle.use()
+    used = bytecode_cache.use()
     code = main()
     if code == 0:
-        bundle.keep(used)
+        bytecode_cache.keep(used)
     return code
 
 

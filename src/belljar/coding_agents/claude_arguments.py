@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from belljar.agents.home import PLACE
-from belljar.agents.project import Project, why_not_at
 from belljar.backends.installations import private_paths
 from belljar.backends.runtimes import SYSTEM_PREFIXES
+from belljar.coding_agents.home import PLACE
+from belljar.coding_agents.project import Project, why_not_at
 from belljar.errors import UsageError
 from belljar.policy.paths import PathError, beneath, real_path, visited
 from belljar.state import state_directory
@@ -30,7 +30,7 @@ _PRIVATE = (".gnupg", ".kube", ".docker", ".config", ".claude", ".netrc", ".clau
 
 
 @dataclass
-class Shown:
+class ShownArguments:
     """The words as the jar has them, and what it must have for them."""
 
     words: list[str] = field(default_factory=list)
@@ -39,14 +39,14 @@ class Shown:
     """Content, by path in the jar."""
 
 
-def show(words: Sequence[str], project: Project, *, temporary: bool) -> Shown:
+def show(words: Sequence[str], project: Project, *, temporary: bool) -> ShownArguments:
     """Find the places that the words name, and have each of them in the jar.
 
     Raises:
         UsageError: a place is private, or a file is too large.
 
     """
-    shown = Shown()
+    shown = ShownArguments()
     for option, word in _with_options(words):
         if option is None:
             shown.words.append(word)
@@ -76,7 +76,7 @@ def _with_options(words: Sequence[str]) -> Iterator[tuple[str | None, str]]:
             taking = None
 
 
-def _placed(option: str, word: str, project: Project, shown: Shown, *, temporary: bool) -> str:
+def _placed(option: str, word: str, project: Project, shown: ShownArguments, *, temporary: bool) -> str:
     """The word for the jar."""
     if not word or word.lstrip().startswith("{"):
         return word  # JSON
@@ -111,7 +111,7 @@ def _placed(option: str, word: str, project: Project, shown: Shown, *, temporary
     return place
 
 
-def _copied(option: str, word: str, real: str, shown: Shown) -> str:
+def _copied(option: str, word: str, real: str, shown: ShownArguments) -> str:
     try:
         with open(real, "rb") as file:
             data = file.read(_LARGEST + 1)

@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from belljar.agents.project import Project
-from belljar.agents.shims import real_program, with_version_of, without_project
 from belljar.backends.installations import find_shown, private_paths
 from belljar.backends.runtimes import find_program
+from belljar.coding_agents.project import Project
+from belljar.coding_agents.shims import real_program, with_version_of, without_project
 from belljar.errors import BelljarError, PrerequisiteError
+from belljar.policy.load.resolve import resolve
 from belljar.policy.paths import beneath
-from belljar.policy.resolve import resolve
 from belljar.state import state_directory
 
 _NAMES = (".venv", "venv")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from belljar.sandbox.repository.host_git import GitError, git_program
 
 if TYPE_CHECKING:
-    from belljar.agents.kept_home import KeptHome
+    from belljar.coding_agents.kept_home import KeptHome
 
 HOME = "/home/agent"
 PLACE = "/opt/agent"

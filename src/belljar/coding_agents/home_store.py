@@ -12,9 +12,9 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from belljar.audit.state import private_directory, state_directory
 from belljar.backends.hostile_files import bounds, leaves, open_beneath
 from belljar.guest import tree
+from belljar.state import private_directory, state_directory
 
 MOST_FILE_BYTES = 64 << 20
 MOST_HOMES = 200

@@ -12,22 +12,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from belljar.agents import claude_words, home, profile, program
-from belljar.agents.allowed import rules
-from belljar.agents.environment import Environment, find_environment
-from belljar.agents.home_store import MOST_FILE_BYTES, forget
-from belljar.agents.kept_home import KeptHome, is_kept
-from belljar.agents.project import Project, find_project, project_directory, repository_top
-from belljar.audit.state import writing_hint
+from belljar.coding_agents import claude_arguments, home, profile, program
+from belljar.coding_agents.environment import Environment, find_environment
+from belljar.coding_agents.home_store import MOST_FILE_BYTES, forget
+from belljar.coding_agents.kept_home import KeptHome, is_kept
+from belljar.coding_agents.project import Project, find_project, project_directory, repository_top
 from belljar.errors import AuditError, PolicyError, UsageError
 from belljar.policy.digest import digest
 from belljar.policy.globs import DenyGlobs
+from belljar.policy.load.resolve import resolve
 from belljar.policy.mapping import to_mapping
 from belljar.policy.models import Policy
 from belljar.policy.paths import WORKSPACE, beneath, visited
-from belljar.policy.resolve import resolve
 from belljar.sandbox.repository.making import NO_REPOSITORY, JarRepositories, jar_repositories
-from belljar.sandbox.sandbox import Sandbox
+from belljar.sandbox.run.sandbox import Sandbox
+from belljar.state import writing_hint
+from belljar.tools.allowed_hosts import rules
 
 _ROOM: dict[str, Any] = {
     "fs": {"size_mb": "2g", "inodes": 400_000},
@@ -176,9 +176,9 @@ def prepare(wanted: Wanted) -> Agent:
         )
     own = profile.with_keys_of(wanted.environ, name, profile.read_profile(name))
     found = program.find(wanted.words[0], wanted.environ, project)
-    shown = claude_words.Shown(list(wanted.words[1:]))
+    shown = claude_arguments.ShownArguments(list(wanted.words[1:]))
     if name == "claude":
-        shown = claude_words.show(wanted.words[1:], project, temporary=temporary)
+        shown = claude_arguments.show(wanted.words[1:], project, temporary=temporary)
     chosen = base.python.venv or base.python.interpreter or any(one.startswith("python.") for one in wanted.overrides)
     python = Environment() if chosen or found.venv else find_environment(project, wanted.environ)
     repositories = NO_REPOSITORY if wanted.live else _repositories(project)

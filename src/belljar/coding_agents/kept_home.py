@@ -26,7 +26,9 @@ import weakref
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from belljar.agents.home_store import (
+from belljar.backends.contract import ChangedTree
+from belljar.backends.hostile_files import bounds
+from belljar.coding_agents.home_store import (
     MOST_FILE_BYTES,
     File,
     close,
@@ -42,8 +44,6 @@ from belljar.agents.home_store import (
     sweep,
     write,
 )
-from belljar.backends.contract import ChangedTree
-from belljar.backends.hostile_files import bounds
 from belljar.guest import tree
 
 MOST_BYTES = 256 << 20
@@ -170,7 +170,7 @@ class KeptHome:
         now = os.open(os.path.join(self._place, "home"), tree.READ)
         try:
             there = listed(now)
-            found = {name: _Found.of(one) for name, one in changed.items()}
+            found = {name: _LeftFiles.of(one) for name, one in changed.items()}
             merged = self._merged(there, found, denied)
             for name, data in files.items():
                 if data != self.files.get(name):
@@ -184,7 +184,7 @@ class KeptHome:
         return len(merged) - len(kept)
 
     def _merged(
-        self, now: Mapping[str, os.stat_result], found: Mapping[str, _Found], denied: Callable[[str, str], bool]
+        self, now: Mapping[str, os.stat_result], found: Mapping[str, _LeftFiles], denied: Callable[[str, str], bool]
     ) -> dict[str, File]:
         """The files of the next home, by path in `home`."""
         kept = {path: File(status.st_size, status.st_mtime_ns) for path, status in now.items()}
@@ -205,7 +205,7 @@ class KeptHome:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _LeftFiles:
     """What a run left in a directory: the files that it made or changed, and how to tell what it removed."""
 
     root: int
@@ -218,7 +218,7 @@ class _Found:
     """Every path, where the tree is no overlay's layer; None where it is one, or was not looked at in whole."""
 
     @classmethod
-    def of(cls, changed: ChangedTree) -> _Found:
+    def of(cls, changed: ChangedTree) -> _LeftFiles:
         """Walk the tree."""
         files, gone, emptied, paths = {}, set(), set(), set(changed.untouched)
         within = bounds()

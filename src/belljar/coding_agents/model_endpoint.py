@@ -16,7 +16,7 @@ LOCAL_MODEL = "model.belljar.internal"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
-class Vendor(NamedTuple):
+class ModelVendor(NamedTuple):
     """Where a vendor's programs look for another endpoint, and how far its URL reaches into the paths of a profile."""
 
     variable: str
@@ -24,25 +24,25 @@ class Vendor(NamedTuple):
 
 
 _VENDORS = {
-    "anthropic": Vendor("ANTHROPIC_BASE_URL"),
-    "openai": Vendor("OPENAI_BASE_URL", "/v1"),
-    "gemini": Vendor("GOOGLE_GEMINI_BASE_URL"),
+    "anthropic": ModelVendor("ANTHROPIC_BASE_URL"),
+    "openai": ModelVendor("OPENAI_BASE_URL", "/v1"),
+    "gemini": ModelVendor("GOOGLE_GEMINI_BASE_URL"),
 }
 """By the name of the credential, up to its first dash."""
 
 
-class Place(NamedTuple):
+class ModelPlace(NamedTuple):
     """A rule of the allowlist, and the variables by which the agent finds the host."""
 
     rule: dict[str, Any]
     variables: dict[str, str]
 
 
-def moved(rule: Mapping[str, Any], environ: Mapping[str, str]) -> Place:
+def moved(rule: Mapping[str, Any], environ: Mapping[str, str]) -> ModelPlace:
     """The rule for the endpoint that `environ` names, or as it is. Raises UsageError for what is no URL."""
     vendor = _VENDORS.get(str(rule.get("credential", "")).partition("-")[0])
     if vendor is None or not (url := environ.get(vendor.variable)):
-        return Place(dict(rule), {})
+        return ModelPlace(dict(rule), {})
     host, port, scheme, base = _parts(vendor.variable, url)
     paths = [base + path.removeprefix(vendor.path) for path in rule.get("paths", [])]
     found = {**rule, "host": host, "ports": [port], **({"paths": paths} if paths else {})}
@@ -50,7 +50,7 @@ def moved(rule: Mapping[str, Any], environ: Mapping[str, str]) -> Place:
         address = f"[{host}]" if ":" in host else host.replace("localhost", "127.0.0.1")
         found |= {"host": LOCAL_MODEL, "addresses": [f"{address}:{port}"]}
     shown = f"[{found['host']}]" if ":" in found["host"] else found["host"]
-    return Place(found, {vendor.variable: f"{scheme}://{shown}:{port}{base}"})
+    return ModelPlace(found, {vendor.variable: f"{scheme}://{shown}:{port}{base}"})
 
 
 def _parts(variable: str, url: str) -> tuple[str, int, str, str]:

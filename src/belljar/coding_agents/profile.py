@@ -6,11 +6,11 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from belljar.agents.endpoint import moved
+from belljar.coding_agents.model_endpoint import moved
 from belljar.errors import PolicyError, PrerequisiteError
+from belljar.policy.load.reading import read_file
 from belljar.policy.nodes import Node
 from belljar.policy.problems import Problems
-from belljar.policy.reading import read_file
 
 _DIRECTORY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "profiles")
 NONE = "none"

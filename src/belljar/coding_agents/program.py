@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from belljar.agents.home import PLACE
-from belljar.agents.project import Project
-from belljar.agents.shims import is_reached_through, real_program, without_project
 from belljar.backends.installations import private_paths
 from belljar.backends.runtimes import SYSTEM_PREFIXES, find_program
+from belljar.coding_agents.home import PLACE
+from belljar.coding_agents.project import Project
+from belljar.coding_agents.shims import is_reached_through, real_program, without_project
 from belljar.errors import PrerequisiteError
 from belljar.policy.paths import beneath
 from belljar.state import state_directory
@@ -21,7 +21,7 @@ _SDK = "claude_agent_sdk"
 
 
 @dataclass(frozen=True)
-class Program:
+class AgentProgram:
     """How it is started in the jar."""
 
     argv: tuple[str, ...]
@@ -35,7 +35,7 @@ class Program:
         return {"fs": {"mounts": list(self.mounts)}, **({"python": {"venv": self.venv}} if self.venv else {})}
 
 
-def find(name: str, environ: Mapping[str, str], project: Project) -> Program:
+def find(name: str, environ: Mapping[str, str], project: Project) -> AgentProgram:
     """The program called `name`, on PATH or at that path. Raises PrerequisiteError with what to type."""
     found = os.path.abspath(name) if "/" in name else find_program(name, environ.get("PATH", ""))
     if found is None and name == "claude":
@@ -56,7 +56,7 @@ def _bundled() -> str | None:
     return path if os.path.isfile(path) else None
 
 
-def brought_in(path: str, environ: Mapping[str, str], project: Project) -> Program:
+def brought_in(path: str, environ: Mapping[str, str], project: Project) -> AgentProgram:
     """How the jar runs the file at `path`: as it is, from a read-only mount, or by an interpreter that comes along."""
     if is_reached_through(project.directory, path):
         return _of_project(path, environ, project)
@@ -65,17 +65,17 @@ def brought_in(path: str, environ: Mapping[str, str], project: Project) -> Progr
     if interpreter == "node":
         return _node(real, path, environ, project)
     if interpreter.startswith("python") and (venv := _venv(os.path.abspath(path))):
-        return Program((os.path.join(venv, "bin", os.path.basename(path)),), venv=venv)
+        return AgentProgram((os.path.join(venv, "bin", os.path.basename(path)),), venv=venv)
     if _in_system(path) and _in_system(real):
-        return Program((path,))
+        return AgentProgram((path,))
     if interpreter and not os.path.exists(f"/usr/bin/{interpreter}"):
         raise PrerequisiteError(
             f"{path} is a script for {interpreter}, which a jar does not have", hint="put both into a --policy's mounts"
         )
-    return Program((f"{PLACE}/bin/{os.path.basename(real)}",), (_shown("bin", os.path.dirname(real)),))
+    return AgentProgram((f"{PLACE}/bin/{os.path.basename(real)}",), (_shown("bin", os.path.dirname(real)),))
 
 
-def _of_project(path: str, environ: Mapping[str, str], project: Project) -> Program:
+def _of_project(path: str, environ: Mapping[str, str], project: Project) -> AgentProgram:
     """A program of the project's: where the jar has the project. Nothing else is shown for it.
 
     Its directory would come with what the jar's view of the project lacks, such as `.git`; and a link that an agent
@@ -86,11 +86,11 @@ def _of_project(path: str, environ: Mapping[str, str], project: Project) -> Prog
     if leads_to is not None and _interpreter(real) == "node":
         return _node(real, path, environ, project)
     if shown is not None and (venv := _venv(place)):
-        return Program((place,), venv=venv)
+        return AgentProgram((place,), venv=venv)
     if shown is not None and (leads_to or _in_system(real)):
-        return Program((shown,))
+        return AgentProgram((shown,))
     if leads_to is not None:
-        return Program((leads_to,))
+        return AgentProgram((leads_to,))
     raise PrerequisiteError(
         f"{path} is a link of the project's, and leads out of it: to {real}",
         hint=f"if that is right, name the program itself: belljar agent -- {shlex.quote(real)}",
@@ -108,7 +108,7 @@ def _shown(name: str, source: str) -> dict[str, Any]:
     return {"path": f"{PLACE}/{name}", "source": source, "rw": False}
 
 
-def _node(script: str, called: str, environ: Mapping[str, str], project: Project) -> Program:
+def _node(script: str, called: str, environ: Mapping[str, str], project: Project) -> AgentProgram:
     """A script of npm's: its package, with those that it needs beside it, and node: the one beside it, or on PATH."""
     directories = f"{os.path.dirname(os.path.abspath(called))}:{environ.get('PATH', '')}"
     found = find_program("node", without_project({"PATH": directories}, project.directory)["PATH"])
@@ -125,7 +125,7 @@ def _node(script: str, called: str, environ: Mapping[str, str], project: Project
         root = script[: script.index("/node_modules/") + 13] if "/node_modules/" in script else os.path.dirname(script)
         mounts.append(_shown("node_modules", root))
         script = f"{PLACE}/node_modules/{os.path.relpath(script, root)}"
-    return Program((node, script), tuple(mounts))
+    return AgentProgram((node, script), tuple(mounts))
 
 
 def _interpreter(path: str) -> str:

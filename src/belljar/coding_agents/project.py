@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from belljar.agents import home
+from belljar.coding_agents import home
 from belljar.errors import UsageError
 from belljar.policy.paths import PRIVATE_TEMPORARY, WORKSPACE, PathError, beneath, mount_path, real_path
 from belljar.state import state_directory

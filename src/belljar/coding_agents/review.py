@@ -6,14 +6,14 @@ import contextlib
 from collections.abc import Collection, Mapping
 from typing import Any, Self
 
-from belljar.agents.inside import Agent
-from belljar.sandbox.changes import Change, Changes
-from belljar.sandbox.kept.applying import Outcome
+from belljar.coding_agents.inside import Agent
+from belljar.sandbox.files.changes import Change, Changes
+from belljar.sandbox.kept.applying import ApplyOutcome
 from belljar.sandbox.kept.applying import apply as apply_work
-from belljar.sandbox.kept.store import Work, keep
+from belljar.sandbox.kept.store import KeptWork, keep
 from belljar.sandbox.repository.incoming import Moved, incoming
-from belljar.sandbox.running import new_run_id
-from belljar.sandbox.sandbox import Sandbox
+from belljar.sandbox.run.sandbox import Sandbox
+from belljar.sandbox.run.watch import new_run_id
 
 
 class Review:
@@ -21,7 +21,7 @@ class Review:
 
     def __init__(self, jar: Sandbox, agent: Agent) -> None:
         self._stack = contextlib.ExitStack()
-        self.work: Work | None = None
+        self.work: KeptWork | None = None
         """What is kept of the run; None before `keep`, and if there is nothing."""
         self._project: Changes | None = None
         self._links = agent.repositories.links
@@ -78,13 +78,15 @@ class Review:
         if self._project is not None and self.anything:
             self.work = keep(run_id or self._project.run or new_run_id(), self._project, self.shown, about)
 
-    def apply(self, files: Collection[str] | None, *, protected: Collection[str], ignored: bool = False) -> Outcome:
+    def apply(
+        self, files: Collection[str] | None, *, protected: Collection[str], ignored: bool = False
+    ) -> ApplyOutcome:
         """Bring back these files (all of them if None), these protected ones, and ignored files if asked.
 
-        All of it, or nothing: see `Outcome`. It must have been kept.
+        All of it, or nothing: see `ApplyOutcome`. It must have been kept.
         """
         if self.work is None:
-            return Outcome()
+            return ApplyOutcome()
         wanted = {*(self._plain if files is None else files), *protected}
         wanted |= {change.path for change in self.ignored} if ignored else set()
         return apply_work(self.work, wanted, protected=protected, ignored=ignored, exactly=True)

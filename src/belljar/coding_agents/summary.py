@@ -7,11 +7,11 @@ from collections.abc import Sized
 from dataclasses import dataclass
 from typing import Any
 
-from belljar.agents.review import Review
-from belljar.agents.transcript import Did
+from belljar.coding_agents.review import Review
+from belljar.coding_agents.transcript import Did
 from belljar.policy.companions import COMPANIONS
-from belljar.policy.hosts import HostError, host_name
-from belljar.sandbox.result import RunResult
+from belljar.policy.keys.hosts import HostError, host_name
+from belljar.sandbox.record.result import RunResult
 
 
 @dataclass

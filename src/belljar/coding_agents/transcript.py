@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from belljar.agents import home
 from belljar.audit import outputs
 from belljar.audit.log import record
+from belljar.coding_agents import home
 from belljar.errors import BelljarError
 from belljar.policy.models import Policy
-from belljar.sandbox import redacting
-from belljar.sandbox.sandbox import Sandbox
+from belljar.sandbox.record import redacting
+from belljar.sandbox.run.sandbox import Sandbox
 
 STREAM = "transcript"
 """What the stored file is called, beside what the run printed."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from functools import cache, lru_cache
 
-from belljar.policy.patterns import Pattern
-from belljar.policy.records import NamedTuple
+from belljar._startup.records import NamedTuple
+from belljar.policy.keys.patterns import Pattern
 
 
 class Carrier(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from belljar.audit.redaction.redactor import Redactor
-from belljar.audit.redaction.stream import ByteStreamRedactor, StreamRedactor
+from belljar.redaction.redactor import Redactor
+from belljar.redaction.stream import ByteStreamRedactor, StreamRedactor
 
 __all__ = ["ByteStreamRedactor", "Redactor", "StreamRedactor"]

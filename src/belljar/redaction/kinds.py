@@ -1,6 +1,6 @@
 """The kinds of things that are redacted: what each is called, and which of two wins where they overlap.
 
-The names are the policy's (`policy/redaction_keys.py`), because a policy lists them; how each is found is in the file
+The names are the policy's (`policy/keys/redaction.py`), because a policy lists them; how each is found is in the file
 of its family.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
-from belljar.policy.redaction_keys import PERSONAL, SECRETS
+from belljar.policy.keys.redaction import PERSONAL, SECRETS
 
 
 class Kind(StrEnum):

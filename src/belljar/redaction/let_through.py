@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from fnmatch import translate
 from functools import lru_cache
 
-from belljar.audit.redaction.kinds import Kind
+from belljar.redaction.kinds import Kind
 
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _REMEMBERED = 1024

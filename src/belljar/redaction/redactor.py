@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Self
 
-from belljar.audit.redaction.kinds import Kind, Span, expand
-from belljar.audit.redaction.let_through import LetThrough
-from belljar.audit.redaction.names import NameDetector, installed_detector, names
-from belljar.audit.redaction.scan import scan, settled
-from belljar.audit.redaction.stream import ByteStreamRedactor, StreamRedactor
-from belljar.audit.redaction.tokens import TokenMap
+from belljar.policy.keys.redaction import PLACES
 from belljar.policy.models import Policy
-from belljar.policy.redaction_keys import PLACES
+from belljar.redaction.finders.names import NameDetector, installed_detector, names
+from belljar.redaction.kinds import Kind, Span, expand
+from belljar.redaction.let_through import LetThrough
+from belljar.redaction.scan import scan, settled
+from belljar.redaction.stream import ByteStreamRedactor, StreamRedactor
+from belljar.redaction.tokens import TokenMap
 
 
 class Redactor:

@@ -9,18 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 
-from belljar.audit.redaction.addresses import addresses
-from belljar.audit.redaction.contacts import emails, url_passwords
-from belljar.audit.redaction.escapes import unescaped
-from belljar.audit.redaction.kinds import EVERYTHING, PRECEDENCE, Kind, Span
-from belljar.audit.redaction.named import named_secrets
-from belljar.audit.redaction.national import national_ids
-from belljar.audit.redaction.numbers import cards, ibans
-from belljar.audit.redaction.phones import phones
-from belljar.audit.redaction.vendors import tokens, web_tokens
-from belljar.audit.redaction.view import View
+from belljar.redaction.escapes import unescaped
+from belljar.redaction.finders.addresses import addresses
+from belljar.redaction.finders.contacts import emails, url_passwords
+from belljar.redaction.finders.named import named_secrets
+from belljar.redaction.finders.national import national_ids
+from belljar.redaction.finders.numbers import cards, ibans
+from belljar.redaction.finders.phones import phones
+from belljar.redaction.finders.vendors import tokens, web_tokens
+from belljar.redaction.kinds import EVERYTHING, PRECEDENCE, Kind, Span
+from belljar.redaction.view import TextView
 
-FINDERS: dict[Kind, Callable[[View], Iterable[Span]]] = {
+FINDERS: dict[Kind, Callable[[TextView], Iterable[Span]]] = {
     Kind.TOKEN: tokens,
     Kind.JWT: web_tokens,
     Kind.URL_PASSWORD: url_passwords,
@@ -46,7 +46,7 @@ def scan(text: str, kinds: Collection[Kind] = EVERYTHING) -> list[Span]:
 
 
 def _found(text: str, kinds: Collection[Kind]) -> list[Span]:
-    view = View(text)
+    view = TextView(text)
     return [span for kind, finder in FINDERS.items() if kind in kinds for span in finder(view)]
 
 

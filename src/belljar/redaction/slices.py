@@ -74,7 +74,7 @@ def first_rows(rows: Sequence[Row], most: int = 20, *, handle: str) -> Rows[Row]
     return Rows(rows[:most], handle, len(rows), max(0, len(rows) - most))
 
 
-class Shelf:
+class OutputStore:
     """Whole outputs, by handle, while there is room; the oldest go first. Any thread may use it."""
 
     def __init__(self, *, most_characters: int = _MOST_KEPT) -> None:

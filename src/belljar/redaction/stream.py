@@ -11,11 +11,11 @@ import codecs
 import re
 from typing import TYPE_CHECKING
 
-from belljar.audit.redaction.keyblocks import LONGEST, blocks
-from belljar.audit.redaction.kinds import Kind, Span
+from belljar.redaction.finders.keyblocks import LONGEST, blocks
+from belljar.redaction.kinds import Kind, Span
 
 if TYPE_CHECKING:
-    from belljar.audit.redaction.redactor import Redactor
+    from belljar.redaction.redactor import Redactor
 
 WINDOW = 64 * 1024
 _EDGE = 8 * 1024

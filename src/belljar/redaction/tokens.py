@@ -11,8 +11,8 @@ import threading
 from collections import Counter
 from collections.abc import Mapping
 
-from belljar.audit.redaction.kinds import Kind
-from belljar.audit.redaction.scan import TOKEN_LIKE
+from belljar.redaction.kinds import Kind
+from belljar.redaction.scan import TOKEN_LIKE
 
 _MOST_VALUES = 10_000
 _MOST_CHARACTERS = 4 * 1024 * 1024

@@ -39,7 +39,7 @@ _MAIL, _WORD, _COLONS = (
 _MOST_HITS = 2000
 
 
-class View:
+class TextView:
     """A text, and its shapes when they are first asked for."""
 
     def __init__(self, text: str) -> None:

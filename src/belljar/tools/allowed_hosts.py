@@ -14,13 +14,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from belljar.audit.log import record
-from belljar.audit.state import private_directory, state_directory
 from belljar.errors import PolicyError, UsageError
 from belljar.policy.companions import READING, Companion, companions
-from belljar.policy.hosts import HostError, covers, host_name
+from belljar.policy.keys.hosts import HostError, covers, host_name
 from belljar.policy.layer import Layer
+from belljar.policy.load.resolve import MANAGED_PATH, read_managed
 from belljar.policy.models import HostRule
-from belljar.policy.resolve import MANAGED_PATH, read_managed
+from belljar.state import private_directory, state_directory
 
 _LARGEST = 1 << 20
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from belljar.agents.cleaning import Cleaner
-from belljar.agents.keeping import Kept
-from belljar.audit.redaction.slices import cut
-from belljar.sandbox.result import Artifact, Denial, Outcome, RunResult
-from belljar.sandbox.step import StepResult
+from belljar.redaction.slices import cut
+from belljar.sandbox.record.result import Artifact, Denial, Outcome, RunResult
+from belljar.sandbox.session.step import StepResult
+from belljar.tools.cleaning import Cleaner
+from belljar.tools.handle_store import StoredFile
 
 _SHOWN_CHARACTERS = 16_000
 _MOST_IMAGES = 4
@@ -19,14 +19,14 @@ _MOST_DENIALS = 10
 _LONGEST_NAME = 200
 
 
-class Answer(NamedTuple):
+class ToolAnswer(NamedTuple):
     """What a tool answers."""
 
     text: str
     structured: dict[str, Any] | None = None
     images: tuple[tuple[str, bytes], ...] = ()
     """Kind and bytes of each."""
-    links: tuple[Kept, ...] = ()
+    links: tuple[StoredFile, ...] = ()
     is_error: bool = False
     run_id: str = ""
     outcome: str = "ok"
@@ -38,14 +38,14 @@ class Maker:
     def __init__(self, keep: Callable[[str, str], None], clean: Cleaner) -> None:
         self._keep, self._clean = keep, clean
 
-    def of_run(self, result: RunResult, kept: Sequence[Kept], *, session: str = "") -> Answer:
+    def of_run(self, result: RunResult, kept: Sequence[StoredFile], *, session: str = "") -> ToolAnswer:
         """Of a program that ran to its end, or was ended."""
         told = _Told(result.run_id, "", result.outcome, result.exit_code, result.reason, result.duration, session)
         if result.signal and result.outcome is Outcome.FAILED:
             told = told._replace(reason=f"it was ended by {result.signal}")
         return self._answer(told, result.stdout, result.stderr, None, result.artifacts, kept, result.denials, ())
 
-    def of_step(self, result: StepResult, kept: Sequence[Kept], *, session: str) -> Answer:
+    def of_step(self, result: StepResult, kept: Sequence[StoredFile], *, session: str) -> ToolAnswer:
         """Of a step of a session."""
         step = f"/{result.step}"
         told = _Told(result.run_id, step, result.outcome, result.exit_code, result.reason, result.duration, session)
@@ -61,10 +61,10 @@ class Maker:
         stderr: str,
         value: str | None,
         artifacts: Sequence[Artifact],
-        kept: Sequence[Kept],
+        kept: Sequence[StoredFile],
         denials: Sequence[Denial],
         shown: Sequence[tuple[str, bytes]],
-    ) -> Answer:
+    ) -> ToolAnswer:
         handles: dict[str, str] = {}
         told = told._replace(reason=self._clean.text(told.reason))
         out = self._slice(told, "stdout", stdout, handles)
@@ -100,7 +100,7 @@ class Maker:
         parts += [_refused_told(refused, len(denials))] if refused else []
         text = "\n".join(part.rstrip("\n") for part in parts) or "(no output)"
         images = _images([*shown, *((file.mime, file.data) for file in kept if file.is_image)])
-        return Answer(text, structured, images, tuple(kept[:_MOST_FILES]), not ok, told.run_id, str(told.outcome))
+        return ToolAnswer(text, structured, images, tuple(kept[:_MOST_FILES]), not ok, told.run_id, str(told.outcome))
 
     def _slice(self, told: _Told, name: str, text: str, handles: dict[str, str]) -> str:
         """As `RunResult.slice`, with tokens. The handle is the same: `belljar logs` knows it too, if it was stored."""
@@ -135,7 +135,7 @@ def _ending(told: _Told) -> str:
     return f"[{told.outcome}: {told.reason or 'it did not run to its end'}]"
 
 
-def _file(artifact: Artifact, kept: Kept | None) -> dict[str, Any]:
+def _file(artifact: Artifact, kept: StoredFile | None) -> dict[str, Any]:
     told: dict[str, Any] = {"path": plain(artifact.path), "size": artifact.size}
     return {**told, "handle": kept.handle} if kept else told
 
@@ -171,7 +171,7 @@ def _refused_told(refused: Sequence[dict[str, Any]], total: int) -> str:
 
 def _images(found: Sequence[tuple[str, bytes]]) -> tuple[tuple[str, bytes], ...]:
     """Those that a model can be shown: of a kind that it knows by its first bytes, small, few, each once."""
-    from belljar.agents.keeping import mime_of
+    from belljar.tools.handle_store import mime_of
 
     fit = [(mime_of(data), data) for _claimed, data in found if len(data) <= _LARGEST_IMAGE]
     return tuple(dict.fromkeys(pair for pair in fit if pair[0].startswith("image/")))[:_MOST_IMAGES]

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from belljar.agents.tools import MOST_FILES_CHARACTERS, Tool
 from belljar.errors import UsageError
-from belljar.sandbox.files import has_bytes
+from belljar.sandbox.files.workspace_files import has_bytes
+from belljar.tools.definitions import MOST_FILES_CHARACTERS, Tool
 
 
 class Arguments:

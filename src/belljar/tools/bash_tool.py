@@ -6,19 +6,19 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
-from belljar.agents.answers import Answer
-from belljar.agents.calls import Call
-from belljar.agents.toolbox import Toolbox
-from belljar.agents.tools import MOST_SECONDS
 from belljar.errors import UsageError
+from belljar.policy.keys.units import seconds
+from belljar.policy.load.resolve import resolve
 from belljar.policy.mapping import to_mapping
 from belljar.policy.models import Policy
-from belljar.policy.resolve import resolve
-from belljar.policy.units import seconds
-from belljar.sandbox.sandbox import PolicyLike
+from belljar.sandbox.run.sandbox import PolicyLike
+from belljar.tools.answers import ToolAnswer
+from belljar.tools.calls import Call
+from belljar.tools.definitions import MOST_SECONDS
+from belljar.tools.toolbox import Toolbox
 
 if TYPE_CHECKING:
-    from belljar.policy.units import Duration
+    from belljar.policy.keys.units import Duration
 
 _LONGEST_COMMAND = 100_000
 _SPELLINGS = {"dangerouslyDisableSandbox": "dangerously_disable_sandbox"}
@@ -80,7 +80,7 @@ class BashTool:
         dangerously_disable_sandbox: bool = False,
         reason: str = "",
         tool_use_id: str = "",
-    ) -> Answer:
+    ) -> ToolAnswer:
         """Run a command and wait for its end.
 
         Args:
@@ -99,7 +99,7 @@ class BashTool:
             given |= {"dangerously_disable_sandbox": True, "reason": reason}
         return self.answer(given, tool_use_id=tool_use_id)
 
-    def answer(self, given: object, *, tool_use_id: str = "") -> Answer:
+    def answer(self, given: object, *, tool_use_id: str = "") -> ToolAnswer:
         """Answer a call with the input that a model wrote, whatever that is."""
         if isinstance(given, Mapping):
             given = {_SPELLINGS.get(name, name): value for name, value in given.items()}
@@ -111,10 +111,10 @@ class BashTool:
         call.record(self.policy, self.name, given, denied=refusal, **({"unsandboxed": str(reason)} if leaves else {}))
         if refusal:
             call.record_answer(run="", outcome="refused", is_error=True)
-            return Answer(f"[{refusal}]", is_error=True, outcome="refused")
+            return ToolAnswer(f"[{refusal}]", is_error=True, outcome="refused")
         return self._run(words, call, leaves=leaves)
 
-    def _run(self, given: Mapping[str, Any], call: Call, *, leaves: bool) -> Answer:
+    def _run(self, given: Mapping[str, Any], call: Call, *, leaves: bool) -> ToolAnswer:
         words: dict[str, Any] = {"command": ["bash", "-c", given["command"]]}
         if (milliseconds := given.get("timeout")) is not None:
             words["timeout"] = milliseconds / 1000

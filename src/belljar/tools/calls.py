@@ -11,8 +11,8 @@ from typing import Any
 from belljar.audit.log import audit_log
 from belljar.audit.stored import keep_input
 from belljar.policy.models import Policy
-from belljar.sandbox import redacting
-from belljar.sandbox.running import new_run_id
+from belljar.sandbox.record import redacting
+from belljar.sandbox.run.watch import new_run_id
 
 _LONGEST_NAME = 200
 _LONGEST_REASON = 1000

@@ -1,6 +1,6 @@
 """For the Claude Agent SDK: options with which nothing runs but in a jar, or what was named; and a policy for a query.
 
-from belljar.agents.claude import query
+from belljar.tools.claude import query
 
 async for message in query("What is 2 ** 100? Use Python.", sandbox_policy={"proc": {"timeout_ms": 5000}}):
     print(message)
@@ -16,13 +16,13 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import fields
 from typing import Any, Self
 
-from belljar.agents.claude_gate import Deny, Gate, OnToolRequest, Tighten, ToolRequest
-from belljar.agents.mcp_server import server
-from belljar.agents.toolbox import Toolbox
-from belljar.agents.tools import SERVER
 from belljar.errors import BelljarError, PrerequisiteError, UsageError
 from belljar.policy.models import Policy
-from belljar.sandbox.sandbox import PolicyLike
+from belljar.sandbox.run.sandbox import PolicyLike
+from belljar.tools.definitions import SERVER
+from belljar.tools.mcp_server import server
+from belljar.tools.tool_permission import Deny, OnToolRequest, Tighten, ToolPermission, ToolRequest
+from belljar.tools.toolbox import Toolbox
 
 try:
     import anyio
@@ -31,7 +31,7 @@ try:
 except ImportError as error:  # pragma: no cover - depends on what is installed
     raise PrerequisiteError("this needs the Claude Agent SDK", hint="pip install 'belljar[claude]'") from error
 
-from belljar.agents.claude_callback import Callback
+from belljar.tools.claude_callback import Callback
 
 _OURS = {
     "tools": "name the tools in allowed_tools",
@@ -106,13 +106,13 @@ def _prepared(
     stateful: bool = False,
     workspace: str | None = None,
     options: Mapping[str, Any],
-) -> tuple[sdk.ClaudeAgentOptions, Gate, Toolbox]:
+) -> tuple[sdk.ClaudeAgentOptions, ToolPermission, Toolbox]:
     if toolbox is not None and (policy is not None or stateful or workspace is not None):
         raise UsageError("a toolbox has its own policy", hint="pass policy, stateful and workspace to Toolbox")
     _check_options(options, allowed_tools)
     box = toolbox or Toolbox(policy, stateful=stateful, workspace=workspace)
     given = options.get("can_use_tool")
-    gate = Gate(box.policy, allowed_tools, on_tool_request, Callback(given) if given is not None else None)
+    gate = ToolPermission(box.policy, allowed_tools, on_tool_request, Callback(given) if given is not None else None)
     served = server(box, gate, structured=False)
     if toolbox is None:
         served.lifespan = _Lifetime(box)
@@ -205,7 +205,7 @@ def _check_allowed(allowed: object) -> None:
             )
 
 
-def _hooks(gate: Gate, given: Mapping[Any, Any] | None) -> dict[Any, Any]:
+def _hooks(gate: ToolPermission, given: Mapping[Any, Any] | None) -> dict[Any, Any]:
     """The gate first; the caller's own hooks before a tool block when they fail, too."""
     hooks = {event: list(matchers) for event, matchers in (given or {}).items()}
     own = [
@@ -219,7 +219,7 @@ def _hooks(gate: Gate, given: Mapping[Any, Any] | None) -> dict[Any, Any]:
     return hooks
 
 
-def _last_word(gate: Gate) -> Any:
+def _last_word(gate: ToolPermission) -> Any:
     """What the command asks where the hook's yes was not enough for it: it lets through only what the hook did."""
 
     async def can_use_tool(name: str, _arguments: dict[str, Any], context: Any) -> Any:
@@ -239,7 +239,7 @@ def overridden(policy: PolicyLike, override: Mapping[str, Any] | str | Policy | 
         return policy
     if not isinstance(override, Mapping):
         return override
-    from belljar.policy.resolve import resolve
+    from belljar.policy.load.resolve import resolve
 
     if isinstance(policy, Policy):
         from belljar.policy.mapping import to_mapping
@@ -321,7 +321,7 @@ class SandboxedClient:
             return self._box.policy
         if not isinstance(override, Mapping):
             return self._box.under(override)
-        from belljar.sandbox.sandbox import resolved
+        from belljar.sandbox.run.sandbox import resolved
 
         wanted = overridden(self._box.policy, override)
         return resolved(wanted, backend=None, workspace=None, live=False, overrides=(), timeout=None)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from belljar.policy.models import LoggingPolicy, Policy
-from belljar.sandbox import redacting
+from belljar.sandbox.record import redacting
 
 _MOST = 200
 
@@ -47,7 +47,7 @@ class Cleaners:
 
 
 def _made(policy: Policy) -> Cleaner:
-    from belljar.audit.redaction import Redactor
+    from belljar.redaction import Redactor
 
     redactor = Redactor.for_policy(policy)
     if redactor is None:

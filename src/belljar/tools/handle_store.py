@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 from urllib.parse import quote
 
-from belljar.audit.redaction.slices import Shelf
+from belljar.redaction.slices import OutputStore
 
 PREFIX = "belljar://artifact/"
 _MOST_BYTES = 64 << 20
@@ -21,7 +21,7 @@ _IMAGES = (
 )
 
 
-class Kept(NamedTuple):
+class StoredFile(NamedTuple):
     """A file that a run made, as it was when the run ended."""
 
     handle: str
@@ -60,15 +60,15 @@ def mime_of(data: bytes) -> str:
     return "text/plain"
 
 
-def _kept(run_id: str, content: Mapping[str, bytes], clean: Callable[[str], str]) -> list[Kept]:
+def _kept(run_id: str, content: Mapping[str, bytes], clean: Callable[[str], str]) -> list[StoredFile]:
     """A name may be of any bytes, and hold what has to be redacted: so two may look the same."""
-    kept: dict[str, Kept] = {}
+    kept: dict[str, StoredFile] = {}
     for path, data in content.items():
         name = clean(path)
         handle = f"{PREFIX}{run_id}/{quote(name, errors='surrogateescape')}"
         if handle in kept:
             handle = f"{handle}?{len(kept)}"
-        kept[handle] = Kept(handle, path, name, mime_of(data), data, clean)
+        kept[handle] = StoredFile(handle, path, name, mime_of(data), data, clean)
     return list(kept.values())
 
 
@@ -77,22 +77,22 @@ def _in_scope(handle: str, scope: str) -> str:
     return f"{len(scope)}:{scope}{handle}"
 
 
-class Keeper:
+class HandleStore:
     """Files and outputs by handle, while there is room; the oldest go first. Any thread may use it.
 
     A scope has its own of both, as it has its own sessions: another finds them by no handle.
     """
 
     def __init__(self, *, most_bytes: int = _MOST_BYTES, most_files: int = _MOST_FILES) -> None:
-        self._outputs = Shelf()
+        self._outputs = OutputStore()
         self._most_bytes, self._most_files = most_bytes, most_files
-        self._files: OrderedDict[tuple[str, str], Kept] = OrderedDict()
+        self._files: OrderedDict[tuple[str, str], StoredFile] = OrderedDict()
         self._size = 0
         self._lock = threading.Lock()
 
     def put(
         self, run_id: str, content: Mapping[str, bytes], *, scope: str = "", clean: Callable[[str], str] = str
-    ) -> list[Kept]:
+    ) -> list[StoredFile]:
         """Keep the files of a run; `clean` redacts what is shown of them."""
         kept = _kept(run_id, content, clean)
         with self._lock:
@@ -122,12 +122,12 @@ class Keeper:
             for key in [key for key in self._files if key[0] == scope]:
                 self._forget(key)
 
-    def get(self, handle: str, *, scope: str = "") -> Kept | None:
+    def get(self, handle: str, *, scope: str = "") -> StoredFile | None:
         """A file; None if it is not kept, or no longer."""
         with self._lock:
             return self._files.get((scope, handle))
 
-    def files(self, *, scope: str = "") -> list[Kept]:
+    def files(self, *, scope: str = "") -> list[StoredFile]:
         """All of them, the newest first."""
         with self._lock:
             return [file for (whose, _handle), file in reversed(self._files.items()) if whose == scope]

@@ -10,18 +10,18 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import NamedTuple
 
-from belljar.agents.calls import Call
 from belljar.errors import SandboxUnavailableError, UsageError
 from belljar.policy.models import Policy
-from belljar.sandbox.events import Finished, Output
-from belljar.sandbox.kept_files import KeptFiles
-from belljar.sandbox.open_sessions import kept_path
-from belljar.sandbox.pool import Pool
-from belljar.sandbox.result import Outcome, RunResult
-from belljar.sandbox.sandbox import Sandbox
-from belljar.sandbox.session import Session
-from belljar.sandbox.step import StepFinished, StepResult
-from belljar.sandbox.stream import Stream
+from belljar.sandbox.files.kept_files import KeptFiles
+from belljar.sandbox.pool.pool import Pool
+from belljar.sandbox.record.events import Finished, Output
+from belljar.sandbox.record.result import Outcome, RunResult
+from belljar.sandbox.record.stream import Stream
+from belljar.sandbox.run.sandbox import Sandbox
+from belljar.sandbox.session.open_sessions import kept_path
+from belljar.sandbox.session.session import Session
+from belljar.sandbox.session.step import StepFinished, StepResult
+from belljar.tools.calls import Call
 
 _KEPT_BYTES = 16 << 20
 """Of the files that one run made."""
@@ -32,7 +32,7 @@ _MOST_ENDED = 1000
 """Scopes that are remembered to have ended: a call that was under way then must not make a jar for them."""
 
 
-class Program(NamedTuple):
+class ToolProgram(NamedTuple):
     """What to run: code in a language, or a command."""
 
     code: str | None = None
@@ -75,7 +75,7 @@ class Jars:
 
     # --- fresh jars ---
 
-    def run_fresh(self, program: Program, call: Call) -> tuple[RunResult, Mapping[str, bytes]]:
+    def run_fresh(self, program: ToolProgram, call: Call) -> tuple[RunResult, Mapping[str, bytes]]:
         """Run it where nothing has run before. Its result, and the files that it made."""
         kept = KeptFiles(_KEPT_BYTES)
         with ExitStack() as stack:
@@ -90,7 +90,7 @@ class Jars:
             jar.save_artifacts(result, kept)
             return result, kept.content
 
-    def _pooled_stream(self, program: Program, kept: KeptFiles) -> Stream:
+    def _pooled_stream(self, program: ToolProgram, kept: KeptFiles) -> Stream:
         if program.code is None:
             return self._pooled().stream(
                 _AS_COMMAND, language="bash", args=program.argv, stdin=program.stdin, artifacts=kept
@@ -153,7 +153,7 @@ class Jars:
         for session in sessions:
             _end(session)
 
-    def step(self, session: Session, program: Program, call: Call) -> tuple[StepResult, Mapping[str, bytes]]:
+    def step(self, session: Session, program: ToolProgram, call: Call) -> tuple[StepResult, Mapping[str, bytes]]:
         """Run Python in the session's interpreter."""
         with _ended_by(call, session):
             for event in session.stream(program.code or "", stdin=program.stdin, timeout=program.timeout):
@@ -162,7 +162,7 @@ class Jars:
                 call.output_bytes += len(event.data) if isinstance(event, Output) else 0
         raise AssertionError("a step ends with StepFinished")
 
-    def beside(self, session: Session, program: Program, call: Call) -> tuple[RunResult, Mapping[str, bytes]]:
+    def beside(self, session: Session, program: ToolProgram, call: Call) -> tuple[RunResult, Mapping[str, bytes]]:
         """Run anything else in the session's jar, on its files."""
         argv = program.argv or None
         stream = session.stream_beside(program.code, argv=argv, language=program.language, stdin=program.stdin)

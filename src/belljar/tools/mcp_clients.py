@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 NAME = "belljar"
 
 
-class Client(NamedTuple):
+class McpClient(NamedTuple):
     """A client: where its configuration is, and the mapping's name in it."""
 
     title: str
@@ -20,19 +20,19 @@ class Client(NamedTuple):
 
 
 CLIENTS = {
-    "claude-code": Client("Claude Code", ".mcp.json in the project", "mcpServers", (("type", "stdio"),)),
-    "claude-desktop": Client(
+    "claude-code": McpClient("Claude Code", ".mcp.json in the project", "mcpServers", (("type", "stdio"),)),
+    "claude-desktop": McpClient(
         "Claude Desktop",
         "claude_desktop_config.json (Settings, Developer, Edit Config)",
         "mcpServers",
     ),
-    "cursor": Client("Cursor", "~/.cursor/mcp.json, or .cursor/mcp.json in the project", "mcpServers"),
-    "vscode": Client("VS Code", ".vscode/mcp.json in the project", "servers", (("type", "stdio"),)),
-    "codex": Client("Codex", "~/.codex/config.toml", "mcp_servers"),
+    "cursor": McpClient("Cursor", "~/.cursor/mcp.json, or .cursor/mcp.json in the project", "mcpServers"),
+    "vscode": McpClient("VS Code", ".vscode/mcp.json in the project", "servers", (("type", "stdio"),)),
+    "codex": McpClient("Codex", "~/.codex/config.toml", "mcp_servers"),
 }
 
 
-def entry(command: str, arguments: Sequence[str], client: Client) -> dict[str, Any]:
+def entry(command: str, arguments: Sequence[str], client: McpClient) -> dict[str, Any]:
     """The server, as that client writes it."""
     return {**dict(client.extra), "command": command, "args": ["mcp", *arguments]}
 

@@ -17,9 +17,9 @@ from mcp_types import UNSUPPORTED_PROTOCOL_VERSION
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from belljar.agents.mcp_server import server
-from belljar.agents.toolbox import Toolbox
 from belljar.errors import PrerequisiteError, UsageError
+from belljar.tools.mcp_server import server
+from belljar.tools.toolbox import Toolbox
 
 PATH = "/mcp"
 _SHORTEST_TOKEN = 16

@@ -8,12 +8,12 @@ import time
 from typing import Any
 
 from belljar import __version__
-from belljar.agents.answers import Answer, plain
-from belljar.agents.calls import Call
-from belljar.agents.keeping import Kept
-from belljar.agents.toolbox import Toolbox
-from belljar.agents.tools import SERVER, TOOLS
 from belljar.errors import BelljarError, PrerequisiteError
+from belljar.tools.answers import ToolAnswer, plain
+from belljar.tools.calls import Call
+from belljar.tools.definitions import SERVER, TOOLS
+from belljar.tools.handle_store import StoredFile
+from belljar.tools.toolbox import Toolbox
 
 try:
     import anyio
@@ -119,7 +119,7 @@ class _Handlers:
         try:
             call = await self._calls.admitted(context, params.name)
         except BelljarError as error:
-            return _result(Answer(f"[{error.message}]", is_error=True), gives_json=False)
+            return _result(ToolAnswer(f"[{error.message}]", is_error=True), gives_json=False)
         if call.scope:
             self._end_with_its_connection(context, call.scope)
         given = params.arguments or {}
@@ -176,14 +176,14 @@ class _Handlers:
         return types.ReadResourceResult(contents=[_content(kept)])
 
 
-def _content(kept: Kept) -> types.TextResourceContents | types.BlobResourceContents:
+def _content(kept: StoredFile) -> types.TextResourceContents | types.BlobResourceContents:
     if kept.mime == "text/plain":
         return types.TextResourceContents(uri=kept.handle, mime_type=kept.mime, text=kept.text)
     blob = base64.b64encode(kept.data).decode()
     return types.BlobResourceContents(uri=kept.handle, mime_type=kept.mime, blob=blob)
 
 
-def _result(answer: Answer, *, gives_json: bool) -> types.CallToolResult:
+def _result(answer: ToolAnswer, *, gives_json: bool) -> types.CallToolResult:
     content: list[types.ContentBlock] = [types.TextContent(type="text", text=answer.text)]
     content += [
         types.ImageContent(type="image", data=base64.b64encode(data).decode(), mime_type=mime)

@@ -11,9 +11,9 @@ import anyio
 import anyio.to_thread
 from mcp.server.stdio import stdio_server
 
-from belljar.agents.mcp_server import server
-from belljar.agents.toolbox import Toolbox
 from belljar.errors import BelljarError
+from belljar.tools.mcp_server import server
+from belljar.tools.toolbox import Toolbox
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from belljar.agents.allowed import rules_for
 from belljar.backends.runtimes import find_program
 from belljar.errors import InternalError, PolicyError
+from belljar.policy.load.resolve import resolve
 from belljar.policy.mapping import to_mapping
-from belljar.policy.resolve import resolve
-from belljar.sandbox.events import Finished
-from belljar.sandbox.result import RunResult
-from belljar.sandbox.sandbox import Sandbox
-from belljar.sandbox.stream import Stream
+from belljar.sandbox.record.events import Finished
+from belljar.sandbox.record.result import RunResult
+from belljar.sandbox.record.stream import Stream
+from belljar.sandbox.run.sandbox import Sandbox
+from belljar.tools.allowed_hosts import rules_for
 
 _LASTING = ("proc.timeout_ms=7d", "proc.output_mb=1024")
 """A server lives as long as its client, and a policy's limits are meant for runs: these are the most that there is."""

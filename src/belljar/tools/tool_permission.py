@@ -9,12 +9,12 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from belljar.agents.calls import Call
-from belljar.agents.mcp_server import Calls, Context
-from belljar.agents.tools import BY_NAME, SERVER
 from belljar.errors import BelljarError, UsageError
+from belljar.policy.load.tighten import tightened
 from belljar.policy.models import Policy
-from belljar.policy.tighten import tightened
+from belljar.tools.calls import Call
+from belljar.tools.definitions import BY_NAME, SERVER
+from belljar.tools.mcp_server import Calls, Context
 
 CLIENT = "claude-agent-sdk"
 PREFIX = f"mcp__{SERVER}__"
@@ -45,7 +45,7 @@ class Tighten(NamedTuple):
     policy: Mapping[str, Any]
 
 
-class Said(NamedTuple):
+class PermissionVerdict(NamedTuple):
     """Why a request is denied, if it is; and whether the whole query shall stop then."""
 
     reason: str = ""
@@ -54,11 +54,11 @@ class Said(NamedTuple):
 
 Decision = Deny | Tighten | None
 OnToolRequest = Callable[[ToolRequest], Decision | Awaitable[Decision]]
-AlsoAsked = Callable[[str, dict[str, Any], str, str | None], Awaitable[Said]]
+AlsoAsked = Callable[[str, dict[str, Any], str, str | None], Awaitable[PermissionVerdict]]
 """The caller's `can_use_tool`, which can only say no: with the SDK's name of the tool, the input, and two ids."""
 
 
-class Gate(Calls):
+class ToolPermission(Calls):
     """Decides, records, and remembers which requests were let through. The tools answer no others."""
 
     def __init__(
@@ -85,9 +85,9 @@ class Gate(Calls):
         try:
             said = await self._judged(given, tool_use_id)
         except BelljarError as error:
-            said = Said(error.message)
+            said = PermissionVerdict(error.message)
         except Exception as error:  # noqa: BLE001 - a gate that fails is closed
-            said = Said(f"the check of this request failed ({type(error).__name__})")
+            said = PermissionVerdict(f"the check of this request failed ({type(error).__name__})")
         decision = {"hookEventName": "PreToolUse", "permissionDecision": "deny" if said.reason else "allow"}
         if said.reason:
             decision["permissionDecisionReason"] = f"Denied by belljar: {said.reason}"
@@ -132,7 +132,7 @@ class Gate(Calls):
 
     # --- the decision ---
 
-    async def _judged(self, given: Any, tool_use_id: str | None) -> Said:
+    async def _judged(self, given: Any, tool_use_id: str | None) -> PermissionVerdict:
         """Why it is denied, if it is. In the log before this returns."""
         name, arguments = str(given["tool_name"]), given.get("tool_input") or {}
         tool_use = tool_use_id or str(given.get("tool_use_id") or "")
@@ -141,12 +141,12 @@ class Gate(Calls):
         reason = "" if self.names(name) else f"the tool {name[:100]} is not allowed here; use {_tools()}"
         if not reason and not tool_use:
             reason = "the request has no id"
-        said = Said(reason)
+        said = PermissionVerdict(reason)
         # Whoever is asked gets a copy: what is recorded, and compared with what runs, is what the model wrote.
         if not said.reason and self._on_tool_request is not None:
             shown = copy.deepcopy(arguments)
             request = ToolRequest(_own_name(name), shown, session, tool_use, self.policy)
-            said = Said(await self._asked(request, call))
+            said = PermissionVerdict(await self._asked(request, call))
         if not said.reason and self._also_asked is not None:
             said = await self._also_asked(name, copy.deepcopy(arguments), tool_use, given.get("agent_id"))
         call.record(call.policy or self.policy, _own_name(name), arguments, denied=said.reason)

@@ -11,20 +11,20 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
-from belljar.agents.answers import Answer, Maker, plain
-from belljar.agents.arguments import Arguments
-from belljar.agents.calls import Call
-from belljar.agents.cleaning import Cleaner, Cleaners
-from belljar.agents.jars import Found, Jars, Program
-from belljar.agents.keeping import PREFIX, Keeper, Kept, mime_of
-from belljar.agents.tools import BY_NAME, MOST_LISTED, MOST_READ, TOOLS
 from belljar.errors import AuditError, BelljarError, UsageError
 from belljar.policy.models import Policy
-from belljar.sandbox.sandbox import PolicyLike, resolved
-from belljar.sandbox.session import Session
+from belljar.sandbox.run.sandbox import PolicyLike, resolved
+from belljar.sandbox.session.session import Session
+from belljar.tools.answers import Maker, ToolAnswer, plain
+from belljar.tools.arguments import Arguments
+from belljar.tools.calls import Call
+from belljar.tools.cleaning import Cleaner, Cleaners
+from belljar.tools.definitions import BY_NAME, MOST_LISTED, MOST_READ, TOOLS
+from belljar.tools.handle_store import PREFIX, HandleStore, StoredFile, mime_of
+from belljar.tools.jars import Found, Jars, ToolProgram
 
 if TYPE_CHECKING:
-    from belljar.policy.units import Duration
+    from belljar.policy.keys.units import Duration
 
 _MAIN = "main"
 """The session that is meant where one is needed and none is named."""
@@ -65,7 +65,7 @@ class Toolbox:
             policy, backend=backend, workspace=workspace, live=live, overrides=overrides, timeout=timeout
         )
         self._workspace, self._live = workspace, live
-        self.keeper = Keeper()
+        self.keeper = HandleStore()
         self._stateful = stateful
         self._jars = Jars(self.policy, pool_size=pool_size)
         self._tighter: OrderedDict[str, Jars] = OrderedDict()
@@ -73,7 +73,7 @@ class Toolbox:
         self._under_way: set[Call] = set()
         self._idle = threading.Condition(self._lock)
         self._cleaners = Cleaners(redact=redact)
-        self._handlers: dict[str, Callable[[Arguments, Call, Jars], Answer]] = {
+        self._handlers: dict[str, Callable[[Arguments, Call, Jars], ToolAnswer]] = {
             "run": self._run,
             "exec": self._exec,
             "read_file": self._read_file,
@@ -96,7 +96,7 @@ class Toolbox:
         """Another policy for a single call, with the workspace of this toolbox. Raises PolicyError."""
         return resolved(policy, backend=None, workspace=self._workspace, live=self._live, overrides=(), timeout=None)
 
-    def call(self, name: str, given: object, call: Call) -> Answer:
+    def call(self, name: str, given: object, call: Call) -> ToolAnswer:
         """Answer a call, and wait for that. It is in the audit log before anything happens.
 
         What goes wrong is an answer, too: whoever calls is a model, and reads words.
@@ -110,7 +110,7 @@ class Toolbox:
                 self._under_way.discard(call)
                 self._idle.notify_all()
 
-    def _call(self, name: str, given: object, call: Call) -> Answer:
+    def _call(self, name: str, given: object, call: Call) -> ToolAnswer:
         try:
             answer = self._answered(name, given, call)
         except UsageError as error:
@@ -118,7 +118,9 @@ class Toolbox:
         except BelljarError as error:
             answer = _fault(error, "refused")
         except OSError as error:
-            answer = Answer(f"[{error.strerror}: {plain(str(error.filename or ''))}]", is_error=True, outcome="failed")
+            answer = ToolAnswer(
+                f"[{error.strerror}: {plain(str(error.filename or ''))}]", is_error=True, outcome="failed"
+            )
         if call.is_recorded:
             try:
                 call.record_answer(run=answer.run_id, outcome=answer.outcome, is_error=answer.is_error)
@@ -126,7 +128,7 @@ class Toolbox:
                 return _fault(error, "refused")
         return answer
 
-    def _answered(self, name: str, given: object, call: Call) -> Answer:
+    def _answered(self, name: str, given: object, call: Call) -> ToolAnswer:
         if not call.is_recorded:
             known = name in self._handlers
             call.record(call.policy or self.policy, name, given, denied="" if known else "there is no such tool")
@@ -180,8 +182,8 @@ class Toolbox:
 
     # --- the tools ---
 
-    def _run(self, given: Arguments, call: Call, jars: Jars) -> Answer:
-        program = Program(
+    def _run(self, given: Arguments, call: Call, jars: Jars) -> ToolAnswer:
+        program = ToolProgram(
             code=given.text("code"),
             language=given.text("language", "python"),
             files=given.files("files"),
@@ -189,13 +191,13 @@ class Toolbox:
         )
         return self._ran(given, program, call, jars)
 
-    def _exec(self, given: Arguments, call: Call, jars: Jars) -> Answer:
-        program = Program(
+    def _exec(self, given: Arguments, call: Call, jars: Jars) -> ToolAnswer:
+        program = ToolProgram(
             argv=tuple(given.words("command")), stdin=given.text("stdin") or None, timeout=given.seconds("timeout")
         )
         return self._ran(given, program, call, jars)
 
-    def _ran(self, given: Arguments, program: Program, call: Call, jars: Jars) -> Answer:
+    def _ran(self, given: Arguments, program: ToolProgram, call: Call, jars: Jars) -> ToolAnswer:
         name = given.text("session", _MAIN if self._stateful else "")
         if not name:
             result, content = jars.run_fresh(program, call)
@@ -206,7 +208,7 @@ class Toolbox:
                 session.files.write(path, text)
         return _noted(note, self._ran_in(session, name, program, call, jars))
 
-    def _ran_in(self, session: Session, name: str, program: Program, call: Call, jars: Jars) -> Answer:
+    def _ran_in(self, session: Session, name: str, program: ToolProgram, call: Call, jars: Jars) -> ToolAnswer:
         if program.code is not None and program.language == "python":
             step, content = jars.step(session, program, call)
             kept = self._put(f"{step.run_id}/{step.step}", content, call)
@@ -220,10 +222,10 @@ class Toolbox:
     def _maker(self, call: Call) -> Maker:
         return Maker(partial(self.keeper.put_output, scope=call.scope), self._clean(call))
 
-    def _put(self, run_id: str, content: Mapping[str, bytes], call: Call) -> list[Kept]:
+    def _put(self, run_id: str, content: Mapping[str, bytes], call: Call) -> list[StoredFile]:
         return self.keeper.put(run_id, content, scope=call.scope, clean=self._clean(call).text)
 
-    def _read_file(self, given: Arguments, call: Call, jars: Jars) -> Answer:
+    def _read_file(self, given: Arguments, call: Call, jars: Jars) -> ToolAnswer:
         path, start = given.text("path"), given.whole("start")
         if (whole := self.keeper.output(path, scope=call.scope)) is not None:
             return self._part(path, whole, start)
@@ -241,12 +243,12 @@ class Toolbox:
             return _noted(note, self._part(path, clean(data.decode()), start))
         return _noted(note, _no_text(path, data))
 
-    def _part(self, path: str, text: str, start: int) -> Answer:
+    def _part(self, path: str, text: str, start: int) -> ToolAnswer:
         part = text[start : start + MOST_READ]
         after = len(text) - start - len(part)
         told = {"path": plain(path), "text": part, "start": start, "characters": len(text), "mime": "text/plain"}
         more = f"\n[{after:,} more characters: start={start + len(part)}]" if after > 0 else ""
-        return Answer(part + more, told)
+        return ToolAnswer(part + more, told)
 
     def _existing(self, given: Arguments, call: Call, jars: Jars) -> Found:
         name = given.text("session", _MAIN)
@@ -257,7 +259,7 @@ class Toolbox:
             )
         return jars.session(call.scope, name)
 
-    def _write_file(self, given: Arguments, call: Call, jars: Jars) -> Answer:
+    def _write_file(self, given: Arguments, call: Call, jars: Jars) -> ToolAnswer:
         name, path, content = given.text("session", _MAIN), given.text("path"), given.text("content")
         session, note = jars.session(call.scope, name)
         with _naming(path):
@@ -265,9 +267,9 @@ class Toolbox:
         size = len(content.encode())
         seen = "" if self._stateful and name == _MAIN else f"; run and exec see it with session={name!r}"
         told = {"path": plain(path), "bytes": size, "session": name}
-        return _noted(note, Answer(f"wrote {size:,} bytes to {plain(path)}{seen}", told))
+        return _noted(note, ToolAnswer(f"wrote {size:,} bytes to {plain(path)}{seen}", told))
 
-    def _list_files(self, given: Arguments, call: Call, jars: Jars) -> Answer:
+    def _list_files(self, given: Arguments, call: Call, jars: Jars) -> ToolAnswer:
         name = given.text("session", _MAIN)
         session, note = self._existing(given, call, jars)
         path = given.text("path", ".")
@@ -282,13 +284,13 @@ class Toolbox:
         lines = [f"{entry['path']}{'/' if entry['kind'] == 'directory' else ''}\t{entry['size']}" for entry in shown]
         lines += [f"[and {left_out} more]"] if left_out else []
         told = {"files": shown, "left_out": left_out, "session": name}
-        return _noted(note, Answer("\n".join(lines) or "(empty)", told))
+        return _noted(note, ToolAnswer("\n".join(lines) or "(empty)", told))
 
-    def _reset(self, given: Arguments, call: Call, jars: Jars) -> Answer:
+    def _reset(self, given: Arguments, call: Call, jars: Jars) -> ToolAnswer:
         name = given.text("session", _MAIN)
         existed = jars.end_session(call.scope, name)
         words = f"the session {name!r} has ended" if existed else f"there was no session {name!r}"
-        return Answer(words, {"session": name, "existed": existed})
+        return ToolAnswer(words, {"session": name, "existed": existed})
 
 
 @contextmanager
@@ -301,15 +303,15 @@ def _naming(path: str) -> Iterator[None]:
         raise OSError(error.errno, words, path or ".") from None
 
 
-def _no_text(path: str, data: bytes) -> Answer:
+def _no_text(path: str, data: bytes) -> ToolAnswer:
     mime = mime_of(data)
     told = {"path": plain(path), "mime": mime, "bytes": len(data)}
     if mime.startswith("image/") and len(data) <= 1 << 20:
-        return Answer(f"{plain(path)}: {mime}, {len(data):,} bytes", told, images=((mime, data),))
-    return Answer(f"[{plain(path)} is no text: {mime}, {len(data):,} bytes; look at it with code]", told)
+        return ToolAnswer(f"{plain(path)}: {mime}, {len(data):,} bytes", told, images=((mime, data),))
+    return ToolAnswer(f"[{plain(path)} is no text: {mime}, {len(data):,} bytes; look at it with code]", told)
 
 
-def _noted(note: str, answer: Answer) -> Answer:
+def _noted(note: str, answer: ToolAnswer) -> ToolAnswer:
     """With what has to be said about the session first."""
     if not note:
         return answer
@@ -323,6 +325,6 @@ def _both(first: Callable[[str], str], second: Callable[[str], str]) -> Callable
     return second if first is str else lambda text: first(second(text))
 
 
-def _fault(error: BelljarError, outcome: str) -> Answer:
+def _fault(error: BelljarError, outcome: str) -> ToolAnswer:
     hint = f" Hint: {error.hint}" if error.hint else ""
-    return Answer(f"[{error.message}.{hint}]", is_error=True, outcome=outcome)
+    return ToolAnswer(f"[{error.message}.{hint}]", is_error=True, outcome=outcome)

@@ -12,13 +12,13 @@ import pytest
 from agent_runs import SECRET, Home, make_home
 from scripted_claude import Calls
 
-from belljar.agents.allowed import change_allowed, read_allowed, rules
-from belljar.agents.inside import Wanted, prepare
-from belljar.agents.summary import to_allow
+from belljar.coding_agents.inside import Wanted, prepare
+from belljar.coding_agents.summary import to_allow
 from belljar.errors import PolicyError
 from belljar.policy.companions import COMPANIONS, READING
 from belljar.policy.models import HostRule
-from belljar.sandbox.result import RunResult
+from belljar.sandbox.record.result import RunResult
+from belljar.tools.allowed_hosts import change_allowed, read_allowed, rules
 
 ASK = "curl -sS -m 5 https://pypi.org/simple/ https://files.pythonhosted.org/x 2>&1; true"
 
@@ -126,7 +126,7 @@ def test_no_host_that_takes_uploads_comes_along() -> None:
 
 def test_a_managed_policy_is_a_ceiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over what is allowed, what was allowed before, and what comes along."""
-    monkeypatch.setattr("belljar.policy.resolve.MANAGED_OWNER", os.geteuid())
+    monkeypatch.setattr("belljar.policy.load.resolve.MANAGED_OWNER", os.geteuid())
     managed = tmp_path / "policy.yaml"
     managed.write_text("version: 1\nnet:\n  enabled: true\n  allowlist: [pypi.org]\n")
     change_allowed(None, ["pypi.org"], remove=False, managed=str(managed))

@@ -11,10 +11,10 @@ import pytest
 from agent_runs import SECRET, Home
 from model_endpoint import ModelEndpoint, say, use
 
-from belljar.agents.environment import find_environment
-from belljar.agents.program import find
-from belljar.agents.project import Project, find_project
-from belljar.agents.shims import real_program
+from belljar.coding_agents.environment import find_environment
+from belljar.coding_agents.program import find
+from belljar.coding_agents.project import Project, find_project
+from belljar.coding_agents.shims import real_program
 from belljar.errors import PrerequisiteError
 
 PROJECT = Project("/nonexistent", "/workspace", "/workspace")

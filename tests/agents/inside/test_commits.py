@@ -8,7 +8,7 @@ from commit_runs import COMMIT, apply_all, kept, on_host, refs, sound, subjects,
 
 from belljar.sandbox.repository.incoming import incoming
 from belljar.sandbox.repository.making import jar_repositories
-from belljar.sandbox.sandbox import Sandbox
+from belljar.sandbox.run.sandbox import Sandbox
 
 pytestmark = [pytest.mark.host, pytest.mark.backend("bubblewrap")]
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from agent_runs import SECRET, Home, git
 
-from belljar.agents.project import Project, find_project
-from belljar.agents.shims import real_program, use_real_node
 from belljar.backends.installations import find_shown
+from belljar.coding_agents.project import Project, find_project
+from belljar.coding_agents.shims import real_program, use_real_node
 from belljar.errors import PrerequisiteError, UsageError
-from belljar.policy.resolve import resolve
+from belljar.policy.load.resolve import resolve
 from belljar.sandbox.repository.host_git import git_program
 from belljar.sandbox.repository.making import jar_repositories
 

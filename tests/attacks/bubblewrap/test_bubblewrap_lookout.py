@@ -17,9 +17,9 @@ from attack_control import control, ordinary_user, python
 from attack_search import SEARCH, SECRET, search_later
 
 from belljar import Sandbox
-from belljar.backends.bubblewrap.host import kernel_version
+from belljar.backends.bubblewrap.host.facts import kernel_version
 from belljar.backends.contract import Status
-from belljar.sandbox.events import Output
+from belljar.sandbox.record.events import Output
 
 OpenJar = Callable[..., Sandbox]
 

@@ -14,14 +14,15 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+import belljar
 from belljar.backends.contract import Listener
-from belljar.backends.network import door, gateway
+from belljar.backends.network import gateway, port_forward
 from belljar.errors import SandboxUnavailableError
 
 _SECONDS = 20.0
 
 
-class Outside:
+class OutsideGateway:
     """The sockets of a jar's gateway, and the process at its door if it has one."""
 
     def __init__(self, pid: int, ports: Sequence[int] | None, *, publishes: bool) -> None:
@@ -63,7 +64,7 @@ class Outside:
 
 
 def _spawn(theirs: socket.socket) -> subprocess.Popen[bytes]:
-    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+    package = os.path.dirname(os.path.dirname(os.path.abspath(belljar.__file__)))
     program = f"import sys;sys.path.append({package!r});from belljar.backends.network.outside import main;main()"
     with theirs:
         return subprocess.Popen(
@@ -86,9 +87,9 @@ def main() -> NoReturn:
         else:
             control.send(b"\0")
         if asked["publishes"]:
-            door.stay(control, asked["pid"])
+            port_forward.stay(control, asked["pid"])
     finally:
         os._exit(0)
 
 
-__all__ = ["Outside", "main"]
+__all__ = ["OutsideGateway", "main"]

@@ -25,7 +25,7 @@ _PORT, _CODE = struct.Struct("=H"), struct.Struct("=i")
 _LOOPBACK = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
 
 
-def open_door(pid: int) -> tuple[int, int]:
+def open_port_forward(pid: int) -> tuple[int, int]:
     """The door of the jar of process `pid`: a descriptor to ask on, and the child's pid, for the caller to wait for.
 
     Forks: for a process of one thread.

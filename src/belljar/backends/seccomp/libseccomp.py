@@ -12,10 +12,10 @@ import functools
 import os
 from collections.abc import Sequence
 
+from belljar._startup.records import NamedTuple
 from belljar.errors import InternalError, PrerequisiteError
-from belljar.policy.records import NamedTuple
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Self
 

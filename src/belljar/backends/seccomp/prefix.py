@@ -18,7 +18,7 @@ import errno
 import struct
 from collections.abc import Callable
 
-from belljar.policy.records import NamedTuple
+from belljar._startup.records import NamedTuple
 
 # struct seccomp_data: nr, arch, instruction_pointer, args[6]; the low half comes first on little-endian.
 _NUMBER_OFFSET = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from belljar.cli.agent_options import AGENT, wanted
+from belljar.cli.agent.options import AGENT, wanted
 from belljar.cli.parsing import Command, Option, Parsed
 from belljar.errors import UsageError
 
@@ -14,10 +14,10 @@ def run(parsed: Parsed) -> int:
         raise UsageError("which agent?", hint="belljar agent -- codex exec 'fix the tests'")
     asked = wanted(parsed, words, parsed.text("--profile"))
     if asked.profile_name == "claude":
-        from belljar.agents.login import use_login
+        from belljar.coding_agents.login import use_login
 
         use_login()
-    from belljar.cli.agent_run import run_agent
+    from belljar.cli.agent.agent_run import run_agent
 
     return run_agent(parsed, asked, converses=True)
 

@@ -7,27 +7,27 @@ import errno
 import sys
 from typing import Any
 
-from belljar.agents import transcript
-from belljar.agents.inside import Agent, Wanted, forget_home, prepare
-from belljar.agents.project import project_directory
-from belljar.agents.review import Review
-from belljar.agents.shims import use_real_node
-from belljar.agents.summary import as_lines, as_mapping
 from belljar.audit import killswitch
-from belljar.cli.agent_approval import NOT_ALL_APPLIED, Decided, Moves, ask, tell_decided
-from belljar.cli.agent_options import applying
-from belljar.cli.outcome import exit_code, report
+from belljar.cli.agent.approval import NOT_ALL_APPLIED, Decided, Moves, ask, tell_decided
+from belljar.cli.agent.options import applying
+from belljar.cli.agent.work_listing import listing
 from belljar.cli.parsing import Parsed
-from belljar.cli.sink import Sink
-from belljar.cli.stopping import Stopped, Stopping, ignore_further
-from belljar.cli.style import is_terminal, supports_colour
-from belljar.cli.terminal import visible
-from belljar.cli.work_listing import listing
-from belljar.cli.workspace import print_marked_diff, write_diff
+from belljar.cli.run.outcome import exit_code, report
+from belljar.cli.run.workspace import print_marked_diff, write_diff
+from belljar.cli.terminal.safe_text import visible
+from belljar.cli.terminal.sink import Sink
+from belljar.cli.terminal.stopping import Stopped, Stopping, ignore_further
+from belljar.cli.terminal.style import is_terminal, supports_colour
+from belljar.coding_agents import transcript
+from belljar.coding_agents.inside import Agent, Wanted, forget_home, prepare
+from belljar.coding_agents.project import project_directory
+from belljar.coding_agents.review import Review
+from belljar.coding_agents.shims import use_real_node
+from belljar.coding_agents.summary import as_lines, as_mapping
 from belljar.errors import BelljarError, InternalError
-from belljar.sandbox.events import Finished
-from belljar.sandbox.result import Outcome, RunResult
-from belljar.sandbox.sandbox import Sandbox
+from belljar.sandbox.record.events import Finished
+from belljar.sandbox.record.result import Outcome, RunResult
+from belljar.sandbox.run.sandbox import Sandbox
 
 _GONE = {errno.EIO: 128 + 1, errno.EPIPE: 128 + 13}
 """What a terminal that was closed, and a pipe that nobody reads, answer to a write; and what the shell calls that."""
@@ -42,7 +42,7 @@ def run_agent(parsed: Parsed, wanted: Wanted, *, converses: bool) -> int:
         converses: whether the program talks with a person, if there is one at a terminal.
 
     """
-    from belljar.cli.launching import start_launcher
+    from belljar.cli.run.launching import start_launcher
 
     if parsed.flag("--reset"):
         forgotten = forget_home(wanted)
@@ -72,7 +72,7 @@ def run_agent(parsed: Parsed, wanted: Wanted, *, converses: bool) -> int:
 
 def _run(jar: Sandbox, agent: Agent, parsed: Parsed, stopping: Stopping) -> RunResult:
     """Pass its output on as it arrives; a terminal's input stays for the questions afterwards."""
-    from belljar.cli.standard_input import give
+    from belljar.cli.terminal.standard_input import give
 
     sinks = {"stdout": Sink(1, raw=False), "stderr": Sink(2, raw=False)}
     given = None if is_terminal(0) else give()
@@ -88,7 +88,7 @@ def _run(jar: Sandbox, agent: Agent, parsed: Parsed, stopping: Stopping) -> RunR
 
 
 def _converse(jar: Sandbox, agent: Agent, _parsed: Parsed, stopping: Stopping) -> RunResult:
-    from belljar.cli.conversation import converse
+    from belljar.cli.terminal.conversation import converse
 
     return converse(jar, agent.argv, stopping, name=agent.title)
 
@@ -148,7 +148,7 @@ def _settle(jar: Sandbox, agent: Agent, result: RunResult, parsed: Parsed) -> in
             write_diff(file, review.diff())
         decided = Decided() if live else _decide(review, result, parsed)
         if as_json:
-            from belljar.cli.document import print_json
+            from belljar.cli.terminal.document import print_json
 
             diff = {"diff": review.diff()} if parsed.flag("--diff") else {}
             kept = None if review.work is None else {"run": review.work.run, "directory": review.work.path}

@@ -6,14 +6,14 @@ import sys
 
 from belljar.cli.jar_options import JSON
 from belljar.cli.parsing import Command, Option, Parsed
-from belljar.cli.terminal import visible
+from belljar.cli.terminal.safe_text import visible
 from belljar.errors import UsageError
 
 
 def run(parsed: Parsed) -> int:
     """Do it."""
-    from belljar.agents.allowed import change_allowed
-    from belljar.agents.project import project_directory
+    from belljar.coding_agents.project import project_directory
+    from belljar.tools.allowed_hosts import change_allowed
 
     hosts = parsed.all_words()
     named = parsed.text("--project")
@@ -26,7 +26,7 @@ def run(parsed: Parsed) -> int:
         raise UsageError("which host?", hint="belljar allow pypi.org --for-project, or belljar allow --list")
     before, after = change_allowed(mine, hosts, remove=parsed.flag("--remove"))
     if parsed.flag("--json"):
-        from belljar.cli.document import print_json
+        from belljar.cli.terminal.document import print_json
 
         print_json({"project": mine, "before": before, "after": after, "companions": _companions(after)})
         return 0
@@ -35,11 +35,11 @@ def run(parsed: Parsed) -> int:
 
 
 def _list(project: str, *, as_json: bool) -> int:
-    from belljar.agents.allowed import read_allowed
+    from belljar.tools.allowed_hosts import read_allowed
 
     every, own = read_allowed(None), read_allowed(project)
     if as_json:
-        from belljar.cli.document import print_json
+        from belljar.cli.terminal.document import print_json
 
         print_json({"every_project": every, "project": project, "for_project": own})
         return 0
@@ -50,8 +50,8 @@ def _list(project: str, *, as_json: bool) -> int:
 
 def _companions(hosts: list[str]) -> dict[str, str]:
     """The hosts that come with these, each with the reason."""
-    from belljar.agents.allowed import with_them
-    from belljar.policy.resolve import MANAGED_PATH, read_managed
+    from belljar.policy.load.resolve import MANAGED_PATH, read_managed
+    from belljar.tools.allowed_hosts import with_them
 
     return {one.host: one.why for one in with_them(hosts, read_managed(MANAGED_PATH))}
 

@@ -7,20 +7,20 @@ import sys
 
 from belljar.cli.jar_options import JSON
 from belljar.cli.parsing import Command, Option, Parsed
-from belljar.cli.terminal import visible
+from belljar.cli.terminal.safe_text import visible
 from belljar.errors import UsageError
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
-    from belljar.sandbox.kept.applying import Outcome
-    from belljar.sandbox.kept.store import Work
+    from belljar.sandbox.kept.applying import ApplyOutcome
+    from belljar.sandbox.kept.store import KeptWork
 
 _NOT_ALL_APPLIED = 3
 
 
 def run(parsed: Parsed) -> int:
     """Do it. 3 if something that was asked for was not applied."""
-    from belljar.cli.stopping import ignore_further
+    from belljar.cli.terminal.stopping import ignore_further
     from belljar.sandbox.kept.applying import apply
     from belljar.sandbox.kept.store import find
 
@@ -39,7 +39,7 @@ def run(parsed: Parsed) -> int:
     ignored = {path for path, row in work.rows.items() if row.change.ignored}
     refused = [(path, why) for path, why in done.refused if paths or path not in ignored]
     if parsed.flag("--json"):
-        from belljar.cli.document import print_json
+        from belljar.cli.terminal.document import print_json
 
         sides = {
             name: [{"path": path, "why": why} for path, why in found]
@@ -52,7 +52,7 @@ def run(parsed: Parsed) -> int:
     return _NOT_ALL_APPLIED if done.conflicts or done.failed or refused else 0
 
 
-def _inside(work: Work, path: str) -> str:
+def _inside(work: KeptWork, path: str) -> str:
     """A path as the work has it: relative to the project, or as a person names it from where they are."""
     path = path.rstrip("/")
     if path in work.rows or any(one.startswith(f"{path}/") for one in work.rows):
@@ -61,7 +61,7 @@ def _inside(work: Work, path: str) -> str:
     return path if relative.startswith("..") else relative
 
 
-def _tell(work: Work, done: Outcome, *, left_ignored: int, refused: list[tuple[str, str]]) -> None:
+def _tell(work: KeptWork, done: ApplyOutcome, *, left_ignored: int, refused: list[tuple[str, str]]) -> None:
     for path in done.applied:
         note = " (merged with your own changes)" if path in done.merged else ""
         sys.stdout.write(f"{visible(path)}{note}\n")

@@ -8,16 +8,16 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from belljar.agents.review import Review
-from belljar.cli.pager import show
-from belljar.cli.stopping import ignore_further
-from belljar.cli.style import supports_colour
-from belljar.cli.terminal import visible
-from belljar.cli.work_listing import coloured
-from belljar.sandbox.changes import Change
-from belljar.sandbox.kept.store import Work
+from belljar.cli.agent.work_listing import coloured
+from belljar.cli.terminal.pager import show
+from belljar.cli.terminal.safe_text import visible
+from belljar.cli.terminal.stopping import ignore_further
+from belljar.cli.terminal.style import supports_colour
+from belljar.coding_agents.review import Review
+from belljar.sandbox.files.changes import Change
+from belljar.sandbox.files.trusted_names import in_bytecode
+from belljar.sandbox.kept.store import KeptWork
 from belljar.sandbox.repository.incoming import Moved
-from belljar.sandbox.trusted_names import in_bytecode
 
 _MOST_LISTED = 50
 _LOOK_UP_SECONDS = 0.25
@@ -115,7 +115,7 @@ def tell_decided(review: Review, decided: Decided, *, quiet: bool) -> None:
     sys.stderr.write("".join(f"{line}\n" for line in lines))
 
 
-def _told(work: Work, decided: Decided) -> list[str]:
+def _told(work: KeptWork, decided: Decided) -> list[str]:
     """Return where the work is, unless nothing of it is left to decide about."""
     state = work.state()["state"]
     if state == "applied" and not decided.not_applied:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from belljar.cli.agent_options import AGENT, wanted
+from belljar.cli.agent.options import AGENT, wanted
 from belljar.cli.parsing import Command, Parsed
 
 
 def run(parsed: Parsed) -> int:
     """Do it."""
-    from belljar.agents.login import use_login
+    from belljar.coding_agents.login import use_login
 
     words = parsed.all_words()
     if words or not parsed.flag("--reset"):
         use_login()
     asked = wanted(parsed, ["claude", *words], "claude")
-    from belljar.cli.agent_run import run_agent
+    from belljar.cli.agent.agent_run import run_agent
 
     return run_agent(parsed, asked, converses=not {"-p", "--print", "-v", "--version", "-h", "--help"} & set(words))
 

@@ -20,7 +20,7 @@ def run(parsed: Parsed) -> int:
         work.discard()
         forget(work.project, work.run)
     if parsed.flag("--json"):
-        from belljar.cli.document import print_json
+        from belljar.cli.terminal.document import print_json
 
         print_json({"discarded": [work.run for work in chosen]})
     else:

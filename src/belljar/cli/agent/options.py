@@ -6,9 +6,9 @@ from belljar.cli.jar_options import JSON, QUIET, check_diff_file, policy_name
 from belljar.cli.parsing import Option, Parsed
 from belljar.errors import UsageError
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
-    from belljar.agents.inside import Wanted
+    from belljar.coding_agents.inside import Wanted
 
 CHOICES = ("ask", "all", "none")
 AGENT: tuple[Option, ...] = (
@@ -33,7 +33,7 @@ AGENT: tuple[Option, ...] = (
 
 def wanted(parsed: Parsed, words: list[str], profile: str | None) -> Wanted:
     """What the options ask for. Raises UsageError."""
-    from belljar.agents.inside import Wanted
+    from belljar.coding_agents.inside import Wanted
 
     applying(parsed)
     return Wanted(

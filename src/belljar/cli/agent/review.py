@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from belljar.cli.jar_options import JSON
 from belljar.cli.parsing import Command, Option, Parsed, expect_words
-from belljar.cli.terminal import visible, visible_lines
+from belljar.cli.terminal.safe_text import visible, visible_lines
 from belljar.errors import UsageError
 
 if TYPE_CHECKING:
-    from belljar.sandbox.changes import Change, Changes
-    from belljar.sandbox.kept.store import Work
+    from belljar.sandbox.files.changes import Change, Changes
+    from belljar.sandbox.kept.store import KeptWork
 
 
 def run(parsed: Parsed) -> int:
     """Do it."""
-    from belljar.sandbox.kept.journal import finish_interrupted
+    from belljar.sandbox.files.journal import finish_interrupted
     from belljar.sandbox.kept.store import find
 
     words = expect_words(COMMAND, parsed, 0, 1)
@@ -39,11 +39,11 @@ def _list(parsed: Parsed) -> int:
     from belljar.sandbox.kept.store import kept
 
     if parsed.flag("--json"):
-        from belljar.cli.document import print_json
+        from belljar.cli.terminal.document import print_json
 
         print_json([{**_head(work), "changes": len(work.rows)} for work in kept()])
         return 0
-    from belljar.cli.table import aligned
+    from belljar.cli.terminal.table import aligned
 
     rows = [("RUN", "WHEN", "STATE", "CHANGES", "AGENT", "PROJECT")]
     for work in kept():
@@ -58,7 +58,7 @@ def _list(parsed: Parsed) -> int:
     return 0
 
 
-def _head(work: Work) -> dict[str, Any]:
+def _head(work: KeptWork) -> dict[str, Any]:
     """What is known of kept work, but for the changes."""
     state = work.state()
     told = {name: work.about.get(name, "") for name in ("project", "agent", "command", "created", "outcome", "reason")}
@@ -69,9 +69,9 @@ def _when(moment: object) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(moment if isinstance(moment, int | float) else 0))
 
 
-def _show(work: Work, parsed: Parsed) -> int:
-    from belljar.cli.style import supports_colour
-    from belljar.cli.work_listing import coloured, listing
+def _show(work: KeptWork, parsed: Parsed) -> int:
+    from belljar.cli.agent.work_listing import coloured, listing
+    from belljar.cli.terminal.style import supports_colour
 
     head = _head(work)
     if head["state"] == "discarded" or not os.path.isdir(work.project):
@@ -80,7 +80,7 @@ def _show(work: Work, parsed: Parsed) -> int:
 
     with judged(work) as changes:
         if parsed.flag("--json"):
-            from belljar.cli.document import print_json
+            from belljar.cli.terminal.document import print_json
 
             found = [_plain(work, change) for change in changes]
             print_json({**head, "directory": work.path, "changes": found, "diff": changes.diff()})
@@ -89,21 +89,21 @@ def _show(work: Work, parsed: Parsed) -> int:
         lines = _head_lines(head) + listing(changes, colour=colour, most=1000)
         text = "".join(f"{line}\n" for line in lines)
         diff = "" if parsed.flag("--names") else "\n" + coloured(changes.diff(), colour=colour)
-    from belljar.cli.pager import show
+    from belljar.cli.terminal.pager import show
 
     show(text + diff)
     return 0
 
 
-def _show_names(work: Work, head: dict[str, Any], parsed: Parsed) -> int:
+def _show_names(work: KeptWork, head: dict[str, Any], parsed: Parsed) -> int:
     """What is left to show where the files, or the project, have gone."""
     changes = [row.change for row in work.rows.values()]
     if parsed.flag("--json"):
-        from belljar.cli.document import print_json
+        from belljar.cli.terminal.document import print_json
 
         print_json({**head, "directory": work.path, "changes": [_plain(work, change) for change in changes]})
         return 0
-    from belljar.cli.work_listing import listing
+    from belljar.cli.agent.work_listing import listing
 
     sys.stdout.write("".join(f"{line}\n" for line in (*_head_lines(head), *listing(changes, colour=False))))
     return 0
@@ -116,7 +116,7 @@ def _head_lines(head: dict[str, Any]) -> list[str]:
     return [f"{name:<8} {visible(str(value))}" for name, value in rows]
 
 
-def _plain(work: Work, change: Change) -> dict[str, Any]:
+def _plain(work: KeptWork, change: Change) -> dict[str, Any]:
     row = work.rows[change.path]
     told = {name: getattr(change, name) for name in ("path", "kind", "what", "protected", "ignored", "meanwhile")}
     told["mode"] = f"{change.mode:04o}"
@@ -126,9 +126,9 @@ def _plain(work: Work, change: Change) -> dict[str, Any]:
     return told
 
 
-def _patch(work: Work, parsed: Parsed) -> int:
+def _patch(work: KeptWork, parsed: Parsed) -> int:
     """Write a patch; 1 if something is not in it."""
-    from belljar.cli.style import is_terminal
+    from belljar.cli.terminal.style import is_terminal
     from belljar.sandbox.kept.applying import judged
     from belljar.sandbox.kept.patch import Patch
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from belljar.cli.style import BOLD, DIM, RED, YELLOW, paint
-from belljar.cli.terminal import visible, visible_lines
-from belljar.sandbox.changes import Change
+from belljar.cli.terminal.safe_text import visible, visible_lines
+from belljar.cli.terminal.style import BOLD, DIM, RED, YELLOW, paint
+from belljar.sandbox.files.changes import Change
 
 _FEW = 5
 """Files of a new directory that are listed one by one."""

@@ -6,11 +6,11 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from belljar.cli.audit_show import FILTERS, chosen
+from belljar.cli.audit.show import FILTERS, chosen
 from belljar.cli.jar_options import whole_number
 from belljar.cli.parsing import Command, Option, Parsed
-from belljar.cli.progress import counted, waiting
-from belljar.cli.terminal import visible
+from belljar.cli.terminal.progress import counted, waiting
+from belljar.cli.terminal.safe_text import visible
 from belljar.errors import UsageError
 
 

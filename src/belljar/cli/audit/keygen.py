@@ -15,7 +15,7 @@ def run(parsed: Parsed) -> int:
     (path,) = expect_words(COMMAND, parsed, 1, 1)
     key = make_key(path)
     if parsed.flag("--json"):
-        from belljar.cli.document import print_json
+        from belljar.cli.terminal.document import print_json
 
         print_json({"file": path, "public_key": key})
         return 0

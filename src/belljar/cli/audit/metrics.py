@@ -12,14 +12,14 @@ from belljar.errors import UsageError
 def run(parsed: Parsed) -> int:
     """Do it."""
     from belljar.audit.metrics import registry
-    from belljar.sandbox.remote import pools, running
+    from belljar.sandbox.record.remote import pools, running
 
     expect_words(COMMAND, parsed, 0, 0)
     made = registry(running, pools)
     if listen := parsed.text("--listen"):
         return _serve(made, listen)
     if parsed.flag("--json"):
-        from belljar.cli.document import print_json
+        from belljar.cli.terminal.document import print_json
 
         print_json(
             [

@@ -6,15 +6,15 @@ import sys
 
 from belljar.cli.jar_options import JSON
 from belljar.cli.parsing import Command, Option, Parsed, expect_words
-from belljar.cli.progress import waiting
+from belljar.cli.terminal.progress import waiting
 from belljar.errors import UsageError
 
 
 def run(parsed: Parsed) -> int:
     """Do it."""
-    from belljar.agents.home_store import prune as prune_homes
     from belljar.audit.retention import prune
-    from belljar.policy.units import show_size, size
+    from belljar.coding_agents.home_store import prune as prune_homes
+    from belljar.policy.keys.units import show_size, size
 
     expect_words(COMMAND, parsed, 0, 0)
     older, most = parsed.text("--older"), parsed.text("--max-size")
@@ -41,7 +41,7 @@ def run(parsed: Parsed) -> int:
         kept, more = forget_before(time.time() - days * 86_400)
         files, total = files + kept, total + more
     if parsed.flag("--json"):
-        from belljar.cli.document import print_json
+        from belljar.cli.terminal.document import print_json
 
         print_json({"files": files, "bytes": total, "homes": homes})
         return 0

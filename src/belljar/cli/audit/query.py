@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from belljar.cli.audit_show import FILTERS, chosen, show, wanted
+from belljar.cli.audit.show import FILTERS, chosen, show, wanted
 from belljar.cli.jar_options import JSON
 from belljar.cli.parsing import Command, Option, Parsed
-from belljar.cli.progress import counted, waiting
-from belljar.cli.terminal import visible
+from belljar.cli.terminal.progress import counted, waiting
+from belljar.cli.terminal.safe_text import visible
 
 
 def run(parsed: Parsed) -> int:

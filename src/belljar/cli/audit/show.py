@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from belljar.cli.parsing import Option, Parsed
-from belljar.cli.terminal import visible
+from belljar.cli.terminal.safe_text import visible
 from belljar.errors import UsageError
 
 FILTERS = (
@@ -66,7 +66,7 @@ def show(records: Iterable[dict[str, Any]], *, json: bool) -> None:
     """Print them."""
     for record in records:
         if json:
-            from belljar.policy import json_text
+            from belljar._startup import json_text
 
             sys.stdout.write(json_text.dumps(record) + "\n")
         else:

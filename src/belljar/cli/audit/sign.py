@@ -6,7 +6,7 @@ import sys
 
 from belljar.cli.jar_options import JSON
 from belljar.cli.parsing import Command, Parsed, expect_words
-from belljar.cli.progress import waiting
+from belljar.cli.terminal.progress import waiting
 
 
 def run(parsed: Parsed) -> int:
@@ -18,7 +18,7 @@ def run(parsed: Parsed) -> int:
     with waiting("the audit log", "looking whether it is in order"):
         signed = sign(directory(), key)
     if parsed.flag("--json"):
-        from belljar.cli.document import print_json
+        from belljar.cli.terminal.document import print_json
 
         print_json(signed)
         return 0

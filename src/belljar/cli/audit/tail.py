@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 
-from belljar.cli.audit_show import chosen, show
+from belljar.cli.audit.show import chosen, show
 from belljar.cli.jar_options import JSON
 from belljar.cli.parsing import Command, Option, Parsed
-from belljar.cli.progress import waiting
+from belljar.cli.terminal.progress import waiting
 
 
 def run(parsed: Parsed) -> int:
@@ -21,7 +21,7 @@ def run(parsed: Parsed) -> int:
         return 0
     from belljar.audit.log import directory
     from belljar.audit.reading import ends, follow_log, matches
-    from belljar.cli.audit_show import wanted
+    from belljar.cli.audit.show import wanted
 
     until = ends(directory())  # what is written while the last ones are shown comes after them, and once
     _show_last(parsed, words, count, until)

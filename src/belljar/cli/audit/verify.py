@@ -7,7 +7,7 @@ import sys
 
 from belljar.cli.jar_options import JSON
 from belljar.cli.parsing import Command, Option, Parsed, expect_words
-from belljar.cli.progress import waiting
+from belljar.cli.terminal.progress import waiting
 from belljar.errors import UsageError
 
 
@@ -38,7 +38,7 @@ def run(parsed: Parsed) -> int:
 
             verdict = verify(path, seen)
     if parsed.flag("--json"):
-        from belljar.cli.document import print_json
+        from belljar.cli.terminal.document import print_json
 
         names = ("ok", "records", "where", "problem", "unacknowledged", "signed_seq", "unsigned")
         print_json({name: getattr(verdict, name) for name in names})

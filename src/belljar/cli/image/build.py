@@ -6,21 +6,21 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from belljar.cli.image_options import ALL_ENGINES, engines, megabytes
+from belljar.cli.image.options import ALL_ENGINES, engines, megabytes
 from belljar.cli.jar_options import JSON, QUIET
 from belljar.cli.parsing import Command, Option, Parsed, expect_words
-from belljar.cli.progress import Progress
+from belljar.cli.terminal.progress import Progress
 from belljar.errors import InternalError, UsageError
 
 if TYPE_CHECKING:
-    from belljar.backends.container.engine import Engine
-    from belljar.backends.container.image_store import Record
+    from belljar.backends.container.engine.engine import Engine
+    from belljar.backends.container.images.store import Record
 
 
 def run(parsed: Parsed) -> int:
     """Build it if the cache has none, and give it to the engines."""
-    from belljar.backends.container.image_build import build, export
-    from belljar.backends.container.image_recipe import make_recipe
+    from belljar.backends.container.images.build import build, export
+    from belljar.backends.container.images.recipe import make_recipe
 
     expect_words(COMMAND, parsed, 0, 0)
     recipe = make_recipe(parsed.text("--name"), parsed.texts("--with"), parsed.texts("--pip"))
@@ -47,8 +47,8 @@ def _give(engine: Engine, record: Record, progress: Progress) -> bool:
     """Load it unless the engine has exactly this one; whether it was loaded."""
     from dataclasses import replace
 
-    from belljar.backends.container.image_store import archive_path, remember
-    from belljar.backends.container.images import RECIPE_LABEL, load, look
+    from belljar.backends.container.images.engine_images import RECIPE_LABEL, load, look
+    from belljar.backends.container.images.store import archive_path, remember
 
     there = look(engine, record.name)
     # Not by the ID: an engine that keeps its images in containerd takes another digest for it.
@@ -64,7 +64,7 @@ def _give(engine: Engine, record: Record, progress: Progress) -> bool:
 
 def _report(parsed: Parsed, record: Record, targets: list[str], loaded: list[str], seconds: float) -> None:
     if parsed.flag("--json"):
-        from belljar.cli.document import print_json
+        from belljar.cli.terminal.document import print_json
 
         names = {"image": record.name, "id": record.id, "recipe": record.recipe, "size": record.size}
         print_json(

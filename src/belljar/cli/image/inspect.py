@@ -5,15 +5,15 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from belljar.cli.image_options import FIRST_ENGINE, first_with, image_or_base, megabytes
+from belljar.cli.image.options import FIRST_ENGINE, first_with, image_or_base, megabytes
 from belljar.cli.jar_options import JSON
 from belljar.cli.parsing import Command, Parsed, expect_words
-from belljar.cli.progress import Progress
-from belljar.cli.terminal import visible
+from belljar.cli.terminal.progress import Progress
+from belljar.cli.terminal.safe_text import visible
 
 if TYPE_CHECKING:
-    from belljar.backends.container.engine import Engine
-    from belljar.backends.container.images import Image
+    from belljar.backends.container.engine.engine import Engine
+    from belljar.backends.container.images.engine_images import Image
 
 
 def run(parsed: Parsed) -> int:
@@ -22,7 +22,7 @@ def run(parsed: Parsed) -> int:
     engine, image = first_with(parsed, name)
     document = describe(engine, image)
     if parsed.flag("--json"):
-        from belljar.cli.document import print_json
+        from belljar.cli.terminal.document import print_json
 
         print_json(document)
     else:
@@ -32,8 +32,8 @@ def run(parsed: Parsed) -> int:
 
 def describe(engine: Engine, image: Image) -> dict[str, Any]:
     """All that is known: what the engine says, and what was written down when it was built, or else is read from it."""
-    from belljar.backends.container.image_store import recall
-    from belljar.backends.container.images import RECIPE_LABEL
+    from belljar.backends.container.images.engine_images import RECIPE_LABEL
+    from belljar.backends.container.images.store import recall
 
     record = recall(image.id)
     return {
@@ -53,7 +53,7 @@ def describe(engine: Engine, image: Image) -> dict[str, Any]:
 
 
 def _packages_inside(engine: Engine, image: Image) -> list[str]:
-    from belljar.backends.container.image_scan import scan_image
+    from belljar.backends.container.images.scan import scan_image
 
     with Progress(image.name) as progress:
         progress("reading what is in it")
@@ -61,7 +61,7 @@ def _packages_inside(engine: Engine, image: Image) -> list[str]:
 
 
 def _text(document: dict[str, Any]) -> str:
-    from belljar.cli.table import aligned
+    from belljar.cli.terminal.table import aligned
 
     packages = document["packages"]
     recorded = "this image, when it was built here" if document["recorded"] else "not built here"

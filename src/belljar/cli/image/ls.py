@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import sys
 
-from belljar.cli.image_options import ALL_ENGINES, engines, megabytes
+from belljar.cli.image.options import ALL_ENGINES, engines, megabytes
 from belljar.cli.jar_options import JSON
 from belljar.cli.parsing import Command, Parsed, expect_words
-from belljar.cli.terminal import visible
+from belljar.cli.terminal.safe_text import visible
 
 _HEAD = ("engine", "image", "id", "size", "recipe")
 
 
 def run(parsed: Parsed) -> int:
     """List them."""
-    from belljar.backends.container.images import RECIPE_LABEL, list_images
+    from belljar.backends.container.images.engine_images import RECIPE_LABEL, list_images
 
     expect_words(COMMAND, parsed, 0, 0)
     found = [(engine.name, image) for engine in engines(parsed) for image in list_images(engine)]
     if parsed.flag("--json"):
-        from belljar.cli.document import print_json
+        from belljar.cli.terminal.document import print_json
 
         print_json([{"engine": engine, "image": image} for engine, image in found])
         return 0
-    from belljar.cli.table import aligned
+    from belljar.cli.terminal.table import aligned
 
     rows = [
         (engine, visible(image.name), image.id[:19], megabytes(image.size), visible(image.labels.get(RECIPE_LABEL, "")))

@@ -6,12 +6,12 @@ import sys
 from typing import TYPE_CHECKING
 
 from belljar.cli.parsing import Option, Parsed
-from belljar.cli.terminal import visible
+from belljar.cli.terminal.safe_text import visible
 from belljar.errors import PrerequisiteError
 
 if TYPE_CHECKING:
-    from belljar.backends.container.engine import Engine
-    from belljar.backends.container.images import Image
+    from belljar.backends.container.engine.engine import Engine
+    from belljar.backends.container.images.engine_images import Image
 
 ALL_ENGINES = Option("--engine", "NAME", "docker, podman or nerdctl (default: every one that works here)")
 FIRST_ENGINE = Option("--engine", "NAME", "docker, podman or nerdctl (default: the first of them that has the image)")
@@ -19,7 +19,7 @@ FIRST_ENGINE = Option("--engine", "NAME", "docker, podman or nerdctl (default: t
 
 def engines(parsed: Parsed) -> list[Engine]:
     """The engine that was named, or all that work. Raises PrerequisiteError."""
-    from belljar.backends.container.images import engines as working
+    from belljar.backends.container.images.engine_images import engines as working
 
     return working(parsed.text("--engine"), left_out=_note)
 
@@ -30,7 +30,7 @@ def _note(reason: str) -> None:
 
 def image_or_base(words: list[str]) -> str:
     """The image that was named, or the base image."""
-    from belljar.backends.container.images import BASE_IMAGE
+    from belljar.backends.container.images.engine_images import BASE_IMAGE
 
     return words[0] if words else BASE_IMAGE
 
@@ -42,7 +42,7 @@ def first_with(parsed: Parsed, name: str) -> tuple[Engine, Image]:
 
 def all_with(parsed: Parsed, name: str) -> list[tuple[Engine, Image]]:
     """Every engine that has the image. Raises PrerequisiteError if none does."""
-    from belljar.backends.container.images import how_to_get, look
+    from belljar.backends.container.images.engine_images import how_to_get, look
 
     asked = engines(parsed)
     having = [(engine, image) for engine in asked if (image := look(engine, name))]

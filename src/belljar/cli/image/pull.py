@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import sys
 
-from belljar.cli.image_options import engines, megabytes
+from belljar.cli.image.options import engines, megabytes
 from belljar.cli.jar_options import JSON
 from belljar.cli.parsing import Command, Option, Parsed, expect_words
-from belljar.cli.terminal import visible
+from belljar.cli.terminal.safe_text import visible
 
 
 def run(parsed: Parsed) -> int:
     """Pull it; the engine shows its own progress on standard error."""
-    from belljar.backends.container.images import pull
+    from belljar.backends.container.images.engine_images import pull
 
     (name,) = expect_words(COMMAND, parsed, 1, 1)
     engine = engines(parsed)[0]
     image = pull(engine, name)
     if parsed.flag("--json"):
-        from belljar.cli.document import print_json
+        from belljar.cli.terminal.document import print_json
 
         print_json({"engine": engine.name, "image": image})
     else:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import sys
 
-from belljar.cli.image_options import ALL_ENGINES, all_with
+from belljar.cli.image.options import ALL_ENGINES, all_with
 from belljar.cli.jar_options import JSON
 from belljar.cli.parsing import Command, Option, Parsed, expect_words
-from belljar.cli.terminal import visible
+from belljar.cli.terminal.safe_text import visible
 
 
 def run(parsed: Parsed) -> int:
     """Remove it from each engine that has it."""
-    from belljar.backends.container.image_store import forget
-    from belljar.backends.container.images import remove
+    from belljar.backends.container.images.engine_images import remove
+    from belljar.backends.container.images.store import forget
 
     (name,) = expect_words(COMMAND, parsed, 1, 1)
     removed = []
@@ -22,7 +22,7 @@ def run(parsed: Parsed) -> int:
         removed.append({"engine": engine.name, "image": name, "id": image.id})
         forget(image.id, archive=parsed.flag("--cache"))
     if parsed.flag("--json"):
-        from belljar.cli.document import print_json
+        from belljar.cli.terminal.document import print_json
 
         print_json(removed)
     else:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from belljar.cli.image_options import FIRST_ENGINE, first_with, image_or_base
+from belljar.cli.image.options import FIRST_ENGINE, first_with, image_or_base
 from belljar.cli.jar_options import JSON
 from belljar.cli.parsing import Command, Option, Parsed, expect_words
-from belljar.cli.progress import Progress
-from belljar.cli.terminal import visible
+from belljar.cli.terminal.progress import Progress
+from belljar.cli.terminal.safe_text import visible
 from belljar.errors import UsageError
 
 if TYPE_CHECKING:
-    from belljar.backends.container.image_scan import Scan
+    from belljar.backends.container.images.scan import Scan
 
 SERIOUS = 1
 
@@ -26,7 +26,7 @@ def run(parsed: Parsed) -> int:
         raise UsageError("--input names a file, so there is no image or engine to name as well")
     name, image, scan = _of_file(file) if file is not None else _of_engine(parsed, image_or_base(words))
     if parsed.flag("--json"):
-        from belljar.cli.document import print_json
+        from belljar.cli.terminal.document import print_json
 
         found = {"findings": scan.findings, "files": scan.files, "packages": scan.packages}
         print_json({"image": name, "id": image, "serious": scan.serious, **found})
@@ -36,7 +36,7 @@ def run(parsed: Parsed) -> int:
 
 
 def _of_engine(parsed: Parsed, name: str) -> tuple[str, str | None, Scan]:
-    from belljar.backends.container.image_scan import scan_image
+    from belljar.backends.container.images.scan import scan_image
 
     engine, image = first_with(parsed, name)
     with Progress(name) as progress:
@@ -45,7 +45,7 @@ def _of_engine(parsed: Parsed, name: str) -> tuple[str, str | None, Scan]:
 
 
 def _of_file(path: str) -> tuple[str, str | None, Scan]:
-    from belljar.backends.container.image_scan import scan_stream
+    from belljar.backends.container.images.scan import scan_stream
 
     with Progress(path) as progress, open(path, "rb") as file:
         progress("looking through its files")
@@ -54,7 +54,7 @@ def _of_file(path: str) -> tuple[str, str | None, Scan]:
 
 def describe(name: str, scan: Scan) -> str:
     """The findings as text, a line for each."""
-    from belljar.cli.table import aligned
+    from belljar.cli.terminal.table import aligned
 
     rows = [
         ("serious" if finding.serious else "warning", finding.rule, visible(finding.place), visible(finding.reason))

@@ -6,14 +6,14 @@ import shutil
 import sys
 
 from belljar.cli.jar_options import JSON, policy_name
-from belljar.cli.mcp import SERVED, toolbox_of
+from belljar.cli.mcp.serve import SERVED, toolbox_of
 from belljar.cli.parsing import Command, Option, Parsed, expect_words
 from belljar.errors import UsageError
 
 
 def run(parsed: Parsed) -> int:
     """Do it."""
-    from belljar.agents.mcp_clients import CLIENTS, command_line, snippet
+    from belljar.tools.mcp_clients import CLIENTS, command_line, snippet
 
     expect_words(COMMAND, parsed, 0, 0)
     name = parsed.text("--client")
@@ -24,7 +24,7 @@ def run(parsed: Parsed) -> int:
         command, words = _command(), _words(parsed)
     text, line = snippet(name, command, words), command_line(name, command, words)
     if parsed.flag("--json"):
-        from belljar.cli.document import print_json
+        from belljar.cli.terminal.document import print_json
 
         told = {"client": name, "file": CLIENTS[name].file, "text": text, "command": line}
         print_json(told)

@@ -9,9 +9,9 @@ from belljar.cli.jar_options import JAR, JSON, policy_name
 from belljar.cli.parsing import Command, Option, Parsed, expect_words
 from belljar.errors import UsageError
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
-    from belljar.agents.toolbox import Toolbox
+    from belljar.tools.toolbox import Toolbox
 
 SERVED = tuple(option for option in JAR if option.name != "--publish")
 _TOKEN = "BELLJAR_MCP_TOKEN"  # noqa: S105 - where it is, not what
@@ -24,12 +24,12 @@ def run(parsed: Parsed) -> int:
         for name in ("--host-name", "--token-file", "--json"):
             if parsed.flag(name):
                 raise UsageError(f"{name} is for --http", hint="belljar mcp --http 8808")
-    from belljar.agents import mcp_server  # the extra, before anything is made
+    from belljar.tools import mcp_server  # the extra, before anything is made
 
     assert mcp_server
     if (where := parsed.text("--http")) is not None:
         return _run_http(parsed, where)
-    from belljar.agents.mcp_stdio import serve
+    from belljar.tools.mcp_stdio import serve
 
     with toolbox_of(parsed) as toolbox:
         serve(toolbox)
@@ -40,7 +40,7 @@ def _run_http(parsed: Parsed, where: str) -> int:
     """Whoever stops a server with SIGTERM, as systemd does, finds every jar ended and recorded so, and no fault."""
     import signal
 
-    from belljar.cli.stopping import Stopped, Stopping
+    from belljar.cli.terminal.stopping import Stopped, Stopping
 
     try:
         with Stopping().heard(), toolbox_of(parsed) as toolbox:
@@ -52,7 +52,7 @@ def _run_http(parsed: Parsed, where: str) -> int:
 
 def toolbox_of(parsed: Parsed) -> Toolbox:
     """What the options ask for; no jar is made yet. Raises PolicyError and UsageError."""
-    from belljar.agents.toolbox import Toolbox
+    from belljar.tools.toolbox import Toolbox
 
     return Toolbox(
         policy_name(parsed),
@@ -68,7 +68,7 @@ def toolbox_of(parsed: Parsed) -> Toolbox:
 def _serve_http(parsed: Parsed, toolbox: Toolbox, where: str) -> None:
     import secrets
 
-    from belljar.agents.mcp_http import PATH, check_token, listen, serve
+    from belljar.tools.mcp_http import PATH, check_token, listen, serve
 
     host, _, port = where.rpartition(":")
     if not port.isascii() or not port.isdigit() or int(port) > 65535:
@@ -82,7 +82,7 @@ def _serve_http(parsed: Parsed, toolbox: Toolbox, where: str) -> None:
         shown = f"[{address}]" if ":" in address else address
         url = f"http://{shown}:{bound}{PATH}"
         if parsed.flag("--json"):
-            from belljar.cli.document import print_json
+            from belljar.cli.terminal.document import print_json
 
             print_json({"url": url, "token": "" if given else token})
             sys.stdout.flush()

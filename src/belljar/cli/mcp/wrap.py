@@ -17,11 +17,11 @@ def run(parsed: Parsed) -> int:
         raise UsageError("there is no command to wrap", hint="belljar mcp wrap -- node server.js")
     if parsed.flag("--live") and parsed.text("--workspace") is None:
         raise UsageError("--live needs a workspace", hint="say which directory: --workspace . --live")
-    from belljar.agents.mcp_wrap import DOWNLOADING
-    from belljar.agents.mcp_wrap import run as wrap
-    from belljar.cli.outcome import exit_code, report
-    from belljar.cli.sink import Sink
-    from belljar.cli.stopping import Stopped, Stopping
+    from belljar.cli.run.outcome import exit_code, report
+    from belljar.cli.terminal.sink import Sink
+    from belljar.cli.terminal.stopping import Stopped, Stopping
+    from belljar.tools.mcp_wrap import DOWNLOADING
+    from belljar.tools.mcp_wrap import run as wrap
 
     host = DOWNLOADING.get(os.path.basename(argv[0]))
     if host and not parsed.texts("--allow") and policy_name(parsed) is None:

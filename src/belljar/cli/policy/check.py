@@ -6,7 +6,7 @@ import sys
 
 from belljar.cli.jar_options import JSON
 from belljar.cli.parsing import Command, Option, Parsed, expect_words
-from belljar.cli.terminal import visible
+from belljar.cli.terminal.safe_text import visible
 from belljar.errors import PolicyError
 
 WRONG = 1
@@ -14,7 +14,7 @@ WRONG = 1
 
 def run(parsed: Parsed) -> int:
     """Check it; 1 if it is wrong."""
-    from belljar.policy.resolve import resolve
+    from belljar.policy.load.resolve import resolve
 
     (name,) = expect_words(COMMAND, parsed, 1, 1)
     try:
@@ -22,7 +22,7 @@ def run(parsed: Parsed) -> int:
     except PolicyError as error:
         return _wrong(name, error, as_json=parsed.flag("--json"))
     if parsed.flag("--json"):
-        from belljar.cli.document import print_json
+        from belljar.cli.terminal.document import print_json
 
         print_json({"policy": name, "ok": True, "digest": policy.digest, "problems": []})
     else:
@@ -32,7 +32,7 @@ def run(parsed: Parsed) -> int:
 
 def _wrong(name: str, error: PolicyError, *, as_json: bool) -> int:
     if as_json:
-        from belljar.cli.document import print_json
+        from belljar.cli.terminal.document import print_json
 
         print_json({"policy": name, "ok": False, "digest": None, "problems": list(error.problems), "hint": error.hint})
     else:

@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING
 
 from belljar.cli.jar_options import JSON
 from belljar.cli.parsing import Command, Parsed, expect_words
-from belljar.cli.terminal import visible
+from belljar.cli.terminal.safe_text import visible
 
 if TYPE_CHECKING:
-    from belljar.policy.show import Change
+    from belljar.policy.show import KeyChange
 
 
 def run(parsed: Parsed) -> int:
     """Compare two policies."""
-    from belljar.policy.resolve import resolve
+    from belljar.policy.load.resolve import resolve
     from belljar.policy.show import diff
 
     old, new = expect_words(COMMAND, parsed, 2, 2)
     changes = diff(resolve(old), resolve(new))
     if parsed.flag("--json"):
-        from belljar.cli.document import print_json
+        from belljar.cli.terminal.document import print_json
 
         print_json([change._asdict() for change in changes])
     else:
@@ -29,9 +29,9 @@ def run(parsed: Parsed) -> int:
     return 0
 
 
-def describe(changes: list[Change]) -> str:
+def describe(changes: list[KeyChange]) -> str:
     """Return a line for each key: which way it goes, what it was, what it is."""
-    from belljar.cli.table import aligned
+    from belljar.cli.terminal.table import aligned
     from belljar.policy.show import flow
 
     if not changes:

@@ -7,19 +7,19 @@ import sys
 
 from belljar.cli.jar_options import JSON, PROJECT_FILE
 from belljar.cli.parsing import Command, Option, Parsed, expect_words
-from belljar.cli.terminal import visible
+from belljar.cli.terminal.safe_text import visible
 from belljar.errors import UsageError
 
 
 def run(parsed: Parsed) -> int:
     """Write it, and say how to use it."""
-    from belljar.policy.resolve import DEFAULT_PRESET
+    from belljar.policy.load.resolve import DEFAULT_PRESET
 
     path = (expect_words(COMMAND, parsed, 0, 1) or [PROJECT_FILE])[0]
     preset = parsed.text("--preset") or DEFAULT_PRESET
     _write(path, _template(preset, path), force=parsed.flag("--force"))
     if parsed.flag("--json"):
-        from belljar.cli.document import print_json
+        from belljar.cli.terminal.document import print_json
 
         print_json({"path": path, "preset": preset})
     else:

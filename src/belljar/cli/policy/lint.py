@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from belljar.cli.jar_options import JSON, policy_name
 from belljar.cli.parsing import Command, Option, Parsed, expect_words
-from belljar.cli.terminal import visible
+from belljar.cli.terminal.safe_text import visible
 
 if TYPE_CHECKING:
-    from belljar.policy.lint import Finding
+    from belljar.policy.lint import LintFinding
 
 WARNED = 1
 
@@ -18,12 +18,12 @@ WARNED = 1
 def run(parsed: Parsed) -> int:
     """Look through it; 1 if there is a warning."""
     from belljar.policy.lint import lint
-    from belljar.policy.resolve import resolve
+    from belljar.policy.load.resolve import resolve
 
     words = expect_words(COMMAND, parsed, 0, 1)
     findings = lint(resolve(words[0] if words else policy_name(parsed), overrides=parsed.texts("--set")))
     if parsed.flag("--json"):
-        from belljar.cli.document import print_json
+        from belljar.cli.terminal.document import print_json
 
         print_json(list(findings))
     else:
@@ -31,7 +31,7 @@ def run(parsed: Parsed) -> int:
     return WARNED if any(finding.level == "warning" for finding in findings) else 0
 
 
-def describe(findings: tuple[Finding, ...]) -> str:
+def describe(findings: tuple[LintFinding, ...]) -> str:
     """Return two lines for each finding, and one to sum up."""
     if not findings:
         return "Nothing to warn of.\n"

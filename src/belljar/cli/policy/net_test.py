@@ -7,26 +7,26 @@ from typing import TYPE_CHECKING, Any
 
 from belljar.cli.jar_options import JSON, policy_name
 from belljar.cli.parsing import Command, Option, Parsed, expect_words
-from belljar.cli.terminal import visible
+from belljar.cli.terminal.safe_text import visible
 
 if TYPE_CHECKING:
-    from belljar.egress.trial import Trial
+    from belljar.egress.decide.trial import Trial
 
 DENIED = 1
 
 
 def run(parsed: Parsed) -> int:
     """Judge it; 1 if it is denied."""
-    from belljar.egress.rules import compile_rules
-    from belljar.egress.trial import trial
-    from belljar.policy.resolve import resolve
+    from belljar.egress.decide.rules import compile_rules
+    from belljar.egress.decide.trial import trial
+    from belljar.policy.load.resolve import resolve
 
     (url,) = expect_words(COMMAND, parsed, 1, 1)
     policy = resolve(policy_name(parsed), overrides=parsed.texts("--set"))
     method = (parsed.text("--method") or "GET").upper()
     result = trial(compile_rules(policy), url, method, enabled=policy.net.enabled)
     if parsed.flag("--json"):
-        from belljar.cli.document import print_json
+        from belljar.cli.terminal.document import print_json
 
         print_json(_document(url, result))
     else:
@@ -35,7 +35,7 @@ def run(parsed: Parsed) -> int:
 
 
 def _change(result: Trial) -> str:
-    from belljar.egress.reasons import change
+    from belljar.egress.decide.reasons import change
 
     path = result.target.partition("?")[0]
     return change(result.verdict, host=result.host, port=result.port, method=result.method, path=path)
@@ -63,8 +63,8 @@ def _document(url: str, result: Trial) -> dict[str, Any]:
 
 def describe(url: str, result: Trial) -> str:
     """Return the verdict on one line, and beneath it what it is made of."""
-    from belljar.cli.table import aligned
-    from belljar.egress.reasons import words
+    from belljar.cli.terminal.table import aligned
+    from belljar.egress.decide.reasons import words
 
     verdict = result.verdict
     first = f"{'allow' if verdict.allowed else 'deny'}  {result.method + ' ' if result.method else ''}{url}"

@@ -16,17 +16,17 @@ _HEAD = ("preset", "memory", "cpu", "time", "processes", "network", "backend", "
 
 def run(parsed: Parsed) -> int:
     """List them."""
+    from belljar.policy.load.resolve import resolve
     from belljar.policy.presets import PRESETS
-    from belljar.policy.resolve import resolve
 
     expect_words(COMMAND, parsed, 0, 0)
     found = {name: (summary, resolve(name, managed=None)) for name, summary in PRESETS.items()}
     if parsed.flag("--json"):
-        from belljar.cli.document import print_json
+        from belljar.cli.terminal.document import print_json
 
         print_json([_document(name, summary, policy) for name, (summary, policy) in found.items()])
     else:
-        from belljar.cli.table import aligned
+        from belljar.cli.terminal.table import aligned
 
         sys.stdout.write(aligned([_HEAD, *(_row(name, *entry) for name, entry in found.items())]))
     return 0
@@ -39,7 +39,7 @@ def _document(name: str, summary: str, policy: Policy) -> dict[str, Any]:
 
 
 def _row(name: str, summary: str, policy: Policy) -> tuple[str, ...]:
-    from belljar.policy.units import show_size, show_time
+    from belljar.policy.keys.units import show_size, show_time
 
     proc = policy.proc
     limits = (show_size(proc.mem_bytes), f"{proc.cpu_quota:g}", show_time(round(proc.timeout_seconds * 1000)))

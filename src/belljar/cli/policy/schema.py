@@ -8,7 +8,7 @@ from belljar.cli.parsing import Command, Parsed, expect_words
 
 def run(parsed: Parsed) -> int:
     """Print it; it is JSON with or without `--json`."""
-    from belljar.cli.document import print_json
+    from belljar.cli.terminal.document import print_json
     from belljar.policy.jsonschema import json_schema
 
     expect_words(COMMAND, parsed, 0, 0)

@@ -6,18 +6,18 @@ import sys
 
 from belljar.cli.jar_options import JSON, policy_name
 from belljar.cli.parsing import Command, Option, Parsed, expect_words
-from belljar.cli.style import is_terminal
-from belljar.cli.terminal import visible_lines
+from belljar.cli.terminal.safe_text import visible_lines
+from belljar.cli.terminal.style import is_terminal
 
 
 def run(parsed: Parsed) -> int:
     """Resolve it and print it."""
-    from belljar.policy.resolve import resolve
+    from belljar.policy.load.resolve import resolve
 
     words = expect_words(COMMAND, parsed, 0, 1)
     policy = resolve(words[0] if words else policy_name(parsed), overrides=parsed.texts("--set"))
     if parsed.flag("--json"):
-        from belljar.cli.document import print_json
+        from belljar.cli.terminal.document import print_json
         from belljar.policy.mapping import to_mapping
 
         origins = {key: str(origin) for key, origin in policy.origins.items()}

@@ -5,27 +5,27 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from belljar.cli.host_checks import blocking, host_checks
 from belljar.cli.jar_options import JSON, policy_name
 from belljar.cli.parsing import Command, Option, Parsed
-from belljar.cli.progress import waiting
-from belljar.cli.style import BOLD, paint, supports_colour
-from belljar.cli.terminal import visible
+from belljar.cli.run.host_checks import blocking, host_checks
+from belljar.cli.terminal.progress import waiting
+from belljar.cli.terminal.safe_text import visible
+from belljar.cli.terminal.style import BOLD, paint, supports_colour
 from belljar.errors import PrerequisiteError
 
 if TYPE_CHECKING:
     from belljar.backends.contract import Availability, Check
     from belljar.policy.models import Policy
-    from belljar.sandbox.detect import Choice
+    from belljar.sandbox.run.backend_choice import Choice
 
 NOTHING_WORKS = 1
 
 
 def run(parsed: Parsed) -> int:
     """Look, and tell; 1 if nothing would run."""
-    from belljar.audit.state import state_directory
-    from belljar.policy.resolve import resolve
-    from belljar.sandbox.detect import all_availability
+    from belljar.policy.load.resolve import resolve
+    from belljar.sandbox.run.backend_choice import all_availability
+    from belljar.state import state_directory
 
     state = state_directory()
     policy = resolve(policy_name(parsed))
@@ -45,7 +45,7 @@ def run(parsed: Parsed) -> int:
 
 
 def _choose(policy: Policy, state: str) -> Choice | PrerequisiteError:
-    from belljar.sandbox.detect import detect
+    from belljar.sandbox.run.backend_choice import detect
 
     try:
         return detect(policy, state=state)
@@ -54,7 +54,7 @@ def _choose(policy: Policy, state: str) -> Choice | PrerequisiteError:
 
 
 def _print_json(backends: list[Availability], checks: list[Check], choice: Choice | PrerequisiteError) -> None:
-    from belljar.cli.document import print_json
+    from belljar.cli.terminal.document import print_json
 
     works = not isinstance(choice, PrerequisiteError)
     chosen: object = choice if works else {"backend": None, "reason": str(choice), "rejected": []}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from belljar.cli.jar_options import JAR, RUNNING
 from belljar.cli.parsing import Command, Parsed
-from belljar.cli.request import of_command
+from belljar.cli.run.request import of_command
 
 
 def run(parsed: Parsed) -> int:
     """Do it."""
     request = of_command(parsed.all_words())
-    from belljar.cli.launching import execute
+    from belljar.cli.run.launching import execute
 
     return execute(parsed, lambda _jar: request)
 

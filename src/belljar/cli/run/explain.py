@@ -9,12 +9,12 @@ from belljar.cli import jar_options
 from belljar.cli.jar_options import JAR, JSON
 from belljar.cli.main import FAULT
 from belljar.cli.parsing import Command, Parsed
-from belljar.cli.request import CODE, LANG, Request, of_code, of_command
-from belljar.cli.terminal import visible
+from belljar.cli.run.request import CODE, LANG, CommandLineRequest, of_code, of_command
+from belljar.cli.terminal.safe_text import visible
 
 if TYPE_CHECKING:
     from belljar.backends.contract import Clause, LaunchPlan
-    from belljar.sandbox.sandbox import Sandbox
+    from belljar.sandbox.run.sandbox import Sandbox
 
 
 def run(parsed: Parsed) -> int:
@@ -24,7 +24,7 @@ def run(parsed: Parsed) -> int:
         plan = jar.plan(**_request(parsed, jar).keywords())
         refused = plan.report.refused_by(jar.policy)
     if parsed.flag("--json"):
-        from belljar.cli.document import print_json
+        from belljar.cli.terminal.document import print_json
 
         print_json({"plan": plan, "refused_by": [clause.key for clause in refused]})
     else:
@@ -32,15 +32,15 @@ def run(parsed: Parsed) -> int:
     return FAULT if refused else 0
 
 
-def _request(parsed: Parsed, jar: Sandbox) -> Request:
+def _request(parsed: Parsed, jar: Sandbox) -> CommandLineRequest:
     if parsed.words or parsed.text("-c") is not None:
         return of_code(parsed, jar)
-    return of_command(parsed.after) if parsed.after else Request(code=b"")
+    return of_command(parsed.after) if parsed.after else CommandLineRequest(code=b"")
 
 
 def describe(plan: LaunchPlan, refused: tuple[Clause, ...]) -> str:
     """Return the plan as text: what is started, how each clause holds, and what that comes to."""
-    from belljar.cli.table import aligned
+    from belljar.cli.terminal.table import aligned
 
     facts = [("backend", plan.backend), ("policy", plan.policy_digest), ("directory", plan.workdir)]
     facts += [("command", _shell(plan.argv))]

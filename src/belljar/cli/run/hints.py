@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from glob import glob
 
 from belljar.cli.parsing import Parsed
-from belljar.cli.request import Request
+from belljar.cli.run.request import CommandLineRequest
 from belljar.policy.models import Policy
-from belljar.sandbox.result import Outcome, RunResult
+from belljar.sandbox.record.result import Outcome, RunResult
 
 _MOST_TEXT = 8000
 _NO_MODULE = re.compile(r"^ModuleNotFoundError: No module named '([A-Za-z_][A-Za-z0-9_]*)", re.MULTILINE)
@@ -30,7 +30,7 @@ _NOT_FOUND_CODES = (126, 127)
 _VENVS = (".venv", "venv", "env")
 
 
-def hints(result: RunResult, request: Request, parsed: Parsed, policy: Policy) -> list[str]:
+def hints(result: RunResult, request: CommandLineRequest, parsed: Parsed, policy: Policy) -> list[str]:
     """Return what to try next, best first; empty if nothing speaks for the jar as the cause."""
     if result.outcome is not Outcome.FAILED:
         return []
@@ -62,7 +62,7 @@ def _limits(text: str, policy: Policy) -> Iterator[str]:
         yield f"one file may have {largest} MB; for more: --set proc.file_size_mb={2 * largest}"
 
 
-def _missing_module(text: str, request: Request, parsed: Parsed) -> Iterator[str]:
+def _missing_module(text: str, request: CommandLineRequest, parsed: Parsed) -> Iterator[str]:
     if (missing := _NO_MODULE.search(text)) is None:
         return
     name = missing[1]
@@ -86,7 +86,7 @@ def _missing_module(text: str, request: Request, parsed: Parsed) -> Iterator[str
     )
 
 
-def _missing_program(result: RunResult, request: Request, parsed: Parsed) -> Iterator[str]:
+def _missing_program(result: RunResult, request: CommandLineRequest, parsed: Parsed) -> Iterator[str]:
     program = request.argv[0] if request.argv else ""
     if result.exit_code not in _NOT_FOUND_CODES or "/" not in program or not os.path.isfile(program):
         return
@@ -98,7 +98,7 @@ def _missing_program(result: RunResult, request: Request, parsed: Parsed) -> Ite
         yield f"{program} is not in the jar: {' '.join(options)} shows it"
 
 
-def _missing_file(text: str, request: Request, parsed: Parsed) -> Iterator[str]:
+def _missing_file(text: str, request: CommandLineRequest, parsed: Parsed) -> Iterator[str]:
     if parsed.text("--workspace") is not None or not _NO_FILE.search(text):
         return
     for word in (*request.args, *request.argv[1:]):

@@ -53,7 +53,7 @@ def _languages(policy: Policy, state: str) -> Iterator[Check]:
 
 def _managed() -> Check:
     from belljar.backends.contract import Check
-    from belljar.policy.resolve import MANAGED_PATH, read_managed
+    from belljar.policy.load.resolve import MANAGED_PATH, read_managed
 
     try:
         found = read_managed(MANAGED_PATH)

@@ -10,24 +10,24 @@ from collections.abc import Callable
 from belljar.cli import jar_options
 from belljar.cli.parsing import Parsed
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
-    from belljar.cli.request import Request
-    from belljar.sandbox.sandbox import Sandbox
+    from belljar.cli.run.request import CommandLineRequest
+    from belljar.sandbox.run.sandbox import Sandbox
 
 
 _UNIFIED = "/sys/fs/cgroup/cgroup.controllers"
 """Where cgroup v2 has it all."""
 
 
-def execute(parsed: Parsed, make_request: Callable[[Sandbox], Request]) -> int:
+def execute(parsed: Parsed, make_request: Callable[[Sandbox], CommandLineRequest]) -> int:
     """Run what `make_request` says in the jar that the options describe; returns the exit code."""
     jar_options.check(parsed)
     start_launcher(parsed.text("--backend"))
     end_in_order()
     jar_options.note_project_file(parsed)
     jar_options.note_home(parsed)
-    from belljar.cli.running import run_once
+    from belljar.cli.run.run_to_exit_code import run_once
 
     return run_once(parsed, make_request)
 
@@ -39,7 +39,7 @@ def start_launcher(backend: str | None) -> None:
     if os.path.exists(_UNIFIED) and _needs_scope():
         return  # such a launcher is started by systemd-run, not forked
     import_shared()
-    from belljar.backends.bubblewrap.client import LAUNCHER
+    from belljar.backends.bubblewrap.host.client import LAUNCHER
 
     LAUNCHER.start_by_fork()
 
@@ -49,7 +49,7 @@ def import_shared() -> None:
     import fcntl  # noqa: F401
     import select  # noqa: F401
 
-    import belljar.backends.bubblewrap.stageplan
+    import belljar.backends.bubblewrap.shared.stage_plan
     import belljar.guest.tree
     import belljar.limits.detect
     import belljar.limits.values  # noqa: F401
@@ -72,7 +72,7 @@ def _told_to_end(number: int, _frame: object) -> None:
 
 
 def _needs_scope() -> bool:
-    from belljar.backends.bubblewrap.host import cgroup_support
+    from belljar.backends.bubblewrap.host.facts import cgroup_support
     from belljar.limits.detect import Mechanism
 
     return cgroup_support().mechanism is Mechanism.V2_SYSTEMD

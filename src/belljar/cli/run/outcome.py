@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from belljar.cli.style import BOLD, DIM, RED, YELLOW, paint, supports_colour
-from belljar.cli.terminal import visible, visible_lines
-from belljar.sandbox.result import Outcome
+from belljar.cli.terminal.safe_text import visible, visible_lines
+from belljar.cli.terminal.style import BOLD, DIM, RED, YELLOW, paint, supports_colour
+from belljar.sandbox.record.result import Outcome
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
-    from belljar.sandbox.result import Denial, RunResult
+    from belljar.sandbox.record.result import Denial, RunResult
 
 _CODES = {Outcome.TIMEOUT: 124, Outcome.REFUSED: 125, Outcome.OOM: 137, Outcome.KILLED: 137}
 _MOST_UNREACHED = 10
@@ -77,7 +77,7 @@ def _denial(denial: Denial, result: RunResult, *, colour: bool) -> str:
 def _reason(denial: Denial) -> str:
     if not denial.code:
         return ""
-    from belljar.egress.reasons import words
+    from belljar.egress.decide.reasons import words
 
     return f"  reason:   {denial.code}: {visible(words(denial.code))}\n"
 

@@ -9,11 +9,11 @@ from belljar.cli.jar_options import within
 from belljar.cli.parsing import Option, Parsed
 from belljar.errors import UsageError
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Any
 
-    from belljar.sandbox.sandbox import Sandbox
+    from belljar.sandbox.run.sandbox import Sandbox
 
 CODE = Option("-c", "CODE", "run this code instead of a file")
 LANG = Option(
@@ -24,7 +24,7 @@ _FLAGS = {"python": ("-B", "-u")}
 """For a file that runs in its place: it leaves no __pycache__ beside it, and its output arrives when it is written."""
 
 
-class Request:
+class CommandLineRequest:
     """A command, or code with its language, name and arguments."""
 
     __slots__ = ("args", "argv", "code", "language", "name", "takes_stdin")
@@ -54,19 +54,21 @@ class Request:
         return {"code": self.code, "language": self.language, "name": self.name, "args": self.args}
 
 
-def of_command(words: list[str]) -> Request:
+def of_command(words: list[str]) -> CommandLineRequest:
     """A command, as `exec` gets it. Raises UsageError."""
     if not words:
         raise UsageError("which command?", hint="belljar exec -- ls -l")
-    return Request(argv=tuple(words))
+    return CommandLineRequest(argv=tuple(words))
 
 
-def of_code(parsed: Parsed, jar: Sandbox) -> Request:
+def of_code(parsed: Parsed, jar: Sandbox) -> CommandLineRequest:
     """A file or a piece of code, as `run` gets it. Raises UsageError."""
     words = parsed.all_words()
     code = parsed.text("-c")
     if code is not None:
-        return Request(code=code.encode("utf-8", "surrogateescape"), language=_language(parsed), args=tuple(words))
+        return CommandLineRequest(
+            code=code.encode("utf-8", "surrogateescape"), language=_language(parsed), args=tuple(words)
+        )
     if not words:
         raise UsageError(
             "what shall run?", hint="belljar run FILE, belljar run -c CODE, or belljar run - for standard input"
@@ -74,20 +76,24 @@ def of_code(parsed: Parsed, jar: Sandbox) -> Request:
     file, *arguments = words
     if file == "-":
         content = _bounded(sys.stdin.buffer.read(MAX_CODE_BYTES + 1), "standard input")
-        return Request(code=content, language=_language(parsed, content), args=tuple(arguments), takes_stdin=False)
+        return CommandLineRequest(
+            code=content, language=_language(parsed, content), args=tuple(arguments), takes_stdin=False
+        )
     return _of_file(file, tuple(arguments), parsed, jar)
 
 
-def _of_file(file: str, arguments: tuple[str, ...], parsed: Parsed, jar: Sandbox) -> Request:
+def _of_file(file: str, arguments: tuple[str, ...], parsed: Parsed, jar: Sandbox) -> CommandLineRequest:
     content = _read(file)
     language = _language(parsed, content, file)
     workspace = parsed.text("--workspace")
     if workspace is None or not within(file, workspace):
-        return Request(code=content, language=language, name=os.path.basename(file), args=arguments)
+        return CommandLineRequest(code=content, language=language, name=os.path.basename(file), args=arguments)
     from belljar.backends.runtimes import find_runtime
 
     place = _place(os.path.realpath(file), os.path.realpath(workspace), jar)
-    return Request(argv=(find_runtime(language, jar.policy).path, *_FLAGS.get(language, ()), place, *arguments))
+    return CommandLineRequest(
+        argv=(find_runtime(language, jar.policy).path, *_FLAGS.get(language, ()), place, *arguments)
+    )
 
 
 def _place(file: str, workspace: str, jar: Sandbox) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from belljar.cli.jar_options import JAR, RUNNING
 from belljar.cli.parsing import Command, Parsed
-from belljar.cli.request import CODE, LANG, of_code
+from belljar.cli.run.request import CODE, LANG, of_code
 
 
 def run(parsed: Parsed) -> int:
     """Do it."""
-    from belljar.cli.launching import execute
+    from belljar.cli.run.launching import execute
 
     return execute(parsed, lambda jar: of_code(parsed, jar))
 

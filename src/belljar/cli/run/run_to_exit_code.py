@@ -7,20 +7,20 @@ from collections.abc import Callable, Sequence
 
 from belljar.cli import jar_options
 from belljar.cli.parsing import Parsed
-from belljar.cli.request import Request
-from belljar.cli.sink import Sink, break_line
+from belljar.cli.run.request import CommandLineRequest
+from belljar.cli.terminal.sink import Sink, break_line
 from belljar.errors import InternalError
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Any
 
-    from belljar.cli.workspace import Workspace
-    from belljar.sandbox.result import RunResult
-    from belljar.sandbox.sandbox import Sandbox
+    from belljar.cli.run.workspace import Workspace
+    from belljar.sandbox.record.result import RunResult
+    from belljar.sandbox.run.sandbox import Sandbox
 
 
-def run_once(parsed: Parsed, make_request: Callable[[Sandbox], Request]) -> int:
+def run_once(parsed: Parsed, make_request: Callable[[Sandbox], CommandLineRequest]) -> int:
     """Make the jar, run in it, tell what happened; returns the exit code."""
     with jar_options.make_sandbox(parsed) as jar:
         request = make_request(jar)
@@ -35,19 +35,19 @@ def run_once(parsed: Parsed, make_request: Callable[[Sandbox], Request]) -> int:
         brought.tell(quiet=parsed.flag("--quiet"))
     if result.ok:
         return 3 if brought and brought.incomplete else 0
-    from belljar.cli.outcome import exit_code
+    from belljar.cli.run.outcome import exit_code
 
     return exit_code(result)
 
 
-def _warn(jar: Sandbox, request: Request) -> None:
+def _warn(jar: Sandbox, request: CommandLineRequest) -> None:
     """Say on standard error, before each run and whatever is asked to be quiet, that nothing confines it."""
     if not jar.plan(**request.keywords()).report.refused_by(jar.policy):
         sys.stderr.write("belljar: NO SANDBOX: the code runs as you, with your files and your network\n")
         sys.stderr.flush()
 
 
-def _run(jar: Sandbox, request: Request, parsed: Parsed) -> tuple[RunResult, bool]:
+def _run(jar: Sandbox, request: CommandLineRequest, parsed: Parsed) -> tuple[RunResult, bool]:
     """The result, and whether standard output ended in the middle of a line."""
     try:
         return (_collect if parsed.flag("--json") else _stream)(jar, request, parsed)
@@ -63,21 +63,21 @@ def _settle(jar: Sandbox, result: RunResult, parsed: Parsed) -> Workspace | None
     """What comes back from the workspace, if anything was asked for."""
     if not any(name in parsed.options for name in ("--diff", "--diff-file", "--apply", "--artifacts")):
         return None
-    from belljar.cli.workspace import settle
+    from belljar.cli.run.workspace import settle
 
     return settle(jar, result, parsed)
 
 
-def _keywords(request: Request, parsed: Parsed) -> dict[str, Any]:
-    from belljar.cli.standard_input import give
+def _keywords(request: CommandLineRequest, parsed: Parsed) -> dict[str, Any]:
+    from belljar.cli.terminal.standard_input import give
 
     stdin = give() if request.takes_stdin else None
     return {**request.keywords(), "stdin": stdin, "explain_denials": parsed.flag("--explain-denials")}
 
 
-def _stream(jar: Sandbox, request: Request, parsed: Parsed) -> tuple[RunResult, bool]:
+def _stream(jar: Sandbox, request: CommandLineRequest, parsed: Parsed) -> tuple[RunResult, bool]:
     """Pass the output on as it arrives, then say what there is to say about the run."""
-    from belljar.sandbox.events import Finished
+    from belljar.sandbox.record.events import Finished
 
     raw = parsed.flag("--raw")
     sinks = {"stdout": Sink(1, raw=raw), "stderr": Sink(2, raw=raw)}
@@ -92,10 +92,10 @@ def _stream(jar: Sandbox, request: Request, parsed: Parsed) -> tuple[RunResult, 
     raise InternalError("the run ended without a result")
 
 
-def _hints(result: RunResult, jar: Sandbox, request: Request, parsed: Parsed) -> list[str]:
+def _hints(result: RunResult, jar: Sandbox, request: CommandLineRequest, parsed: Parsed) -> list[str]:
     if result.ok or parsed.flag("--quiet"):
         return []
-    from belljar.cli.hints import hints
+    from belljar.cli.run.hints import hints
 
     return hints(result, request, parsed, jar.policy)
 
@@ -105,7 +105,7 @@ def _finish(sinks: list[Sink], result: RunResult, parsed: Parsed, hints: Callabl
         sink.finish()
     if _speaks_for_itself(result) and not parsed.flag("--explain-denials"):
         return
-    from belljar.cli.outcome import report
+    from belljar.cli.run.outcome import report
 
     quiet, explained = parsed.flag("--quiet"), parsed.flag("--explain-denials")
     text = report(result, quiet=quiet, explained=explained, hints=hints(result))
@@ -121,8 +121,8 @@ def _speaks_for_itself(result: RunResult) -> bool:
     return result.ok and not remarkable and not result.enforcement.shortfalls()
 
 
-def _collect(jar: Sandbox, request: Request, parsed: Parsed) -> tuple[RunResult, bool]:
-    from belljar.sandbox.events import Finished
+def _collect(jar: Sandbox, request: CommandLineRequest, parsed: Parsed) -> tuple[RunResult, bool]:
+    from belljar.sandbox.record.events import Finished
 
     with jar.stream(**_keywords(request, parsed)) as events:
         for event in events:
@@ -132,6 +132,6 @@ def _collect(jar: Sandbox, request: Request, parsed: Parsed) -> tuple[RunResult,
 
 
 def _print_json(result: RunResult, brought: Workspace | None) -> None:
-    from belljar.cli.document import print_json
+    from belljar.cli.terminal.document import print_json
 
     print_json({**result.to_dict(), **(brought.to_dict() if brought else {})})

@@ -9,7 +9,7 @@ from belljar.cli.parsing import Command, Option, Parsed, expect_words
 def run(parsed: Parsed) -> int:
     """Do it."""
     from belljar.cli import jar_options
-    from belljar.cli.launching import end_in_order, start_launcher
+    from belljar.cli.run.launching import end_in_order, start_launcher
 
     expect_words(COMMAND, parsed, 0, 0)
     jar_options.check(parsed)
@@ -17,7 +17,7 @@ def run(parsed: Parsed) -> int:
     end_in_order()
     jar_options.note_project_file(parsed)
     jar_options.note_home(parsed)
-    from belljar.cli.shell_loop import converse
+    from belljar.cli.run.shell_loop import converse
 
     return converse(parsed)
 

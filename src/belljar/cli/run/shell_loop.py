@@ -13,16 +13,16 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from belljar.cli.jar_options import policy_name, published
-from belljar.cli.outcome import exit_code, step_exit_code
 from belljar.cli.parsing import Parsed
-from belljar.cli.sink import Sink, break_line
-from belljar.cli.style import DIM, RED, is_terminal, paint, supports_colour
-from belljar.cli.terminal import visible, visible_lines
+from belljar.cli.run.outcome import exit_code, step_exit_code
+from belljar.cli.terminal.safe_text import visible, visible_lines
+from belljar.cli.terminal.sink import Sink, break_line
+from belljar.cli.terminal.style import DIM, RED, is_terminal, paint, supports_colour
 from belljar.errors import InternalError, UsageError
 
 if TYPE_CHECKING:
-    from belljar.sandbox.session import Session
-    from belljar.sandbox.step import StepResult
+    from belljar.sandbox.session.session import Session
+    from belljar.sandbox.session.step import StepResult
 
 _LONGEST_STATEMENT = 64 << 20
 _PATIENCE = 3
@@ -32,7 +32,7 @@ _COMPILE.compiler.flags |= ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 
 def converse(parsed: Parsed) -> int:
     """Until its end; the exit code: 0, or that of the step that failed if nobody is there to see it."""
-    from belljar.sandbox.session import Session
+    from belljar.sandbox.session.session import Session
 
     session = Session(
         policy_name(parsed),
@@ -132,8 +132,8 @@ class Shell:
         return self._step(statement)
 
     def _step(self, code: str) -> int:
-        from belljar.sandbox.events import Output
-        from belljar.sandbox.step import Shown, StepFinished
+        from belljar.sandbox.record.events import Output
+        from belljar.sandbox.session.step import Shown, StepFinished
 
         sinks = {"stdout": Sink(1, raw=self._raw), "stderr": Sink(2, raw=self._raw)}
         with self._told_if_lost(), self._interruptible():
@@ -226,7 +226,7 @@ class Shell:
         return exit_code(result)
 
     def _order(self, name: str, rest: str) -> int:
-        from belljar.cli.shell import COMMAND
+        from belljar.cli.run.shell import COMMAND
 
         if name in ("exit", "quit"):
             raise EOFError

@@ -6,17 +6,17 @@ import os
 import sys
 
 from belljar.cli.parsing import Parsed
-from belljar.cli.style import is_terminal
-from belljar.cli.terminal import visible, visible_lines
+from belljar.cli.terminal.safe_text import visible, visible_lines
+from belljar.cli.terminal.style import is_terminal
 from belljar.errors import UsageError
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Any
 
-    from belljar.sandbox.changes import Changes
-    from belljar.sandbox.result import RunResult
-    from belljar.sandbox.sandbox import Sandbox
+    from belljar.sandbox.files.changes import Changes
+    from belljar.sandbox.record.result import RunResult
+    from belljar.sandbox.run.sandbox import Sandbox
 
 DIFF_BEGINS, DIFF_ENDS = "# belljar: diff {token} begins\n", "# belljar: diff {token} ends\n"
 
@@ -87,7 +87,7 @@ def print_marked_diff(text: str, *, in_a_line: bool = True) -> None:
 
 def write_diff(path: str, text: str) -> None:
     """Write a diff to a file that the caller named: at once, in place of what is there. Raises UsageError."""
-    from belljar.sandbox.apply import write_file
+    from belljar.sandbox.files.apply import write_file
 
     data = text.encode("utf-8", "surrogateescape")
     path = os.path.abspath(path)

@@ -6,11 +6,11 @@ import sys
 import time
 from typing import Any
 
-from belljar.cli.audit_show import line
+from belljar.cli.audit.show import line
 from belljar.cli.jar_options import JSON
 from belljar.cli.parsing import Command, Parsed, expect_words
-from belljar.cli.progress import waiting
-from belljar.cli.terminal import visible
+from belljar.cli.terminal.progress import waiting
+from belljar.cli.terminal.safe_text import visible
 from belljar.errors import UsageError
 
 _MOST_LINES = 20
@@ -20,7 +20,7 @@ _MOST_CODE = 4000
 def run(parsed: Parsed) -> int:
     """Do it."""
     from belljar.audit.store import RunStore
-    from belljar.sandbox import remote
+    from belljar.sandbox.record import remote
 
     (name,) = expect_words(COMMAND, parsed, 1, 1)
     with waiting("the audit log", "bringing its index up to date"):
@@ -35,11 +35,11 @@ def run(parsed: Parsed) -> int:
         samples = [dict(zip(names, sample, strict=True)) for sample in remote.usage(row["run"])]
     output = _output(row["run"], records)
     if parsed.flag("--json"):
-        from belljar.cli.document import print_json
+        from belljar.cli.terminal.document import print_json
 
         print_json({**row, "output": output, "usage": samples, "records": records})
         return 0
-    from belljar.cli.table import aligned
+    from belljar.cli.terminal.table import aligned
 
     rows = [(name, visible(_told(name, value))) for name, value in row.items() if value not in (None, "")]
     rows.append(("output", visible(output)))
@@ -56,7 +56,7 @@ def run(parsed: Parsed) -> int:
 
 def _told(name: str, value: object) -> str:
     """Return a value for people: local times, seconds, sizes with their unit."""
-    from belljar.policy.units import show_size
+    from belljar.policy.keys.units import show_size
 
     if isinstance(value, int | float) and name in ("created", "ended"):
         return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value))
@@ -70,7 +70,7 @@ def _told(name: str, value: object) -> str:
 def _code(digest: object) -> str:
     """Return the first lines of the code that ran, if it is kept."""
     from belljar.audit.stored import load_input
-    from belljar.cli.terminal import visible_lines
+    from belljar.cli.terminal.safe_text import visible_lines
 
     code = load_input(digest) if isinstance(digest, str) else None
     if not code:
@@ -83,8 +83,8 @@ def _code(digest: object) -> str:
 
 def _account(run: str, records: list[dict[str, Any]]) -> str:
     """What an agent did, by its own account: its commands, tools and tokens, and where its transcript is."""
-    from belljar.agents.transcript import STREAM
     from belljar.audit import outputs
+    from belljar.coding_agents.transcript import STREAM
 
     found = next((record for record in records if record["event"] == "agent"), None)
     if found is None:
@@ -107,8 +107,8 @@ def _account(run: str, records: list[dict[str, Any]]) -> str:
 
 def _over_time(samples: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
     """What it used, from its beginning to its end, with the most of each."""
-    from belljar.cli.sparkline import rates, sparkline
-    from belljar.policy.units import show_size
+    from belljar.cli.terminal.sparkline import rates, sparkline
+    from belljar.policy.keys.units import show_size
 
     moments = [float(sample["seconds"]) for sample in samples]
     busy = rates(moments, [float(sample["cpu_seconds"]) for sample in samples])
@@ -124,8 +124,8 @@ def _over_time(samples: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
 
 def _output(run: str, records: list[dict[str, Any]]) -> str:
     """Whether what it printed can be read."""
-    from belljar.sandbox.remote import one_running
-    from belljar.sandbox.stored_output import of_records
+    from belljar.sandbox.record.remote import one_running
+    from belljar.sandbox.record.stored_output import of_records
 
     if one_running(run):
         return f"it runs: `belljar logs -f {run}`"

@@ -8,14 +8,14 @@ from belljar.cli.jar_options import JSON
 from belljar.cli.parsing import Command, Option, Parsed
 from belljar.errors import UsageError
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
-    from belljar.sandbox.remote import Stopped
+    from belljar.sandbox.record.remote import StoppedRuns
 
 
 def run(parsed: Parsed) -> int:
     """Do it."""
-    from belljar.sandbox.remote import kill
+    from belljar.sandbox.record.remote import kill
 
     words = parsed.all_words()
     if parsed.flag("--all") == bool(words):
@@ -24,7 +24,7 @@ def run(parsed: Parsed) -> int:
     stopped = [kill(name, reason) for name in (["*"] if parsed.flag("--all") else _chosen(words))]
     ended = [name for one in stopped for name in one.ended]
     if parsed.flag("--json"):
-        from belljar.cli.document import print_json
+        from belljar.cli.terminal.document import print_json
 
         remaining = [name for one in stopped for name in one.remaining]
         recorded = not any(one.unrecorded for one in stopped)
@@ -38,7 +38,7 @@ def run(parsed: Parsed) -> int:
 
 def _chosen(words: list[str]) -> list[str]:
     """The runs that these words name. Raises UsageError before any is ended."""
-    from belljar.sandbox.remote import asked
+    from belljar.sandbox.record.remote import asked
 
     now = asked()
     names = [str(one["run"]) for one in now.runs]
@@ -61,7 +61,7 @@ def _may_be_called(name: str, word: str) -> bool:
     return bool(word) and (name.startswith(word) or name.endswith(word))
 
 
-def tell_problems(stopped: Stopped) -> int:
+def tell_problems(stopped: StoppedRuns) -> int:
     """What did not go as it should, loudly; 1 if something did not."""
     if stopped.remaining:
         names = ", ".join(stopped.remaining)

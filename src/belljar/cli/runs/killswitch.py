@@ -7,7 +7,7 @@ import time
 
 from belljar.cli.jar_options import JSON
 from belljar.cli.parsing import Command, Option, Parsed, expect_words
-from belljar.cli.terminal import visible
+from belljar.cli.terminal.safe_text import visible
 from belljar.errors import UsageError
 
 _ANSWER_SECONDS = 0.4
@@ -25,8 +25,8 @@ def run(parsed: Parsed) -> int:
 def _on(parsed: Parsed) -> int:
     """The file first, then what runs, then the record: stopping waits for nothing that can be in its way."""
     from belljar.audit import killswitch
-    from belljar.cli.kill import tell_problems
-    from belljar.sandbox.remote import kill
+    from belljar.cli.runs.kill import tell_problems
+    from belljar.sandbox.record.remote import kill
 
     reason = parsed.text("--reason")
     if not reason:
@@ -36,7 +36,7 @@ def _on(parsed: Parsed) -> int:
     told = {"event": "killswitch", "on": is_on, "reason": reason}
     stopped = kill("*", f"the kill switch is on: {reason}", also=[told], answer_seconds=_ANSWER_SECONDS)
     if parsed.flag("--json"):
-        from belljar.cli.document import print_json
+        from belljar.cli.terminal.document import print_json
 
         ended = {"ended": stopped.ended, "remaining": stopped.remaining}
         print_json({"on": is_on, "reason": reason, **ended, "recorded": not stopped.unrecorded})
@@ -67,7 +67,7 @@ def _off(parsed: Parsed) -> int:
     was_on = killswitch.turn_off()
     why = killswitch.why()
     if parsed.flag("--json"):
-        from belljar.cli.document import print_json
+        from belljar.cli.terminal.document import print_json
 
         print_json({"on": bool(why), "was_on": was_on, "reason": why})
     else:
@@ -82,7 +82,7 @@ def _status(parsed: Parsed) -> int:
 
     why, told = killswitch.why(), killswitch.read()
     if parsed.flag("--json"):
-        from belljar.cli.document import print_json
+        from belljar.cli.terminal.document import print_json
 
         print_json({"on": bool(why), "reason": why, "since": told.get("since")})
     elif why:

@@ -11,13 +11,13 @@ from belljar.cli.parsing import Command, Option, Parsed, expect_words
 from belljar.errors import UsageError
 
 if TYPE_CHECKING:
-    from belljar.sandbox.following import Piece
+    from belljar.sandbox.record.following import Piece
 
 
 def run(parsed: Parsed) -> int:
     """Do it."""
-    from belljar.sandbox.handles import STREAMS, parse
-    from belljar.sandbox.remote import one_running
+    from belljar.sandbox.record.handles import STREAMS, parse
+    from belljar.sandbox.record.remote import one_running
 
     (word,) = expect_words(COMMAND, parsed, 1, 1)
     name = parse(word)
@@ -41,7 +41,7 @@ class _Ended:
     running = False
 
     def __init__(self, name: str) -> None:
-        from belljar.sandbox.stored_output import find
+        from belljar.sandbox.record.stored_output import find
 
         self._stored = find(name)
         if self._stored.nothing:
@@ -57,7 +57,7 @@ class _Live:
     """What a run in progress prints. If its process goes before it has told the end, what was stored comes after it."""
 
     def __init__(self, run_id: str, *, follow: bool) -> None:
-        from belljar.sandbox.following import LiveOutput
+        from belljar.sandbox.record.following import LiveOutput
 
         self.run_id = run_id
         self._output = LiveOutput(run_id)
@@ -76,7 +76,7 @@ class _Live:
             yield from self._rest()
 
     def _rest(self) -> Iterator[Piece]:
-        from belljar.sandbox.stored_output import find
+        from belljar.sandbox.record.stored_output import find
 
         stored = find(self.run_id)
         self.missing = f"its process is gone; {stored.missing}" if stored.missing else self.missing
@@ -87,7 +87,7 @@ class _Live:
 
 
 def _show(pieces: Iterable[Piece], *, raw: bool) -> None:
-    from belljar.cli.sink import Sink
+    from belljar.cli.terminal.sink import Sink
 
     sinks = {"stdout": Sink(1, raw=raw), "stderr": Sink(2, raw=raw)}
     for piece in pieces:
@@ -97,7 +97,7 @@ def _show(pieces: Iterable[Piece], *, raw: bool) -> None:
 
 
 def _tell(output: _Ended | _Live, pieces: Iterable[Piece]) -> None:
-    from belljar.cli.document import print_json
+    from belljar.cli.terminal.document import print_json
 
     texts = {"stdout": bytearray(), "stderr": bytearray()}
     for piece in pieces:

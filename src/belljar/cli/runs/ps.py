@@ -8,10 +8,10 @@ from typing import Any
 
 from belljar.cli.jar_options import JSON
 from belljar.cli.parsing import Command, Option, Parsed, expect_words
-from belljar.cli.progress import waiting
-from belljar.cli.terminal import visible
+from belljar.cli.terminal.progress import waiting
+from belljar.cli.terminal.safe_text import visible
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from belljar.audit.store import RunStore
 
@@ -22,7 +22,7 @@ _SILENT = "not answering"
 
 def run(parsed: Parsed) -> int:
     """Do it."""
-    from belljar.sandbox.remote import asked
+    from belljar.sandbox.record.remote import asked
 
     expect_words(COMMAND, parsed, 0, 0)
     now = asked()
@@ -40,11 +40,11 @@ def run(parsed: Parsed) -> int:
                 ended = [row for row in store.runs(limit=whole_number(parsed, "-n", 50)) if row["run"] not in alive]
                 rows += [{**row, "state": _state(row)} for row in ended]
     if parsed.flag("--json"):
-        from belljar.cli.document import print_json
+        from belljar.cli.terminal.document import print_json
 
         print_json(rows)
         return 0
-    from belljar.cli.table import aligned
+    from belljar.cli.terminal.table import aligned
 
     told = [_cells(row) for row in rows]
     if told:

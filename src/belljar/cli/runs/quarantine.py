@@ -10,7 +10,7 @@ from typing import Any
 
 from belljar.cli.jar_options import JSON
 from belljar.cli.parsing import Command, Option, Parsed, expect_words
-from belljar.cli.terminal import visible
+from belljar.cli.terminal.safe_text import visible
 from belljar.errors import UsageError
 
 _THEN = {"--kill": "kill", "--keep-frozen": "keep", "--resume": "resume"}
@@ -23,7 +23,7 @@ _WORDS = {
 
 def run(parsed: Parsed) -> int:
     """Do it."""
-    from belljar.cli.progress import waiting
+    from belljar.cli.terminal.progress import waiting
 
     (name,) = expect_words(COMMAND, parsed, 1, 1)
     chosen = [then for option, then in _THEN.items() if parsed.flag(option)]
@@ -37,7 +37,7 @@ def run(parsed: Parsed) -> int:
     if output is not None:
         done["path"] = _move(done["path"], os.path.abspath(output), lambda: _tell_moved(done, output))
     if parsed.flag("--json"):
-        from belljar.cli.document import print_json
+        from belljar.cli.terminal.document import print_json
 
         print_json(done)
     else:
@@ -49,8 +49,8 @@ def run(parsed: Parsed) -> int:
 
 
 def _take(name: str, reason: str, then: str) -> dict[str, Any]:
-    from belljar.sandbox.quarantine import take_ended
-    from belljar.sandbox.remote import await_end, one_running, order
+    from belljar.sandbox.incident.quarantine import take_ended
+    from belljar.sandbox.record.remote import await_end, one_running, order
 
     if (found := one_running(name)) is None:
         ended = take_ended(name, reason=reason)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from belljar.cli.jar_options import JSON
 from belljar.cli.parsing import Command, Option, Parsed, expect_words
-from belljar.cli.terminal import visible
+from belljar.cli.terminal.safe_text import visible
 from belljar.errors import UsageError
 
 if TYPE_CHECKING:
-    from belljar.sandbox.bundle_reading import Bundle
+    from belljar.sandbox.incident.evidence_archive_reading import EvidenceArchive
 
 _ABOUT = ("run", "reason", "by", "frozen", "still", "then")
 _FILES = "files/"
@@ -21,11 +21,11 @@ _MOST_LISTED = 1000
 
 def run(parsed: Parsed) -> int:
     """Do it. 1 if it was tampered with."""
-    from belljar.cli.progress import waiting
-    from belljar.sandbox.bundle_reading import Bundle
+    from belljar.cli.terminal.progress import waiting
+    from belljar.sandbox.incident.evidence_archive_reading import EvidenceArchive
 
     (path,) = expect_words(COMMAND, parsed, 1, 1)
-    with Bundle(path) as bundle:
+    with EvidenceArchive(path) as bundle:
         with waiting(path, "verifying its checksums"):
             digest = bundle.digest()
             known, doubt = _as_recorded(bundle, digest)
@@ -35,7 +35,7 @@ def run(parsed: Parsed) -> int:
                 raise UsageError(f"{path} is not as belljar wrote it: {'; '.join(problems)}", hint="leave out --file")
             return _show_file(bundle, name)
         if parsed.flag("--json"):
-            from belljar.cli.document import print_json
+            from belljar.cli.terminal.document import print_json
 
             print_json({"manifest": bundle.manifest, "sha256": digest, "recorded": known, "problems": problems})
         else:
@@ -43,7 +43,7 @@ def run(parsed: Parsed) -> int:
     return 1 if problems else 0
 
 
-def _as_recorded(bundle: Bundle, digest: str) -> tuple[bool, list[str]]:
+def _as_recorded(bundle: EvidenceArchive, digest: str) -> tuple[bool, list[str]]:
     """Whether the audit log of this user has this very bundle; and if it has others of the run, that this is none."""
     import json
     import os
@@ -62,9 +62,9 @@ def _as_recorded(bundle: Bundle, digest: str) -> tuple[bool, list[str]]:
     return digest in digests, []
 
 
-def _show(bundle: Bundle, digest: str, problems: list[str], *, known: bool) -> None:
-    from belljar.cli.table import aligned
-    from belljar.policy.units import show_size
+def _show(bundle: EvidenceArchive, digest: str, problems: list[str], *, known: bool) -> None:
+    from belljar.cli.terminal.table import aligned
+    from belljar.policy.keys.units import show_size
 
     about: dict[str, Any] = bundle.manifest
     rows = [(name, visible(str(about[name]))) for name in _ABOUT if about.get(name) not in (None, "")]
@@ -82,9 +82,9 @@ def _show(bundle: Bundle, digest: str, problems: list[str], *, known: bool) -> N
         sys.stderr.write(f"belljar: {visible(problem)}\n")
 
 
-def _list_files(bundle: Bundle) -> None:
-    from belljar.cli.table import aligned
-    from belljar.sandbox.snapshot_files import SnapshotFiles
+def _list_files(bundle: EvidenceArchive) -> None:
+    from belljar.cli.terminal.table import aligned
+    from belljar.sandbox.files.snapshot_files import SnapshotFiles
 
     if (part := bundle.parts.get("files.snapshot")) is None:
         return
@@ -95,9 +95,9 @@ def _list_files(bundle: Bundle) -> None:
         sys.stdout.write(f"and {len(rows) - _MOST_LISTED} more\n")
 
 
-def _show_file(bundle: Bundle, name: str) -> int:
-    from belljar.cli.sink import Sink
-    from belljar.sandbox.snapshot_files import SnapshotFiles
+def _show_file(bundle: EvidenceArchive, name: str) -> int:
+    from belljar.cli.terminal.sink import Sink
+    from belljar.sandbox.files.snapshot_files import SnapshotFiles
 
     sys.stdout.flush()
     sink = Sink(1, raw=False)
@@ -117,7 +117,7 @@ def _show_file(bundle: Bundle, name: str) -> int:
     return 0
 
 
-def _as_path(bundle: Bundle) -> str:
+def _as_path(bundle: EvidenceArchive) -> str:
     """A path that is no snapshot's name."""
     import os
 

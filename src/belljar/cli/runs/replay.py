@@ -6,19 +6,19 @@ import sys
 
 from belljar.cli.jar_options import JSON
 from belljar.cli.parsing import Command, Parsed, expect_words
-from belljar.cli.progress import waiting
-from belljar.cli.terminal import visible
+from belljar.cli.terminal.progress import waiting
+from belljar.cli.terminal.safe_text import visible
 
 
 def run(parsed: Parsed) -> int:
     """Do it."""
-    from belljar.sandbox.replay import replay
+    from belljar.sandbox.run.replay import replay
 
     (name,) = expect_words(COMMAND, parsed, 1, 1)
     with waiting(name, "running it again"):
         again = replay(name)
     if parsed.flag("--json"):
-        from belljar.cli.document import print_json
+        from belljar.cli.terminal.document import print_json
 
         print_json(
             {

@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 from belljar.cli.jar_options import JSON
 from belljar.cli.parsing import Command, Option, Parsed, expect_words
-from belljar.cli.terminal import visible, visible_lines
+from belljar.cli.terminal.safe_text import visible, visible_lines
 
 if TYPE_CHECKING:
-    from belljar.sandbox.comparing import Difference
-    from belljar.sandbox.snapshot_files import Kept
+    from belljar.sandbox.files.comparing import Difference
+    from belljar.sandbox.files.snapshot_files import SnapshotFile
 
 
 def run(parsed: Parsed) -> int:
     """Compare them. 1 if something differs."""
-    from belljar.sandbox.comparing import compare
-    from belljar.sandbox.snapshot_files import SnapshotFiles
+    from belljar.sandbox.files.comparing import compare
+    from belljar.sandbox.files.snapshot_files import SnapshotFiles
 
     old, new = expect_words(COMMAND, parsed, 2, 2)
     with SnapshotFiles(old) as first, SnapshotFiles(new) as second:
         found = list(compare(first, second))
     if parsed.flag("--json"):
-        from belljar.cli.document import print_json
+        from belljar.cli.terminal.document import print_json
 
         print_json([_plain(one) for one in found])
     else:
@@ -45,7 +45,7 @@ def _plain(one: Difference) -> dict[str, Any]:
     return {"path": one.path, "kind": one.kind, **sides, "diff": one.text, "note": one.note}
 
 
-def _side(kept: Kept | None) -> dict[str, Any] | None:
+def _side(kept: SnapshotFile | None) -> dict[str, Any] | None:
     if kept is None:
         return None
     return {"kind": kept.kind, "size": kept.size, "mode": f"{kept.mode:04o}", "target": kept.target or None}

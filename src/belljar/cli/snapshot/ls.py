@@ -7,22 +7,22 @@ import time
 
 from belljar.cli.jar_options import JSON
 from belljar.cli.parsing import Command, Parsed, expect_words
-from belljar.cli.terminal import visible
+from belljar.cli.terminal.safe_text import visible
 
 
 def run(parsed: Parsed) -> int:
     """List them."""
-    from belljar.policy.units import show_size
-    from belljar.sandbox.snapshot_files import every_snapshot
+    from belljar.policy.keys.units import show_size
+    from belljar.sandbox.files.snapshot_files import every_snapshot
 
     expect_words(COMMAND, parsed, 0, 0)
     found = every_snapshot()
     if parsed.flag("--json"):
-        from belljar.cli.document import print_json
+        from belljar.cli.terminal.document import print_json
 
         print_json(found)
         return 0
-    from belljar.cli.table import aligned
+    from belljar.cli.terminal.table import aligned
 
     rows = [
         (

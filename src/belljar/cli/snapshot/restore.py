@@ -7,14 +7,14 @@ import sys
 
 from belljar.cli.jar_options import JSON
 from belljar.cli.parsing import Command, Option, Parsed, expect_words
-from belljar.cli.terminal import visible
+from belljar.cli.terminal.safe_text import visible
 
 
 def run(parsed: Parsed) -> int:
     """Do it. 1 if something was not written."""
     from belljar.audit.log import record
-    from belljar.sandbox.restoring import restore
-    from belljar.sandbox.snapshot_files import SnapshotFiles
+    from belljar.sandbox.files.restoring import restore
+    from belljar.sandbox.files.snapshot_files import SnapshotFiles
 
     name, directory = expect_words(COMMAND, parsed, 2, 2)
     with SnapshotFiles(name) as files:
@@ -22,7 +22,7 @@ def run(parsed: Parsed) -> int:
         done = restore(files, directory, protected=parsed.flag("--protected"))
         base, deleted = files.base, sorted(files.deleted)
     if parsed.flag("--json"):
-        from belljar.cli.document import print_json
+        from belljar.cli.terminal.document import print_json
 
         refused = [{"path": path, "why": why} for path, why in done.refused]
         told = {"directory": done.directory, "written": done.written, "refused": refused}

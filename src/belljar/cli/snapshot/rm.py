@@ -12,14 +12,14 @@ _MOST = 1000
 
 def run(parsed: Parsed) -> int:
     """Do it."""
-    from belljar.sandbox.snapshots import opened, path_of
+    from belljar.sandbox.files.snapshots import opened, path_of
 
     names = expect_words(COMMAND, parsed, 1, _MOST)
     chosen = [opened(path_of(name)) for name in names]  # all of them are there, or none is removed
     for one in chosen:
         one.remove()
     if parsed.flag("--json"):
-        from belljar.cli.document import print_json
+        from belljar.cli.terminal.document import print_json
 
         print_json({"removed": names})
     else:

@@ -12,9 +12,9 @@ from belljar.errors import UsageError
 
 def run(parsed: Parsed) -> int:
     """Do it."""
-    from belljar.cli.progress import waiting
-    from belljar.policy.units import show_size
-    from belljar.sandbox.snapshots import path_of
+    from belljar.cli.terminal.progress import waiting
+    from belljar.policy.keys.units import show_size
+    from belljar.sandbox.files.snapshots import path_of
 
     (target,) = expect_words(COMMAND, parsed, 1, 1)
     if (name := parsed.text("--name")) is not None:
@@ -22,7 +22,7 @@ def run(parsed: Parsed) -> int:
     with waiting(f"snapshot of {target}", "reading its files"):
         taken = _take(target, name)
     if parsed.flag("--json"):
-        from belljar.cli.document import print_json
+        from belljar.cli.terminal.document import print_json
 
         print_json(taken)
         return 0
@@ -32,7 +32,7 @@ def run(parsed: Parsed) -> int:
 
 
 def _take(target: str, name: str | None) -> dict[str, Any]:
-    from belljar.sandbox.remote import one_running, order, sessions
+    from belljar.sandbox.record.remote import one_running, order, sessions
 
     if (found := one_running(target)) is not None:
         return order("snapshot", found, name=name)
@@ -45,7 +45,7 @@ def _why_not(target: str) -> UsageError:
     import os
 
     from belljar.audit.store import RunStore
-    from belljar.sandbox.open_sessions import kept_path
+    from belljar.sandbox.session.open_sessions import kept_path
 
     if target.replace("-", "").isalnum() and os.path.exists(path := kept_path(target)):
         return UsageError(

@@ -18,12 +18,12 @@ from collections.abc import Iterator, Sequence
 
 import belljar.guest
 from belljar.backends.runtimes import find_runtime
-from belljar.cli.screen_filter import RESTORED, ScreenFilter
-from belljar.cli.stopping import Stopping
+from belljar.cli.terminal.screen_filter import RESTORED, ScreenFilter
+from belljar.cli.terminal.stopping import Stopping
 from belljar.errors import InternalError
-from belljar.sandbox.events import Finished
-from belljar.sandbox.result import RunResult
-from belljar.sandbox.sandbox import Sandbox
+from belljar.sandbox.record.events import Finished
+from belljar.sandbox.record.result import RunResult
+from belljar.sandbox.run.sandbox import Sandbox
 
 _PIECE = 1 << 12
 _MOST_WAITING = 1 << 16

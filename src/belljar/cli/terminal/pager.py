@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 
-from belljar.cli.style import is_terminal
+from belljar.cli.terminal.style import is_terminal
 
 
 def show(text: str) -> None:

@@ -12,8 +12,8 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Self, TypeVar
 
-from belljar.cli.style import is_terminal
-from belljar.cli.terminal import visible
+from belljar.cli.terminal.safe_text import visible
+from belljar.cli.terminal.style import is_terminal
 
 _REFRESH_SECONDS = 0.5
 _PATIENCE_SECONDS = 2.0

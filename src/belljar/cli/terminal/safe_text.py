@@ -36,9 +36,9 @@ _OUTPUT = {
 @cache
 def _judged(kept: str) -> Mapping[int, str]:
     """For text that someone judges, made when there is some."""
-    from belljar.audit.printable import Shown
+    from belljar.audit.printable import PrintableTable
 
-    return Shown(kept)
+    return PrintableTable(kept)
 
 
 class TerminalFilter:

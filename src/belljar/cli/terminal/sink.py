@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 
-from belljar.cli.style import is_terminal
+from belljar.cli.terminal.style import is_terminal
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
-    from belljar.cli.terminal import TerminalFilter
+    from belljar.cli.terminal.safe_text import TerminalFilter
 
 
 class Sink:
@@ -39,7 +39,7 @@ class Sink:
 
 
 def _filter() -> TerminalFilter:
-    from belljar.cli.terminal import TerminalFilter, speaks_only_ascii
+    from belljar.cli.terminal.safe_text import TerminalFilter, speaks_only_ascii
 
     return TerminalFilter(ascii_only=speaks_only_ascii(os.environ))
 

@@ -10,9 +10,9 @@ import os
 import stat
 import sys
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
-    from belljar.sandbox.inputs import Fed, Input
+    from belljar.sandbox.record.inputs import Fed, Input
 
 _PIECE = 1 << 16
 
@@ -21,7 +21,7 @@ def give() -> Input:
     """What is in the file that standard input is, or a pipe that it is pumped into; None if there is none."""
     if not _has_input(0):
         return None
-    from belljar.sandbox.inputs import Fed, at_once
+    from belljar.sandbox.record.inputs import Fed, at_once
 
     if (content := at_once(0)) != 0:
         return content

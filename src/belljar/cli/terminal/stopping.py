@@ -8,7 +8,7 @@ import signal
 import threading
 from collections.abc import Iterator
 
-from belljar.sandbox.stream import Stream
+from belljar.sandbox.record.stream import Stream
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -12,14 +12,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from belljar.audit.state import state_directory
+import belljar
+from belljar._startup.records import dataclass
 from belljar.egress import ca, wire
 from belljar.egress.events import UNRECORDED, Event
 from belljar.errors import InternalError, PrerequisiteError, SandboxUnavailableError
-from belljar.policy.records import dataclass
+from belljar.state import state_directory
 
 if TYPE_CHECKING:
-    from belljar.egress.rules import Rules
+    from belljar.egress.decide.rules import Rules
 
 _PROXY_FD = 3
 _START_SECONDS = 60.0
@@ -31,7 +32,7 @@ OnEvents = Callable[[list[Event]], str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Listener:
+class ServedListener:
     """A socket made in a jar's gateway, for the proxy to serve.
 
     Its role: `tcp` (whatever was dialled), `dns-udp`, `dns-tcp`, `http-proxy`, `socks`, `packet` (which only sees), or
@@ -76,7 +77,7 @@ class Served:
         self._proxy.renew(self._run_id, secrets)
 
 
-class _Run:
+class _ServedRun:
     def __init__(self, on_events: OnEvents) -> None:
         self.on_events = on_events
         self.answered = threading.Event()
@@ -96,7 +97,7 @@ class ProxyClient:
         self._end: socket.socket | None = None
         self._pid = 0
         self._ready = threading.Event()
-        self._runs: dict[str, _Run] = {}
+        self._runs: dict[str, _ServedRun] = {}
         self._authority: ca.Authority | None = None
 
     @property
@@ -127,7 +128,7 @@ class ProxyClient:
         rules: Rules,
         secrets: Mapping[str, str],
         canaries: Sequence[bytes],
-        listeners: Sequence[Listener],
+        listeners: Sequence[ServedListener],
         ca_file: str | None,
         on_events: OnEvents,
     ) -> Served:
@@ -152,7 +153,7 @@ class ProxyClient:
             self.start()
             further = _read_roots(ca_file) if ca_file else ""
             authority = self.authority()
-            run = _Run(on_events)
+            run = _ServedRun(on_events)
             with self._lock:
                 if run_id in self._runs:
                     raise InternalError(f"the egress proxy serves run {run_id} already")
@@ -176,7 +177,7 @@ class ProxyClient:
         self._await(run_id, run)
         return Served(self, run_id)
 
-    def _send_with(self, message: wire.Message, listeners: Sequence[Listener]) -> None:
+    def _send_with(self, message: wire.Message, listeners: Sequence[ServedListener]) -> None:
         """The message last, descriptors in as many packets as it takes."""
         some = list(listeners)
         while len(some) > wire.MAX_DESCRIPTORS:
@@ -184,7 +185,7 @@ class ProxyClient:
             self._send_some({"op": "listeners", "run": message["run"]}, now)
         self._send_some(message, some)
 
-    def _send_some(self, message: wire.Message, listeners: Sequence[Listener]) -> None:
+    def _send_some(self, message: wire.Message, listeners: Sequence[ServedListener]) -> None:
         message["listeners"] = [[listener.role, listener.port] for listener in listeners]
         self._send(message, tuple(listener.descriptor for listener in listeners))
 
@@ -197,7 +198,7 @@ class ProxyClient:
             self._runs.pop(message["run"], None)
             raise _died() from error
 
-    def _await(self, run_id: str, run: _Run) -> None:
+    def _await(self, run_id: str, run: _ServedRun) -> None:
         deadline = time.monotonic() + _START_SECONDS
         ready = self._ready.wait(_START_SECONDS)
         if not ready or not run.answered.wait(max(0.0, deadline - time.monotonic())) or run.failure:
@@ -228,7 +229,7 @@ class ProxyClient:
                 self._send({"op": "tell", "run": run_id})
         run.told.wait(_ANSWER_SECONDS)
 
-    def end_run(self, run_id: str) -> _Run | None:
+    def end_run(self, run_id: str) -> _ServedRun | None:
         """End a run at the proxy, which answers when it has. Nothing happens when it has ended."""
         with self._lock:
             run = self._runs.get(run_id)
@@ -369,7 +370,7 @@ def _spawn() -> tuple[socket.socket, int]:
     """A clean interpreter: no environment, no user directory, no descriptor but the socket."""
     ours, theirs = wire.pair()
     program = (
-        f"import sys;sys.path.extend({_import_path()!r});from belljar.egress.proxy_main import main;main({_PROXY_FD})"
+        f"import sys;sys.path.extend({_import_path()!r});from belljar.egress.proxy.main import main;main({_PROXY_FD})"
     )
     with theirs:
         pid = os.posix_spawn(
@@ -386,8 +387,7 @@ def _import_path() -> list[str]:
     """Where this process finds belljar and what the proxy needs, wherever they were installed."""
     from importlib.util import find_spec
 
-    here = os.path.abspath(__file__)
-    found = [os.path.dirname(os.path.dirname(os.path.dirname(here)))]
+    found = [os.path.dirname(os.path.dirname(os.path.abspath(belljar.__file__)))]
     for name in _NEEDED:
         spec = find_spec(name)
         if spec is not None and spec.origin:

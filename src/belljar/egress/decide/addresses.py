@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from belljar.policy.addresses import METADATA, METADATA_V6, is_public, judge
+from belljar.policy.keys.addresses import METADATA, METADATA_V6, is_public, judge
 
 __all__ = ["METADATA", "METADATA_V6", "is_public", "judge"]

@@ -5,10 +5,10 @@ Both are counted for each host by its name, not for each rule: two rules for one
 
 from __future__ import annotations
 
-from belljar.egress.decide import Verdict
-from belljar.egress.names import host_matches
-from belljar.egress.rules import Rule, Rules
-from belljar.policy.hosts import rate_of
+from belljar.egress.decide.names import host_matches
+from belljar.egress.decide.rules import Rule, Rules
+from belljar.egress.decide.steps import Verdict
+from belljar.policy.keys.hosts import rate_of
 
 
 class Window:
@@ -43,7 +43,7 @@ class Window:
         self.start += passed * self.seconds
 
 
-class Limits:
+class RunBudget:
     """What a run has left. Calls say what is about to happen, and get the verdict that refuses it, or None."""
 
     def __init__(self, rules: Rules) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from belljar.egress.encodings import Finder
+from belljar.egress.decide.encodings import SecretFinder
 
 _BLOCK = 8
 _PIECE = 16
@@ -21,7 +21,7 @@ class Tokens:
 
     def __init__(self, tokens: Iterable[bytes]) -> None:
         self._tokens = tuple(tokens)
-        self._finder = Finder(self._tokens)
+        self._finder = SecretFinder(self._tokens)
         self.context = self._finder.context
 
     def __bool__(self) -> bool:

@@ -11,19 +11,19 @@ import binascii
 from collections.abc import Iterable, Iterator, Mapping
 from urllib.parse import quote, unquote_plus
 
-from belljar.egress import paths
-from belljar.egress.addresses import judge
-from belljar.egress.credential_names import is_credential_header, is_credential_key
-from belljar.egress.decide import Request, Said, Verdict, lifted_upload
-from belljar.egress.encodings import Reflected, Scrubber, scrub
-from belljar.egress.names import host_matches, is_address, split_authority
-from belljar.egress.paths import AmbiguousPath
-from belljar.egress.request import OTHER_HOST, fold
-from belljar.egress.rules import Rule, Rules
+from belljar._startup.records import dataclass, field
+from belljar.egress.decide import paths
+from belljar.egress.decide.addresses import judge
+from belljar.egress.decide.credential_names import is_credential_header, is_credential_key
+from belljar.egress.decide.encodings import Reflected, Scrubber, scrub
+from belljar.egress.decide.names import host_matches, is_address, split_authority
+from belljar.egress.decide.paths import AmbiguousPath
+from belljar.egress.decide.request import OTHER_HOST, fold
+from belljar.egress.decide.rules import Rule, Rules
+from belljar.egress.decide.steps import Request, Said, Verdict, lifted_upload
 from belljar.egress.secret_sources import fetch
 from belljar.policy.carriers import guarded
 from belljar.policy.models import Credential
-from belljar.policy.records import dataclass, field
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -36,7 +36,7 @@ _ALWAYS_STRIPPED = frozenset((b"forwarded", b"x-real-ip", b"via", b"keep-alive")
 
 
 @dataclass(frozen=True, slots=True)
-class Outgoing:
+class OutgoingRequest:
     """A request as it is sent on. Its secrets are not in its `repr`."""
 
     headers: Headers = field(repr=False)
@@ -47,7 +47,7 @@ class Outgoing:
 
 def outgoing(
     rules: Rules, rule: Rule | None, request: Request, secrets: Mapping[str, str], *, created: int = 0
-) -> Outgoing | Verdict:
+) -> OutgoingRequest | Verdict:
     """The request with the policy's credential, or the verdict that refuses it.
 
     Args:
@@ -62,7 +62,7 @@ def outgoing(
     headers = stripped(rules, request.headers)
     bound = bound_to(rules, request.host, request.port)
     if not (bound or lifted_upload(rules, request) or _is_guarded(rule, request)):
-        return Outgoing(headers, target)
+        return OutgoingRequest(headers, target)
     kept, foreign = _without_credentials(headers, bound)
     target, foreign_keys = _without_keys(target, bound, at_known_api=guarded(request.host) is not None)
     foreign += foreign_keys
@@ -72,7 +72,7 @@ def outgoing(
         return _refused("foreign-credential", foreign[0], rule)
     clean = Request(request.host, request.port, request.tls, request.method, target, request.authority, kept)
     sent = _with_own(rules, rule, clean, secrets, created)
-    if isinstance(sent, Outgoing) and not sent.used and lifted_upload(rules, request):
+    if isinstance(sent, OutgoingRequest) and not sent.used and lifted_upload(rules, request):
         return _refused("upload-without-credential", "", rule)
     return sent
 
@@ -210,7 +210,7 @@ def _without_keys(target: str, bound: tuple[Credential, ...], *, at_known_api: b
 
 def _with_own(
     rules: Rules, rule: Rule | None, request: Request, secrets: Mapping[str, str], created: int
-) -> Outgoing | Verdict:
+) -> OutgoingRequest | Verdict:
     """The request, which has no credential any more, with those that its rule has for it."""
     headers, target, used = request.headers, str(request.target), []
     for name in (rule.credential, rule.sign) if rule else ():
@@ -229,7 +229,7 @@ def _with_own(
         else:
             headers += (_header(credential, secrets[credential.name]),)
         used.append(credential.name)
-    return Outgoing(headers, target, tuple(used))
+    return OutgoingRequest(headers, target, tuple(used))
 
 
 def _header(credential: Credential, secret: str) -> tuple[bytes, bytes]:
@@ -245,7 +245,7 @@ def _with_key(target: str, key: str, secret: str) -> str:
 
 
 def _signature(credential: Credential, secret: str, request: Request, created: int) -> Headers:
-    from belljar.egress.signing import signature_headers
+    from belljar.egress.decide.signing import signature_headers
 
     return signature_headers(credential, secret, request, created)
 
@@ -278,7 +278,7 @@ def _refused(reason: str, detail: str, rule: Rule | None) -> Verdict:
 
 
 __all__ = [
-    "Outgoing",
+    "OutgoingRequest",
     "Scrubber",
     "applies",
     "bound_to",

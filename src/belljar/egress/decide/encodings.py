@@ -161,7 +161,7 @@ def _meaning(escape: re.Match[bytes]) -> bytes:
     return b"\n"  # a line's end, or what is taken out with those
 
 
-class Finder:
+class SecretFinder:
     """The forms of some secrets, and where they are in bytes."""
 
     __slots__ = ("_codes", "_decimals", "_exact", "_folded", "_hex", "_plain", "context")
@@ -318,13 +318,13 @@ def _begun_numbers(text: bytes, codes: list[bytes]) -> int:
 class Reflected(tuple[bytes, ...]):  # noqa: SLOT001 with room for the finder
     """Secrets that a host may send back, with how they are found. Empty if there are none."""
 
-    _finder: Finder | None = None
+    _finder: SecretFinder | None = None
 
     @property
-    def finder(self) -> Finder:
+    def finder(self) -> SecretFinder:
         """Made once, however many answers are searched."""
         if self._finder is None:
-            self._finder = Finder(self)
+            self._finder = SecretFinder(self)
         return self._finder
 
 
@@ -332,7 +332,7 @@ class Scrubber:
     """Blots secrets out of a stream, wherever its chunks are cut. What goes in and out has the same length."""
 
     def __init__(self, secrets: Iterable[bytes]) -> None:
-        self._finder = secrets.finder if isinstance(secrets, Reflected) else Finder(secrets)
+        self._finder = secrets.finder if isinstance(secrets, Reflected) else SecretFinder(secrets)
         self._passed = b""
         """The last that was passed on, as it came: what follows may belong to it."""
         self._held = b""
@@ -355,7 +355,7 @@ class Scrubber:
         return blotted[first:until]
 
 
-def _blotted(text: bytes, finder: Finder) -> bytes:
+def _blotted(text: bytes, finder: SecretFinder) -> bytes:
     spans = finder.spans(text)
     if not spans:
         return text
@@ -367,8 +367,8 @@ def _blotted(text: bytes, finder: Finder) -> bytes:
 
 def scrub(body: bytes, secrets: Iterable[bytes]) -> bytes:
     """A whole body, or the value of a header, without the secrets."""
-    finder = secrets.finder if isinstance(secrets, Reflected) else Finder(secrets)
+    finder = secrets.finder if isinstance(secrets, Reflected) else SecretFinder(secrets)
     return _blotted(body, finder)
 
 
-__all__ = ["Finder", "Reflected", "Scrubber", "scrub"]
+__all__ = ["Reflected", "Scrubber", "SecretFinder", "scrub"]

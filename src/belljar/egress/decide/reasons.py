@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from belljar.egress.decide import Verdict
+    from belljar.egress.decide.steps import Verdict
 
 REASONS = MappingProxyType(
     {
@@ -62,7 +62,7 @@ REASONS = MappingProxyType(
 def words(reason: str, detail: str = "") -> str:
     """What a reason code says."""
     if reason.startswith("builtin-"):
-        from belljar.egress.builtin import why
+        from belljar.egress.decide.builtin import why
 
         text = f"belljar's own deny list: {why(reason.removeprefix('builtin-'))}"
     else:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from belljar.egress import reasons
-from belljar.egress.decide import Verdict
+from belljar.egress.decide import reasons
+from belljar.egress.decide.steps import Verdict
 
 REASON_HEADER = "X-Belljar-Reason"
 _STATUS = {

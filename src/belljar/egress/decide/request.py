@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from urllib.parse import unquote_plus
 
-from belljar.egress import paths
-from belljar.egress.paths import AmbiguousPath
-from belljar.policy.records import dataclass
+from belljar._startup.records import dataclass
+from belljar.egress.decide import paths
+from belljar.egress.decide.paths import AmbiguousPath
 
 MAX_FIELD = 16 << 10
 """The longest header, and the longest target."""

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from belljar._startup.records import dataclass, field
 from belljar.policy.builtin import BUILTIN, BuiltIn
 from belljar.policy.carriers import fits, overlap
 from belljar.policy.models import Credential, Policy
-from belljar.policy.records import dataclass, field
 
 _PLACES = (
     *("net.enabled", "net.allowlist", "net.denylist", "net.allow_builtin", "net.host_ports", "net.canary_files"),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from belljar.errors import PrerequisiteError
 
 if TYPE_CHECKING:
-    from belljar.egress.decide import Request
+    from belljar.egress.decide.steps import Request
     from belljar.policy.models import Credential
 
 DERIVED = ("@method", "@authority", "@path", "@query")

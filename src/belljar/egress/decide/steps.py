@@ -15,9 +15,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from belljar.egress import paths
-from belljar.egress.addresses import judge
-from belljar.egress.names import (
+from belljar._startup.records import dataclass
+from belljar.egress.decide import paths
+from belljar.egress.decide.addresses import judge
+from belljar.egress.decide.names import (
     NameRefused,
     covered_labels,
     entropy,
@@ -26,12 +27,11 @@ from belljar.egress.names import (
     normalise,
     split_authority,
 )
-from belljar.egress.paths import AmbiguousPath
-from belljar.egress.request import Request, Said
-from belljar.egress.rules import Rule, Rules
+from belljar.egress.decide.paths import AmbiguousPath
+from belljar.egress.decide.request import Request, Said
+from belljar.egress.decide.rules import Rule, Rules
 from belljar.policy import carriers
 from belljar.policy.builtin import HOST_NAME
-from belljar.policy.records import dataclass
 
 _SHORTEST_CODED = 16
 """Shorter labels hold too few characters to tell a word from data."""

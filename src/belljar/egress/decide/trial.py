@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from belljar.egress.credentials import applies, bound_to, other_credentials, outgoing
-from belljar.egress.decide import (
+from belljar._startup.records import dataclass
+from belljar.egress.decide.credentials import applies, bound_to, other_credentials, outgoing
+from belljar.egress.decide.names import NameRefused, split_authority
+from belljar.egress.decide.rules import Rules
+from belljar.egress.decide.steps import (
     Request,
     Verdict,
     addresses_for,
@@ -15,10 +18,7 @@ from belljar.egress.decide import (
     decide_request,
     must_open,
 )
-from belljar.egress.names import NameRefused, split_authority
-from belljar.egress.rules import Rules
 from belljar.errors import UsageError
-from belljar.policy.records import dataclass
 
 _PORTS = {"https": 443, "http": 80, "wss": 443, "ws": 80, "ssh": 22, "git": 9418, "postgres": 5432, "postgresql": 5432}
 _PORTS |= {"redis": 6379, "mysql": 3306}

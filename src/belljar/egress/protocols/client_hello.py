@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from belljar.policy.records import dataclass
+from belljar._startup.records import dataclass
 
 MAX_HELLO = 64 << 10
 _MAX_HELLOS = 2

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from belljar.egress.credentials import scrub
-from belljar.egress.names import NameRefused, split_authority
-from belljar.egress.request import MAX_FIELD, fold
+from belljar.egress.decide.credentials import scrub
+from belljar.egress.decide.names import NameRefused, split_authority
+from belljar.egress.decide.request import MAX_FIELD, fold
 
 MAX_HEAD = 64 << 10
 MAX_HEADERS = 256
@@ -37,7 +37,7 @@ class BadMessageError(Exception):
     """A message that is not, or not unambiguously, HTTP/1.1."""
 
 
-class Head:
+class RequestHead:
     """The head of a request as it was parsed."""
 
     __slots__ = (
@@ -211,13 +211,19 @@ CHUNKS = "chunks"
 NONE = "none"
 
 
-class Answer:
+class ResponseHead:
     """The head of a response as it was parsed, and how its body is framed."""
 
     __slots__ = ("body", "close", "head", "status")
 
     def __init__(
-        self, status: int, words: bytes, headers: list[Header], request: Head, *, reflected: tuple[bytes, ...] = ()
+        self,
+        status: int,
+        words: bytes,
+        headers: list[Header],
+        request: RequestHead,
+        *,
+        reflected: tuple[bytes, ...] = (),
     ) -> None:
         """Raises BadMessageError."""
         self.status = status
@@ -258,19 +264,19 @@ class Answer:
         parts.append(b"\r\n")
         self.head = b"".join(parts)
 
-    def _framing(self, request: Head, length: bytes | None, *, chunked: bool) -> str:
+    def _framing(self, request: RequestHead, length: bytes | None, *, chunked: bool) -> str:
         if request.method == b"HEAD" or self.status < 200 or self.status in (204, 304):
             return NONE
         if chunked:
             return CHUNKS
         return UNTIL_CLOSE if length is None else LENGTH
 
-    def ends_connection(self, request: Head) -> bool:
+    def ends_connection(self, request: RequestHead) -> bool:
         """Whether the client's connection ends with this response."""
         unframed = self.body == UNTIL_CLOSE or (self.body == CHUNKS and request.version == "1.0")
         return unframed or not request.keep_alive
 
-    def _connection(self, request: Head) -> bytes:
+    def _connection(self, request: RequestHead) -> bytes:
         if self.ends_connection(request):
             return b"Connection: close\r\n"
         return b"Connection: keep-alive\r\n" if request.version == "1.0" else b""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 
-from belljar.policy.records import dataclass
+from belljar._startup.records import dataclass
 
 TCP, UDP, ICMP, ICMP6 = 6, 17, 1, 58
 NAMES = {TCP: "tcp", UDP: "udp", ICMP: "icmp", ICMP6: "icmpv6"}

@@ -15,8 +15,8 @@ import struct
 from collections.abc import Callable
 from functools import cache
 
-from belljar.egress.turns import READ, WRITE, Turns
-from belljar.guest.relay import break_off
+from belljar.egress.proxy.time_slices import READ, WRITE, TimeSlices
+from belljar.guest.container.relay import break_off
 
 CHUNK = 64 << 10
 _HIGH_WATER = 16 << 10
@@ -75,7 +75,7 @@ class Channel:
         "tls",
     )
 
-    def __init__(self, sock: socket.socket, turns: Turns) -> None:
+    def __init__(self, sock: socket.socket, turns: TimeSlices) -> None:
         self.sock = sock
         self._descriptor = sock.fileno()
         self._turns = turns

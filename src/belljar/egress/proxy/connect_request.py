@@ -7,10 +7,10 @@ import socket
 
 import httptools
 
-from belljar.egress.http1_messages import MAX_HEAD, split_connect
-from belljar.egress.names import NameRefused
-from belljar.egress.waiting import peek, until_readable, wake_when_more
-from belljar.policy.records import dataclass
+from belljar._startup.records import dataclass
+from belljar.egress.decide.names import NameRefused
+from belljar.egress.protocols.http1_messages import MAX_HEAD, split_connect
+from belljar.egress.proxy.waiting import peek, until_readable, wake_when_more
 
 _METHOD = b"CONNECT "
 

@@ -11,24 +11,25 @@ import socket
 import ssl
 from typing import TYPE_CHECKING
 
-from belljar.egress import refusal, socks
-from belljar.egress.channel import Channel, reset
-from belljar.egress.client_hello import BadHelloError, Greeting, Hello, HelloSearch
-from belljar.egress.connect_request import ConnectRequest, read_connect
-from belljar.egress.decide import Verdict, decide_connection, decide_server_name, inspects, must_open, name_hidden
-from belljar.egress.dial import UnreachableError
-from belljar.egress.first_bytes import Kind, Opening, begins_http, look
-from belljar.egress.gate import Gate
-from belljar.egress.http1 import Http1Relay
-from belljar.egress.http2 import PREFACE, Http2Relay
-from belljar.egress.names import NameRefused, normalise
-from belljar.egress.run import Closable, Run
-from belljar.egress.tunnel import Tunnel
-from belljar.egress.turns import Errand
-from belljar.egress.waiting import handshake, peek, until_readable
+from belljar.egress.decide import refusal
+from belljar.egress.decide.names import NameRefused, normalise
+from belljar.egress.decide.steps import Verdict, decide_connection, decide_server_name, inspects, must_open, name_hidden
+from belljar.egress.protocols.client_hello import BadHelloError, Greeting, Hello, HelloSearch
+from belljar.egress.proxy import socks
+from belljar.egress.proxy.channel import Channel, reset
+from belljar.egress.proxy.connect_request import ConnectRequest, read_connect
+from belljar.egress.proxy.dial import UnreachableError
+from belljar.egress.proxy.first_bytes import ConnectionKind, Opening, begins_http, look
+from belljar.egress.proxy.relay.http1 import Http1Relay
+from belljar.egress.proxy.relay.http2 import PREFACE, Http2Relay
+from belljar.egress.proxy.relay.request_check import RequestCheck
+from belljar.egress.proxy.relay.tunnel import Tunnel
+from belljar.egress.proxy.run import Closable, ProxiedRun
+from belljar.egress.proxy.time_slices import Errand
+from belljar.egress.proxy.waiting import handshake, peek, until_readable
 
 if TYPE_CHECKING:
-    from belljar.egress.proxy import Proxy
+    from belljar.egress.proxy.proxy import Proxy
 
 _FIRST_BYTES_SECONDS = 120.0
 _REFUSED_SECONDS = 2.0
@@ -41,7 +42,7 @@ class Conversation:
     """A connection until it is handed to a relay, or ends."""
 
     def __init__(
-        self, proxy: Proxy, run: Run, sock: socket.socket, role: str, place: tuple[str, int] | None = None
+        self, proxy: Proxy, run: ProxiedRun, sock: socket.socket, role: str, place: tuple[str, int] | None = None
     ) -> None:
         """`place` is the address and port that were dialled, where the socket itself does not know them."""
         self._proxy = proxy
@@ -160,21 +161,21 @@ class Conversation:
                 await self._refuse(error.verdict)
                 return
         kind, hello = await look(self._sock, self._server, seconds=_FIRST_BYTES_SECONDS)
-        if kind is Kind.TLS:
+        if kind is ConnectionKind.TLS:
             assert hello is not None
             await self._by_tls(hello)
-        elif kind is Kind.HTTP:
+        elif kind is ConnectionKind.HTTP:
             await self._by_plain_http()
-        elif kind is Kind.BAD_TLS or self._server is None:
-            if kind is not Kind.ENDED:
-                reason = "bad-request" if kind is Kind.BAD_TLS else "not-http"
+        elif kind is ConnectionKind.BAD_TLS or self._server is None:
+            if kind is not ConnectionKind.ENDED:
+                reason = "bad-request" if kind is ConnectionKind.BAD_TLS else "not-http"
                 self._run.tell("connect", self._host, self._port, Verdict(allowed=False, reason=reason))
             reset(self._sock)
         else:
             client = Channel(self._sock, self._run.turns)
             self._carry(client, Channel(self._server, self._run.turns))
             self._search_hellos(client)
-            if kind is not Kind.OTHER:
+            if kind is not ConnectionKind.OTHER:
                 self._listen_on(client)
 
     def _search_hellos(self, client: Channel) -> None:
@@ -217,10 +218,10 @@ class Conversation:
 
         def first(data: bytes) -> None:
             kind = opening.judge(data)
-            if kind in (Kind.HTTP, Kind.TLS):
+            if kind in (ConnectionKind.HTTP, ConnectionKind.TLS):
                 self._break_off(Verdict(allowed=False, reason="bad-request", detail="too slow a beginning"))
                 return
-            if kind is Kind.OTHER:
+            if kind is ConnectionKind.OTHER:
                 client.on_data = carried
             carried(data)
 
@@ -354,14 +355,14 @@ class Conversation:
     def _relay_http1(self, *, dialled: tuple[str, int] | None, ends: tuple[Channel, Channel] | None = None) -> None:
         client = ends[0] if ends else Channel(self._sock, self._run.turns)
         server = ends[1] if ends else Channel(self._server, self._run.turns) if self._server is not None else None
-        relay = Http1Relay(client, Gate(self._run, tls=self._tls), self, dialled)
+        relay = Http1Relay(client, RequestCheck(self._run, tls=self._tls), self, dialled)
         self._relay = relay
         relay.start(server)
 
     def _relay_http2(self) -> None:
         assert self._server is not None
         ends = Channel(self._sock, self._run.turns), Channel(self._server, self._run.turns)
-        relay = Http2Relay(*ends, Gate(self._run, tls=self._tls), self, (self._host, self._port))
+        relay = Http2Relay(*ends, RequestCheck(self._run, tls=self._tls), self, (self._host, self._port))
         self._relay = relay
         relay.start()
 
@@ -387,9 +388,9 @@ class Conversation:
             self._server.close()
             self._server = None
         kind, hello = await look(self._sock, None, seconds=_REFUSED_SECONDS)
-        if kind is Kind.HTTP:
+        if kind is ConnectionKind.HTTP:
             self._say(refusal.response(verdict, host=self._host, port=self._port))
-        elif kind is Kind.TLS:
+        elif kind is ConnectionKind.TLS:
             assert hello is not None
             await self._refuse_in_tls(verdict, hello)
         else:

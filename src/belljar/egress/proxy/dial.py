@@ -10,9 +10,9 @@ import socket
 import time
 from typing import Any
 
-from belljar.egress.decide import Verdict, addresses_for, decide_address
-from belljar.egress.rules import Rules
-from belljar.egress.waiting import until_writable
+from belljar.egress.decide.rules import Rules
+from belljar.egress.decide.steps import Verdict, addresses_for, decide_address
+from belljar.egress.proxy.waiting import until_writable
 
 _CONNECT_SECONDS = 10.0
 _RESOLVE_SECONDS = 10.0

@@ -7,8 +7,8 @@ import re
 import socket
 from enum import Enum
 
-from belljar.egress.client_hello import MAX_HELLO, BadHelloError, Hello, begins_like_tls, read_hello
-from belljar.egress.waiting import peek, until_readable, wake_when_more
+from belljar.egress.protocols.client_hello import MAX_HELLO, BadHelloError, Hello, begins_like_tls, read_hello
+from belljar.egress.proxy.waiting import peek, until_readable, wake_when_more
 
 _KNOWN_METHOD = re.compile(rb"(?:GET|HEAD|POST|PUT|DELETE|OPTIONS|PATCH|TRACE|CONNECT|PRI)(?:[ \t]|\Z)", re.IGNORECASE)
 _MAYBE_METHOD = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+(?:[ \t][^\r\n]*)?\Z")
@@ -26,7 +26,7 @@ _SETTINGS = b"\x04\x00\x00\x00\x00\x00"
 """The rest of an HTTP/2 frame's head, after its length: settings, no flags, of the connection."""
 
 
-class Kind(Enum):
+class ConnectionKind(Enum):
     """What a connection turned out to be."""
 
     TLS = "tls"
@@ -82,28 +82,30 @@ class Opening:
         self._long = False
         """Whether the first word was longer than any line, and was forgotten but for its beginning."""
 
-    def judge(self, data: bytes) -> Kind:
+    def judge(self, data: bytes) -> ConnectionKind:
         """HTTP, TLS or OTHER; UNSURE as long as it is not clear."""
         self._said += data
         tls = begins_like_tls(self._said)
         if tls is not False:
-            return Kind.TLS if tls else Kind.UNSURE
+            return ConnectionKind.TLS if tls else ConnectionKind.UNSURE
         sure = _judge(self._said)
         if sure is _Sure.UNSURE:
             if len(self._said) >= _MAX_LINE and self._said.strip(_BLANK):
                 self._said, self._long = b"x", True
-            return Kind.UNSURE
+            return ConnectionKind.UNSURE
         if self._long and b"\n" not in self._said:
-            return Kind.UNSURE if len(self._said) < _MAX_LINE else Kind.OTHER
-        return Kind.OTHER if sure is _Sure.OTHER else Kind.HTTP
+            return ConnectionKind.UNSURE if len(self._said) < _MAX_LINE else ConnectionKind.OTHER
+        return ConnectionKind.OTHER if sure is _Sure.OTHER else ConnectionKind.HTTP
 
 
-async def look(client: socket.socket, server: socket.socket | None, *, seconds: float) -> tuple[Kind, Hello | None]:
+async def look(
+    client: socket.socket, server: socket.socket | None, *, seconds: float
+) -> tuple[ConnectionKind, Hello | None]:
     """Tell what the client begins with, unless the server speaks first."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
     try:
-        seen, otherwise = 0, Kind.SILENT
+        seen, otherwise = 0, ConnectionKind.SILENT
         while True:
             first = peek(client, MAX_HELLO)
             if first is not None:
@@ -112,7 +114,7 @@ async def look(client: socket.socket, server: socket.socket | None, *, seconds: 
                 verdict, hello, otherwise = _tell(first, final=done)
                 if verdict is not None:
                     return verdict, hello
-                if otherwise is Kind.UNSURE and server is not None:
+                if otherwise is ConnectionKind.UNSURE and server is not None:
                     deadline = min(deadline, loop.time() + _UNSURE_SECONDS)
                 wake_when_more(client, seen)
             watched = (client,) if server is None else (client, server)
@@ -121,7 +123,7 @@ async def look(client: socket.socket, server: socket.socket | None, *, seconds: 
                 return otherwise, None
             if server is not None and ready is server:
                 if not _begins_http2(peek(server, _FRAME_HEAD)):
-                    return Kind.SERVER_FIRST, None
+                    return ConnectionKind.SERVER_FIRST, None
                 server = None  # it does not wait for the client, which speaks all the same
     finally:
         if seen:
@@ -133,26 +135,26 @@ def _begins_http2(said: bytes | None) -> bool:
     return said is not None and len(said) == _FRAME_HEAD and said[3:] == _SETTINGS
 
 
-def _tell(first: bytes, *, final: bool) -> tuple[Kind | None, Hello | None, Kind]:
+def _tell(first: bytes, *, final: bool) -> tuple[ConnectionKind | None, Hello | None, ConnectionKind]:
     """Return what it is, or None while it is not clear; and what it is taken for when no more comes."""
     if not first:
-        return Kind.ENDED, None, Kind.ENDED
+        return ConnectionKind.ENDED, None, ConnectionKind.ENDED
     tls = begins_like_tls(first)
     if tls or first == b"\x16":
         try:
             hello = read_hello(first)
         except BadHelloError:
-            return Kind.BAD_TLS, None, Kind.BAD_TLS
+            return ConnectionKind.BAD_TLS, None, ConnectionKind.BAD_TLS
         if hello is not None:
-            return Kind.TLS, hello, Kind.TLS
-        return (Kind.BAD_TLS if final else None), None, Kind.BAD_TLS
+            return ConnectionKind.TLS, hello, ConnectionKind.TLS
+        return (ConnectionKind.BAD_TLS if final else None), None, ConnectionKind.BAD_TLS
     if tls is None:
-        return (Kind.UNSURE if final else None), None, Kind.UNSURE
+        return (ConnectionKind.UNSURE if final else None), None, ConnectionKind.UNSURE
     sure = _judge(first)
     if sure is _Sure.HTTP or (sure is _Sure.LIKELY_HTTP and final):
-        return Kind.HTTP, None, Kind.HTTP
+        return ConnectionKind.HTTP, None, ConnectionKind.HTTP
     if sure is _Sure.OTHER:
-        return Kind.OTHER, None, Kind.OTHER
+        return ConnectionKind.OTHER, None, ConnectionKind.OTHER
     if final:  # or woken for nothing: what comes later is judged then
-        return Kind.UNSURE, None, Kind.UNSURE
-    return None, None, Kind.HTTP if sure is _Sure.LIKELY_HTTP else Kind.UNSURE
+        return ConnectionKind.UNSURE, None, ConnectionKind.UNSURE
+    return None, None, ConnectionKind.HTTP if sure is _Sure.LIKELY_HTTP else ConnectionKind.UNSURE

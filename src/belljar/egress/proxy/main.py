@@ -19,15 +19,15 @@ from typing import Any
 
 from belljar.egress import wire
 from belljar.egress.ca import Authority, Issuer, new_authority
-from belljar.egress.ledger import Ledger
-from belljar.egress.proxy import Proxy
-from belljar.egress.rules import Rules
+from belljar.egress.decide.rules import Rules
+from belljar.egress.proxy.ledger import Ledger
+from belljar.egress.proxy.proxy import Proxy
 from belljar.limits import rlimits
 
 _NOBODY = 65534
 _USED_LATER = (
-    "belljar.egress.builtin",
-    "belljar.egress.signing",
+    "belljar.egress.decide.builtin",
+    "belljar.egress.decide.signing",
     "concurrent.futures.thread",
     "cryptography.hazmat.primitives.asymmetric.ed25519",
     "cryptography.hazmat.primitives.serialization",
@@ -40,7 +40,7 @@ _USED_LATER = (
 """What other modules import only when they need it."""
 
 
-class Control:
+class ControlSocket:
     """The proxy's end of the control socket: what the host asks for, the events it is told, and its answers."""
 
     def __init__(self, end: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
@@ -196,7 +196,7 @@ def import_everything(issuer: Issuer) -> None:
 
 async def _serve(end: socket.socket, roots: str) -> None:
     loop = asyncio.get_running_loop()
-    control = Control(end, loop)
+    control = ControlSocket(end, loop)
     loop.set_exception_handler(control.fault)
     proxy = Proxy(roots, control.ledger)
     with contextlib.suppress(OSError):  # the host is gone already: that is seen next

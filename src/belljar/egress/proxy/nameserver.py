@@ -6,8 +6,8 @@ import contextlib
 import socket
 import struct
 
-from belljar.egress.dns import Lookup, answer
-from belljar.egress.waiting import until_readable, until_writable
+from belljar.egress.protocols.dns import Lookup, answer
+from belljar.egress.proxy.waiting import until_readable, until_writable
 
 _AT_ONCE = 4
 _MAX_DATAGRAM = 4096

@@ -8,17 +8,17 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from belljar.egress import nameserver
 from belljar.egress.ca import Authority, Issuer
-from belljar.egress.conversation import Conversation
-from belljar.egress.dial import Dialler
-from belljar.egress.ledger import Ledger
-from belljar.egress.names import NameRefused, is_address, split_authority
-from belljar.egress.rules import Rules
-from belljar.egress.run import Run
-from belljar.egress.synthetic import LOOPBACK, Names
-from belljar.egress.turns import Errand
-from belljar.egress.upstream import Verifier
+from belljar.egress.decide.names import NameRefused, is_address, split_authority
+from belljar.egress.decide.rules import Rules
+from belljar.egress.decide.synthetic import LOOPBACK, Names
+from belljar.egress.proxy import nameserver
+from belljar.egress.proxy.conversation import Conversation
+from belljar.egress.proxy.dial import Dialler
+from belljar.egress.proxy.ledger import Ledger
+from belljar.egress.proxy.run import ProxiedRun
+from belljar.egress.proxy.time_slices import Errand
+from belljar.egress.proxy.upstream import Verifier
 
 _STREAMS = frozenset({"tcp", "http-proxy", "socks"})
 
@@ -31,7 +31,7 @@ class Proxy:
         self.verifier = Verifier(roots)
         self._ledger = ledger
         self._issuers: dict[str, Issuer] = {}
-        self._runs: dict[str, Run] = {}
+        self._runs: dict[str, ProxiedRun] = {}
 
     def serve(
         self,
@@ -49,7 +49,7 @@ class Proxy:
             self._issuers[authority.certificate] = Issuer(authority)
         issuer = self._issuers[authority.certificate]
         names = Names(LOOPBACK) if any(role == "relay" for role, _port, _sock in listeners) else Names()
-        run = Run(
+        run = ProxiedRun(
             run_id,
             rules,
             ledger=self._ledger,
@@ -116,11 +116,11 @@ class Proxy:
         self._runs.clear()
 
 
-def _converse(proxy: Proxy, run: Run, role: str, sock: socket.socket) -> None:
+def _converse(proxy: Proxy, run: ProxiedRun, role: str, sock: socket.socket) -> None:
     Conversation(proxy, run, sock, role)
 
 
-def _take(proxy: Proxy, run: Run, sock: socket.socket, said: bytes) -> None:
+def _take(proxy: Proxy, run: ProxiedRun, sock: socket.socket, said: bytes) -> None:
     """A connection that was carried here. What is said of it began in a jar: it is one of these, or nothing.
 
     The place that was dialled is judged as one that a socket of the gateway tells.
@@ -146,7 +146,7 @@ def _take(proxy: Proxy, run: Run, sock: socket.socket, said: bytes) -> None:
 class _Questions:
     """A DNS conversation over TCP."""
 
-    def __init__(self, run: Run, sock: socket.socket) -> None:
+    def __init__(self, run: ProxiedRun, sock: socket.socket) -> None:
         self._run = run
         self._sock = sock
         run.add(self)

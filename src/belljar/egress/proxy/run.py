@@ -11,21 +11,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from belljar.egress import nameserver
-from belljar.egress.budget import Limits
 from belljar.egress.ca import Issuer
-from belljar.egress.canary import Tokens
-from belljar.egress.channel import reset
-from belljar.egress.decide import Verdict, decide_connection, decide_name
-from belljar.egress.dial import UnreachableError
+from belljar.egress.decide.budget import RunBudget
+from belljar.egress.decide.canary_tokens import Tokens
+from belljar.egress.decide.names import NameRefused, canonical_address, is_address, normalise
+from belljar.egress.decide.rules import Rule, Rules
+from belljar.egress.decide.steps import Verdict, decide_connection, decide_name
+from belljar.egress.decide.synthetic import Names
 from belljar.egress.events import UNRECORDED
-from belljar.egress.ledger import Ledger
-from belljar.egress.names import NameRefused, canonical_address, is_address, normalise
-from belljar.egress.packets import ICMP, ICMP6, NAMES, TCP, UDP, Attempt, attempt
-from belljar.egress.passing import Meter
-from belljar.egress.rules import Rule, Rules
-from belljar.egress.synthetic import Names
-from belljar.egress.turns import READ, Signal, Turns
+from belljar.egress.protocols.packets import ICMP, ICMP6, NAMES, TCP, UDP, Attempt, attempt
+from belljar.egress.proxy import nameserver
+from belljar.egress.proxy.channel import reset
+from belljar.egress.proxy.dial import UnreachableError
+from belljar.egress.proxy.ledger import Ledger
+from belljar.egress.proxy.relay.passing import ByteMeter
+from belljar.egress.proxy.time_slices import READ, Signal, TimeSlices
 
 MAX_CONNECTIONS = 1024
 _ACCEPTED_AT_ONCE = 8
@@ -59,7 +59,7 @@ class Closable(Protocol):
         """End it at once."""
 
 
-class Run:
+class ProxiedRun:
     """What the proxy holds of one run. Everything ends with `close`."""
 
     def __init__(
@@ -78,7 +78,7 @@ class Run:
         self.rules = rules
         self.secrets = secrets
         self.tokens = Tokens(canaries)
-        self.limits = Limits(rules)
+        self.limits = RunBudget(rules)
         self.decided: dict[Any, Any] = {}
         """Requests that were decided before; `Gate` keeps them."""
         self.issuer = issuer
@@ -87,7 +87,7 @@ class Run:
         self.names = names
         self.closed = False
         self._account = ledger.account()
-        self.turns = Turns(asyncio.get_running_loop(), lambda: self._account.crowded)
+        self.turns = TimeSlices(asyncio.get_running_loop(), lambda: self._account.crowded)
         self.turns.searches = bool(self.tokens) or any(item.reflects for item in rules.credentials)
         self.resolving = asyncio.Semaphore(_RESOLVED_AT_ONCE)
         """Names that are asked for at the same time: threads do, and all runs share them."""
@@ -210,10 +210,10 @@ class Run:
 
     # What passes
 
-    def meter(self, host: str, port: int, rule: Rule | None) -> Meter | None:
+    def meter(self, host: str, port: int, rule: Rule | None) -> ByteMeter | None:
         """Who counts and searches the bytes of a stream, if anyone has to."""
         limited = self.rules.budget_bytes is not None or (rule is not None and rule.budget_bytes is not None)
-        return Meter(self, host, port, rule) if limited or self.tokens else None
+        return ByteMeter(self, host, port, rule) if limited or self.tokens else None
 
     def canary_found(self, host: str, port: int) -> None:
         """A token was about to leave: tell of it, and let nothing of this run pass any more."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 import ipaddress
 import socket
 
-from belljar.egress.waiting import peek, until_readable, wake_when_more
-from belljar.policy.records import dataclass
+from belljar._startup.records import dataclass
+from belljar.egress.proxy.waiting import peek, until_readable, wake_when_more
 
 MAX_MESSAGE = 4 + 1 + 255 + 2
 """The longest message of a handshake; the greeting has at most 257 bytes."""
@@ -27,7 +27,7 @@ def reply(code: int) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SocksStep:
     """What to do next: take `consumed` bytes off the connection, send `reply`, and then what the rest says."""
 
     consumed: int
@@ -40,7 +40,7 @@ class Step:
     """Close after the reply."""
 
 
-async def converse(sock: socket.socket, *, seconds: float) -> Step | None:
+async def converse(sock: socket.socket, *, seconds: float) -> SocksStep | None:
     """Hold the handshake over a socket, up to where the client says where it wants to go; None when it failed.
 
     Only what belongs to the handshake is taken off the connection. The request is left unanswered.
@@ -59,7 +59,7 @@ async def converse(sock: socket.socket, *, seconds: float) -> Step | None:
             return step
 
 
-async def _next_step(sock: socket.socket, handshake: Handshake, seconds: float) -> Step | None:
+async def _next_step(sock: socket.socket, handshake: Handshake, seconds: float) -> SocksStep | None:
     seen = -1
     while True:
         arrived = peek(sock, MAX_MESSAGE)
@@ -82,40 +82,40 @@ class Handshake:
     def __init__(self) -> None:
         self._greeted = False
 
-    def step(self, arrived: bytes) -> Step | None:
+    def step(self, arrived: bytes) -> SocksStep | None:
         """What these bytes call for, or None: more have to come."""
         if not arrived:
             return None
         if arrived[0] != 5:
-            return Step(len(arrived), failed=True)
+            return SocksStep(len(arrived), failed=True)
         if self._greeted:
             return _request(arrived)
         return self._greeting(arrived)
 
-    def _greeting(self, arrived: bytes) -> Step | None:
+    def _greeting(self, arrived: bytes) -> SocksStep | None:
         if len(arrived) < 2 or len(arrived) < 2 + arrived[1]:
             return None
         length = 2 + arrived[1]
         if _NO_AUTHENTICATION not in arrived[2:length]:
-            return Step(length, b"\x05\xff", failed=True)
+            return SocksStep(length, b"\x05\xff", failed=True)
         self._greeted = True
-        return Step(length, b"\x05\x00")
+        return SocksStep(length, b"\x05\x00")
 
 
-def _request(arrived: bytes) -> Step | None:
+def _request(arrived: bytes) -> SocksStep | None:
     if len(arrived) < 5:
         return None
     kind = arrived[3]
     sizes = {1: (4, 4), 3: (5, arrived[4]), 4: (4, 16)}
     if kind not in sizes:
-        return Step(len(arrived), reply(_ADDRESS_NOT_SUPPORTED), failed=True)
+        return SocksStep(len(arrived), reply(_ADDRESS_NOT_SUPPORTED), failed=True)
     start, size = sizes[kind]
     end = start + size
     if len(arrived) < end + 2:
         return None
     if arrived[1] != 1:
-        return Step(end + 2, reply(_COMMAND_NOT_SUPPORTED), failed=True)
+        return SocksStep(end + 2, reply(_COMMAND_NOT_SUPPORTED), failed=True)
     host = arrived[start:end]
     if kind != 3:
         host = str(ipaddress.ip_address(host)).encode()
-    return Step(end + 2, host=host, port=int.from_bytes(arrived[end : end + 2], "big"), asked=True)
+    return SocksStep(end + 2, host=host, port=int.from_bytes(arrived[end : end + 2], "big"), asked=True)

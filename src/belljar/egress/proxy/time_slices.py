@@ -25,10 +25,10 @@ _LONGEST_REST_SECONDS = 0.1
 _CROWDED_REST_SECONDS = 0.005
 
 
-class Turns:
+class TimeSlices:
     """The turns of one run."""
 
-    running: ClassVar[Turns | None] = None
+    running: ClassVar[TimeSlices | None] = None
     """Whose turn it is."""
     runs: ClassVar[int] = 0
 
@@ -48,7 +48,7 @@ class Turns:
         self.searches = False
         """Whether what passes is searched for tokens or secrets, which takes long: then little is read at once."""
         self.closed = False
-        Turns.runs += 1
+        TimeSlices.runs += 1
         loop.add_reader(self._descriptor, self._something_reported)
 
     @classmethod
@@ -102,13 +102,13 @@ class Turns:
         if self._crowded():
             self._rest(_CROWDED_REST_SECONDS)
             return
-        Turns.running = self
+        TimeSlices.running = self
         others = not self.alone()
         began = time.thread_time() if others else 0.0  # of the processor: a busy machine is no fault of the run's
         try:
             self._work(time.monotonic() + _SLICE_SECONDS)
         finally:
-            Turns.running = None
+            TimeSlices.running = None
         over = time.thread_time() - began - _SLICE_SECONDS if others else 0.0
         if over > _SLICE_SECONDS:
             self._rest(min(over, _LONGEST_REST_SECONDS))
@@ -168,7 +168,7 @@ class Turns:
         """
         if not self.closed:
             self.closed = True
-            Turns.runs -= 1
+            TimeSlices.runs -= 1
             if self._resting is not None:
                 self._resting.cancel()
             self.loop.remove_reader(self._descriptor)
@@ -211,7 +211,9 @@ class Signal:
 class Errand:
     """A coroutine whose steps are part of its run's turns. It may wait for signals, and for futures of the loop."""
 
-    def __init__(self, turns: Turns, work: Coroutine[Any, Any, None], done: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, turns: TimeSlices, work: Coroutine[Any, Any, None], done: Callable[[], None] = lambda: None
+    ) -> None:
         """`done` is called when it has ended, also when it was cancelled before its first step."""
         self._turns = turns
         self._work = work

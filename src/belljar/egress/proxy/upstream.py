@@ -6,9 +6,9 @@ import asyncio
 import socket
 import ssl
 
-from belljar.egress.decide import Verdict
-from belljar.egress.dial import UnreachableError, unreachable
-from belljar.egress.waiting import handshake
+from belljar.egress.decide.steps import Verdict
+from belljar.egress.proxy.dial import UnreachableError, unreachable
+from belljar.egress.proxy.waiting import handshake
 from belljar.policy.builtin import HOST_NAME
 
 _HANDSHAKE_SECONDS = 15.0

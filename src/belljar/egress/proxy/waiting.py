@@ -10,7 +10,7 @@ import contextlib
 import socket
 import ssl
 
-from belljar.egress.turns import READ, WRITE, Signal, Turns
+from belljar.egress.proxy.time_slices import READ, WRITE, Signal, TimeSlices
 
 
 async def until_readable(*sockets: socket.socket, seconds: float) -> socket.socket | None:
@@ -24,7 +24,7 @@ async def until_writable(sock: socket.socket, *, seconds: float) -> socket.socke
 
 
 async def _until(sockets: tuple[socket.socket, ...], wanted: int, seconds: float) -> socket.socket | None:
-    turns, ready = Turns.running, Signal()
+    turns, ready = TimeSlices.running, Signal()
     assert turns is not None
     timer = turns.loop.call_later(max(0.0, seconds), ready.set)
     descriptors = [sock.fileno() for sock in sockets]

@@ -24,10 +24,10 @@ from functools import partial
 from types import CodeType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-from belljar.guest import observer, self_check, usage, wire
+from belljar.guest.container import observer, self_check, usage, wire
 
 if TYPE_CHECKING:
-    from belljar.guest.wicket import Wicket
+    from belljar.guest.container.loopback_listener import LoopbackListener
 
 _TICK_SECONDS = 0.02
 _BACKLOG = 1 << 18
@@ -50,12 +50,12 @@ class Started:
         self.main = main
 
 
-class Run:
+class GateRun:
     """A command in progress, from the gate's side."""
 
     def __init__(self, request: dict[str, Any], pid: int, child: socket.socket) -> None:
         self.deadline = time.monotonic() + request["timeout_seconds"]
-        self.meter = usage.Meter(request["cpu_quota"])
+        self.meter = usage.UsageMeter(request["cpu_quota"])
         self.ended_by = ""
         self.status: int | None = None
         self.pid = pid
@@ -63,7 +63,7 @@ class Run:
         self.stdin = -1
         self.stdin_waiting = bytearray()
         self.stdin_ended = False
-        self.observer: observer.Observer | None = None
+        self.observer: observer.GateObserver | None = None
         self.observing = True
         """Whether any process is left that it could hear from."""
         self.child: socket.socket | None = child
@@ -87,7 +87,7 @@ class Run:
 class Gate:
     """Waits at the channel, then at the run."""
 
-    def __init__(self, channel: wire.Channel, key: bytearray, wicket: Wicket | None) -> None:
+    def __init__(self, channel: wire.FrameChannel, key: bytearray, wicket: LoopbackListener | None) -> None:
         self._channel = channel
         self._key = key
         self._wicket = wicket
@@ -117,7 +117,7 @@ class Gate:
             if "kill" in request:  # before anything was to be run
                 break
             if request.get("do") == "run":
-                run = Run(request, pid, ours)
+                run = GateRun(request, pid, ours)
                 self._order(orders_end, frame[1], [self._receive(size) for _name, size in request["files"]])
                 run.outputs, run.stdin = {out: wire.STDOUT, err: wire.STDERR}, stdin
                 self._start(run, takes_stdin=request["stdin"])
@@ -126,7 +126,7 @@ class Gate:
 
     # --- starting ---
 
-    def _start(self, run: Run, *, takes_stdin: bool) -> None:
+    def _start(self, run: GateRun, *, takes_stdin: bool) -> None:
         self._channel.seal(wire.Seal(self._key))
         for descriptor in (*run.outputs, run.stdin):
             os.set_blocking(descriptor, False)
@@ -135,9 +135,9 @@ class Gate:
             run.stdin = -1
         self._watch(run)
 
-    def _order(self, orders: int, request: bytes, files: list[bytes]) -> None:
+    def _order(self, orders: int, request: bytes, volume_server: list[bytes]) -> None:
         """Hand the command to the process that waits for it."""
-        for part in (len(request).to_bytes(8, "big"), request, *files):
+        for part in (len(request).to_bytes(8, "big"), request, *volume_server):
             rest = memoryview(part)
             while rest:
                 rest = rest[os.write(orders, rest) :]
@@ -154,7 +154,7 @@ class Gate:
 
     # --- watching ---
 
-    def _watch(self, run: Run) -> None:
+    def _watch(self, run: GateRun) -> None:
         while run.status is None:
             self._turn(run)
         while run.child is not None:
@@ -171,7 +171,7 @@ class Gate:
             self._channel.frames.clear()
             self._channel.read()
 
-    def _turn(self, run: Run) -> None:
+    def _turn(self, run: GateRun) -> None:
         self._obey_all(run)  # what came together with the command, at first
         poll = select.poll()
         poll.register(self._channel.incoming, select.POLLIN)
@@ -198,7 +198,7 @@ class Gate:
             run.kill("timeout")
         self._bury(run)
 
-    def _has_more_time(self, run: Run) -> bool:
+    def _has_more_time(self, run: GateRun) -> bool:
         """Whether the whole container stood still meanwhile: the host says so before it lets it go on."""
         poll = select.poll()
         poll.register(self._channel.incoming, select.POLLIN)
@@ -207,7 +207,7 @@ class Gate:
         self._obey_all(run)
         return bool(time.monotonic() <= run.deadline)
 
-    def _handle(self, run: Run, descriptor: int) -> None:
+    def _handle(self, run: GateRun, descriptor: int) -> None:
         if descriptor == self._channel.incoming:
             self._channel.read()
             if self._channel.ended:
@@ -223,12 +223,12 @@ class Gate:
         elif run.child is not None and descriptor == run.child.fileno():
             self._hear_child(run)
 
-    def _obey_all(self, run: Run) -> None:
+    def _obey_all(self, run: GateRun) -> None:
         for kind, payload in self._channel.frames:
             self._obey(run, kind, payload)
         self._channel.frames.clear()
 
-    def _obey(self, run: Run, kind: bytes, payload: bytes) -> None:
+    def _obey(self, run: GateRun, kind: bytes, payload: bytes) -> None:
         if kind == wire.NET and self._wicket is not None:
             self._wicket.hear(payload)
         elif kind == wire.STDIN:
@@ -243,7 +243,7 @@ class Gate:
             elif "usage" in order:
                 self._channel.send(wire.message({"usage": run.meter.now()}))
 
-    def _feed(self, run: Run) -> None:
+    def _feed(self, run: GateRun) -> None:
         """Give the code its input; what it has taken is told, so that the host sends more."""
         taken = 0
         while run.stdin_waiting and run.stdin >= 0:
@@ -263,7 +263,7 @@ class Gate:
         if taken:
             self._channel.send(wire.message({"took": taken}))
 
-    def _forward(self, run: Run, descriptor: int) -> bool:
+    def _forward(self, run: GateRun, descriptor: int) -> bool:
         """Pass on a piece of output. What was written after the kernel killed for memory is not: the run is over."""
         try:
             data = os.read(descriptor, wire.CHUNK)
@@ -280,12 +280,12 @@ class Gate:
         self._channel.send(wire.encode(run.outputs[descriptor], data))
         return True
 
-    def _hear_child(self, run: Run) -> None:
+    def _hear_child(self, run: GateRun) -> None:
         assert run.child is not None
         data, descriptors, _flags, _address = socket.recv_fds(run.child, _MOST_TOLD, 1)
         if descriptors:
             answering = self._wicket.answering if self._wicket is not None else ""
-            run.observer = observer.Observer(descriptors[0], run.names, run.observed, answering)
+            run.observer = observer.GateObserver(descriptors[0], run.names, run.observed, answering)
         elif data:
             run.failure = json.loads(data)
         else:  # it is the code now, or has ended
@@ -294,7 +294,7 @@ class Gate:
 
     # --- the end ---
 
-    def _bury(self, run: Run) -> None:
+    def _bury(self, run: GateRun) -> None:
         """Reap whoever has ended; pid 1 inherits every orphan, and an unburied one counts as a process."""
         try:
             os.read(self._children, 4096)
@@ -310,7 +310,7 @@ class Gate:
             if pid == run.pid:
                 run.status = status
 
-    def _bury_everyone(self, run: Run) -> None:
+    def _bury_everyone(self, run: GateRun) -> None:
         """Until nobody is left. Whoever was born while all were killed (not on Linux) is killed in the next turn."""
         while True:
             try:
@@ -320,7 +320,7 @@ class Gate:
             except ChildProcessError:
                 return
 
-    def _tell(self, run: Run) -> None:
+    def _tell(self, run: GateRun) -> None:
         end = {
             "status": run.status,
             "ended_by": run.ended_by,
@@ -531,7 +531,7 @@ def start(started_with: frozenset[str]) -> Started | None:
     os.close(nothing)
     key = bytearray(wire.KEY_SIZE)
     _receive_into(key, incoming)
-    channel = wire.Channel(incoming, outgoing)
+    channel = wire.FrameChannel(incoming, outgoing)
     frame = channel.next()
     if frame is None:
         os._exit(0)
@@ -541,9 +541,9 @@ def start(started_with: frozenset[str]) -> Started | None:
     channel.send(wire.message({"ready": {**found, "unheard": wicket.unheard if wicket is not None else []}}))
     channel.drain()
     if config["role"] == "depot":
-        from belljar.guest import files
+        from belljar.guest.container import volume_server
 
-        files.Depot(channel, config["quota"], config["live"]).serve()
+        volume_server.VolumeServer(channel, config["quota"], config["live"]).serve()
         os._exit(0)
     started = Gate(channel, key, wicket).wait()
     if started is None:
@@ -551,7 +551,7 @@ def start(started_with: frozenset[str]) -> Started | None:
     return started
 
 
-def _open_wicket(channel: wire.Channel, ports: list[int]) -> Wicket:
-    from belljar.guest.wicket import Wicket  # sent only where it is needed
+def _open_wicket(channel: wire.FrameChannel, ports: list[int]) -> LoopbackListener:
+    from belljar.guest.container.loopback_listener import LoopbackListener  # sent only where it is needed
 
-    return Wicket(lambda payload: channel.send(wire.encode(wire.NET, payload)), ports)
+    return LoopbackListener(lambda payload: channel.send(wire.encode(wire.NET, payload)), ports)

@@ -20,7 +20,7 @@ _AT_A_TIME = 50
 _A_PART = 8
 
 
-class Ballast:
+class CacheFlush:
     """The names, in a directory of their own beneath `root`."""
 
     def __init__(self, root: int) -> None:

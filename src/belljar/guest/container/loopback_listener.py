@@ -14,7 +14,17 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 
-from belljar.guest.relay import MOST, MOST_QUESTIONS, NAMES, PROXIES, Connection, dialled, pack, register_all, unpack
+from belljar.guest.container.relay import (
+    MOST,
+    MOST_QUESTIONS,
+    NAMES,
+    PROXIES,
+    Connection,
+    dialled,
+    pack,
+    register_all,
+    unpack,
+)
 
 RESOLVER = "127.18.0.1"
 """The name server. Other addresses of its port are free for the code's own."""
@@ -26,7 +36,7 @@ _MOST_MESSAGE = 4096
 """Bytes of a question, or of an answer that goes into a datagram."""
 
 
-class Wicket:
+class LoopbackListener:
     """Listeners on the container's loopback, and the connections and questions that came in by them."""
 
     def __init__(self, send: Callable[[bytes], None], ports: Sequence[int]) -> None:
@@ -201,4 +211,4 @@ class _Question:
         self.deadline = time.monotonic() + _QUESTION_SECONDS
 
 
-__all__ = ["NAMES_PORT", "RESOLVER", "Wicket"]
+__all__ = ["NAMES_PORT", "RESOLVER", "LoopbackListener"]

@@ -46,7 +46,7 @@ _WRITE_CALLS = frozenset({
 })  # fmt: skip
 
 
-class _Program(ctypes.Structure):
+class _ObserverProgram(ctypes.Structure):
     _fields_ = (("len", ctypes.c_ushort), ("filter", ctypes.c_char_p))
 
 
@@ -71,7 +71,7 @@ def install(program: bytes, *, listener: bool) -> int:
     """Add a filter to this process for good; the listener's descriptor, or -1 without one. Raises OSError."""
     if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "no_new_privs")
-    structure = _Program(len(program) // 8, program)
+    structure = _ObserverProgram(len(program) // 8, program)
     result = _seccomp(1, _NEW_LISTENER | _WAIT_KILLABLE if listener else 0, structure)
     if listener and result == -errno.EINVAL:  # before Linux 5.19
         result = _seccomp(1, _NEW_LISTENER, structure)
@@ -80,7 +80,7 @@ def install(program: bytes, *, listener: bool) -> int:
     return result if listener else -1
 
 
-class Observer:
+class GateObserver:
     """Answers the code's notifications and remembers what was, or will be, refused."""
 
     def __init__(self, listener: int, names: dict[int, str], observed: frozenset[str], answering: str = "") -> None:

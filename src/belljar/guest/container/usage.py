@@ -10,7 +10,7 @@ _V1 = "/sys/fs/cgroup"
 _V2 = "/sys/fs/cgroup"
 
 
-class Meter:
+class UsageMeter:
     """Reads the group's counters; what was there before the code started is not the code's."""
 
     def __init__(self, cpu_quota: float | None) -> None:

@@ -18,10 +18,10 @@ import stat
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
-from belljar.guest import wire
-from belljar.guest.ballast import Ballast
+from belljar.guest.container import wire
+from belljar.guest.container.gvisor_cache_flush import CacheFlush
+from belljar.guest.container.user_files import write_user_files
 from belljar.guest.tree import READ, Bounds, enter, kind, make_directories, open_beneath, open_name, remove_tree, walk
-from belljar.guest.user_files import write_user_files
 
 _BATCH_BYTES = wire.MAX_FRAME // 2
 _ENTRY_BYTES, _NAME_BYTE = 250, 6
@@ -38,10 +38,10 @@ Request = dict[str, Any]
 Reply = dict[str, Any]
 
 
-class Depot:
+class VolumeServer:
     """Answers requests about the files beneath `root`, one after the other."""
 
-    def __init__(self, channel: wire.Channel, root: str, live: list[int]) -> None:
+    def __init__(self, channel: wire.FrameChannel, root: str, live: list[int]) -> None:
         self._channel = channel
         self._root = os.open(root, READ)
         self._live = frozenset(live)
@@ -49,7 +49,7 @@ class Depot:
         """Directories that were removed while the code stood in them and went on writing."""
         self._copied: dict[int, dict[str, tuple[int, int]]] = {}
         """What was copied in from the host: (inode, time of change) by path, for each mount."""
-        self._ballast: Ballast | None = None
+        self._ballast: CacheFlush | None = None
         self._verbs: dict[str, Callable[[Request], Reply]] = {
             "make": self._make,
             "name": self._name,
@@ -87,7 +87,7 @@ class Depot:
     # --- the volume ---
 
     def _load(self, _request: Request) -> Reply:
-        self._ballast = Ballast(self._root)
+        self._ballast = CacheFlush(self._root)
         return {}
 
     def _make(self, request: Request) -> Reply:

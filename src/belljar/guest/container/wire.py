@@ -93,7 +93,7 @@ class Parser:
         return frames
 
 
-class Channel:
+class FrameChannel:
     """The guest's end: reads frames from one descriptor and writes them to another, without ever waiting to write."""
 
     def __init__(self, incoming: int, outgoing: int) -> None:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from resource import struct_rusage
     from typing import Any
 
-    from belljar.guest import jar_steps
-    from belljar.guest.pooled_code import HURRY, LEAVING
+    from belljar.guest.pool import jar_steps
+    from belljar.guest.pool.pooled_code import HURRY, LEAVING
 
     Cloned = tuple[int, int, bool]
     """The run's socket, the directory in which its code is put, and whether somebody waits for it."""

@@ -299,7 +299,7 @@ def _mounts(settings: dict[str, Any]) -> list[Step]:
 
 
 def _proc(settings: dict[str, Any]) -> list[Step]:
-    """Mount the jar's own /proc, and leave of it what the policy shows (`backends/bubblewrap/own_proc.py` says how).
+    """Mount the jar's own /proc, and leave of it what the policy shows (as `bubblewrap/stage/own_proc.py` does).
 
     What stays is held open by pid 1, which alone keeps these descriptors: the code's process closes them.
     """
@@ -390,7 +390,7 @@ def _limits(settings: dict[str, Any]) -> list[Step]:
     return [_step("setrlimit", which, struct.pack("=2q", limit, limit)) for which, limit in settings["rlimits"]]
 
 
-class _Program(ctypes.Structure):
+class _StepsProgram(ctypes.Structure):
     _fields_ = (("len", ctypes.c_ushort), ("filter", ctypes.c_char_p))
 
 
@@ -398,7 +398,7 @@ def _seccomp(file: str, flags: int = 0, kept: int = -1) -> Step:
     """Put on a filter."""
     with open(file, "rb") as opened:
         program = opened.read()
-    return _step("seccomp", _SET_MODE_FILTER, flags, _Program(len(program) // 8, program), kept=kept)
+    return _step("seccomp", _SET_MODE_FILTER, flags, _StepsProgram(len(program) // 8, program), kept=kept)
 
 
 def _listening_flags() -> int:

@@ -25,7 +25,7 @@ TYPE_CHECKING = False  # see jar_steps
 if TYPE_CHECKING:
     from typing import Any
 
-    from belljar.guest import cloning, pooled_code
+    from belljar.guest.pool import cloning, pooled_code
 else:
     import cloning  # which lies beside this file
     import pooled_code

@@ -83,7 +83,7 @@ def _is_text(kind: str) -> bool:
 # --- figures ----------------------------------------------------------------------------------------------------------
 
 
-class Finder:
+class FigureBackendFinder:
     """Makes `FIGURES` importable, when matplotlib asks for it: a backend that shows figures as results."""
 
     def __init__(self, show: Callable[[], None]) -> None:

@@ -20,7 +20,7 @@ from _thread import allocate_lock, get_ident
 from types import CodeType, FrameType
 from typing import Any, NoReturn
 
-from belljar.guest import rich
+from belljar.guest.session import rich
 
 HEAD = struct.Struct("!cI")
 """Between a keeper and its interpreters: kind, length."""
@@ -77,7 +77,7 @@ class Interpreter:
         for name in [name for name in sys.modules if name.split(".")[0] == "belljar"]:
             del sys.modules[name]
         sys.modules["__main__"] = self.main
-        sys.meta_path.append(rich.Finder(self._show_figures))
+        sys.meta_path.append(rich.FigureBackendFinder(self._show_figures))
         os.environ.setdefault("MPLBACKEND", f"module://{rich.FIGURES}")
         sys.path[0] = ""
         sys.argv[:] = [""]

@@ -16,7 +16,7 @@ import socket
 import struct
 from typing import Any
 
-from belljar.guest.steps import DONE, FORK, HEAD, SHOWN, SLOT, STEP, UP, Interpreter
+from belljar.guest.session.steps import DONE, FORK, HEAD, SHOWN, SLOT, STEP, UP, Interpreter
 
 FRAME = struct.Struct("!cHI")
 """Between the host and a keeper: kind, interpreter, length."""
@@ -45,7 +45,7 @@ class Branch:
             os.close(pipe)
 
 
-class Keeper:
+class Supervisor:
     """Reads orders from descriptor 0 and tells on descriptor 1."""
 
     def __init__(self) -> None:
@@ -246,7 +246,7 @@ def _ends() -> tuple[socket.socket, socket.socket, list[tuple[int, int]]]:
 
 def main() -> Any:
     """The program. In the keeper it does not return; in an interpreter, returns it."""
-    keeper = Keeper()
+    keeper = Supervisor()
     interpreter = keeper.start()
     if interpreter is None:
         keeper.serve()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from belljar.policy.key import Bound, Key, Kind
+from belljar.policy.keys.key import Bound, Key, ValueKind
 
 AGENT_KEYS = (
     Key(
         "agents.unsandboxed",
-        Kind.BOOLEAN,
+        ValueKind.BOOLEAN,
         "Whether the caller of the Bash tool may have a command run outside of any jar "
         "(`dangerously_disable_sandbox`), with a reason, which is recorded. Otherwise that is refused.",
         example=False,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from belljar.policy.builtin import HOST_NAME
+from belljar.policy.keys.patterns import Pattern
 from belljar.policy.models import HostRule
-from belljar.policy.patterns import Pattern
 
 _LABEL = Pattern(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\Z")
 _PORT_AT_THE_END = Pattern(r"(?s:.*):[0-9]*\Z")
@@ -179,7 +179,7 @@ def _covers_host(outer: str, inner: str) -> bool:
             return False
     if _is_address(inner):
         # `*` is the public internet; a rule that names a private address reaches it.
-        from belljar.policy.addresses import is_public
+        from belljar.policy.keys.addresses import is_public
 
         return outer == "*" and is_public(inner)
     return outer == "*" or (outer.startswith("*.") and inner.removeprefix("*").endswith(outer[1:]))

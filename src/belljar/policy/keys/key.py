@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from belljar.policy.records import StrEnum, dataclass
+from belljar._startup.records import StrEnum, dataclass
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Any
 
 
-class Kind(StrEnum):
+class ValueKind(StrEnum):
     """What a value is; `validate` has one reader for each."""
 
     VERSION = "version"
@@ -86,7 +86,7 @@ class Key:
     """One key. `minimum` and `maximum` are in the value's base unit: bytes for a size, milliseconds for a time."""
 
     path: str
-    kind: Kind
+    kind: ValueKind
     doc: str
     example: Any
     bound: Bound = Bound.NONE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from belljar.policy.builtin import BUILTIN_NAMES
-from belljar.policy.key import Bound, Key, Kind
+from belljar.policy.keys.key import Bound, Key, ValueKind
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _TERABYTE = 1024**4
@@ -11,62 +11,69 @@ _TERABYTE = 1024**4
 NET_KEYS = (
     Key(
         "net.enabled",
-        Kind.BOOLEAN,
+        ValueKind.BOOLEAN,
         "Whether the jar reaches the hosts of the allowlist. There is no other way out.",
         example=False,
         bound=Bound.OFF,
     ),
     Key(
         "net.allowlist",
-        Kind.HOSTS,
+        ValueKind.HOSTS,
         "The hosts, each a name or a mapping. It replaces the inherited list. An empty one allows nothing.",
         [],
         Bound.COVERED,
     ),
     Key(
         "net.allowlist[].host",
-        Kind.HOST,
+        ValueKind.HOST,
         "A name matches itself, `*.example.com` its subdomains only, `*` everything on the public internet. An address "
         "names itself, a private one too.",
         "api.example.com",
     ),
-    Key("net.allowlist[].ports", Kind.PORTS, "Its ports; 443 and 80 unless written.", [443], minimum=1, maximum=65535),
-    Key("net.allowlist[].methods", Kind.CHOICES, "HTTP methods; any unless written.", ["GET"], choices=METHODS),
+    Key(
+        "net.allowlist[].ports",
+        ValueKind.PORTS,
+        "Its ports; 443 and 80 unless written.",
+        [443],
+        minimum=1,
+        maximum=65535,
+    ),
+    Key("net.allowlist[].methods", ValueKind.CHOICES, "HTTP methods; any unless written.", ["GET"], choices=METHODS),
     Key(
         "net.allowlist[].paths",
-        Kind.PATHS,
+        ValueKind.PATHS,
         "URL paths; any unless written. `*` is any part between two slashes, `**` any number of parts.",
         ["/v1/items/**"],
     ),
     Key(
         "net.allowlist[].query",
-        Kind.QUERY_KEYS,
+        ValueKind.QUERY_KEYS,
         "The keys that the query of a URL may have; any unless written.",
         ["page", "limit"],
     ),
     Key(
         "net.allowlist[].credential",
-        Kind.CREDENTIAL,
+        ValueKind.CREDENTIAL,
         "The credential that the proxy adds. The code never sees it, and no other credential reaches the host.",
         "items-api",
         optional=True,
     ),
     Key(
         "net.allowlist[].rate",
-        Kind.RATE,
+        ValueKind.RATE,
         "The most requests to each host: `10/s`, `600/m`, `1000/h`.",
         "10/s",
         optional=True,
     ),
     Key(
         "net.allowlist[].addresses",
-        Kind.ADDRESSES,
+        ValueKind.ADDRESSES,
         "Where the name is dialled, instead of asking DNS; private addresses are dialled only if they are named.",
         ["10.1.2.3", "127.0.0.1:8443"],
     ),
     Key(
         "net.allowlist[].budget_mb",
-        Kind.SIZE,
+        ValueKind.SIZE,
         "The most bytes, both ways together, that a run may exchange with each host.",
         10,
         minimum=1,
@@ -75,40 +82,40 @@ NET_KEYS = (
     ),
     Key(
         "net.allowlist[].get_body",
-        Kind.BOOLEAN,
+        ValueKind.BOOLEAN,
         "Whether GET and HEAD may carry a body. A server that ignores such a body takes it for another request, which "
         "nothing has judged.",
         example=True,
     ),
     Key(
         "net.allowlist[].sign",
-        Kind.CREDENTIAL,
+        ValueKind.CREDENTIAL,
         "The credential with an `algorithm` by which the proxy signs each request (RFC 9421).",
         "items-key",
         optional=True,
     ),
     Key(
         "net.allowlist[].foreign_credentials",
-        Kind.BOOLEAN,
+        ValueKind.BOOLEAN,
         "Whether the code may send credentials of its own to this host. The model APIs and cloud control planes that "
         "belljar knows refuse them otherwise, because the key decides whose account has the data. Other hosts do not.",
         example=True,
     ),
     Key(
         "net.denylist",
-        Kind.DENIED,
+        ValueKind.DENIED,
         "What is refused whatever the allowlist says. Entries add to the inherited ones.",
         [],
         Bound.ADDED,
     ),
-    Key("net.denylist[].host", Kind.HOST, "As in the allowlist.", "api.example.com"),
-    Key("net.denylist[].ports", Kind.PORTS, "Its ports; any unless written.", [443], minimum=1, maximum=65535),
-    Key("net.denylist[].methods", Kind.CHOICES, "HTTP methods; any unless written.", ["DELETE"], choices=METHODS),
-    Key("net.denylist[].paths", Kind.PATHS, "URL paths; any unless written.", ["/admin/**"]),
-    Key("net.denylist[].query", Kind.QUERY_KEYS, "Query keys, any of which is refused.", ["debug"]),
+    Key("net.denylist[].host", ValueKind.HOST, "As in the allowlist.", "api.example.com"),
+    Key("net.denylist[].ports", ValueKind.PORTS, "Its ports; any unless written.", [443], minimum=1, maximum=65535),
+    Key("net.denylist[].methods", ValueKind.CHOICES, "HTTP methods; any unless written.", ["DELETE"], choices=METHODS),
+    Key("net.denylist[].paths", ValueKind.PATHS, "URL paths; any unless written.", ["/admin/**"]),
+    Key("net.denylist[].query", ValueKind.QUERY_KEYS, "Query keys, any of which is refused.", ["debug"]),
     Key(
         "net.allow_builtin",
-        Kind.CHOICES,
+        ValueKind.CHOICES,
         "Entries of belljar's own deny list that do not hold here.",
         [],
         Bound.SUBSET,
@@ -116,7 +123,7 @@ NET_KEYS = (
     ),
     Key(
         "net.host_ports",
-        Kind.SERVICE_PORTS,
+        ValueKind.SERVICE_PORTS,
         "Ports of the host's loopback address that the code reaches, as `host.belljar.internal`.",
         [5432],
         Bound.SUBSET,
@@ -125,7 +132,7 @@ NET_KEYS = (
     ),
     Key(
         "net.publish",
-        Kind.JAR_PORTS,
+        ValueKind.JAR_PORTS,
         "Ports on which the host's loopback address reaches a server in the jar: `8000`, or `18000:8000` for another "
         "port of the host.",
         ["18000:8000"],
@@ -135,7 +142,7 @@ NET_KEYS = (
     ),
     Key(
         "net.strip_headers",
-        Kind.HEADERS,
+        ValueKind.HEADERS,
         "Headers that are taken out of every request, besides those that tell of proxies. They add to the inherited "
         "ones.",
         ["user-agent"],
@@ -143,7 +150,7 @@ NET_KEYS = (
     ),
     Key(
         "net.budget_mb",
-        Kind.SIZE,
+        ValueKind.SIZE,
         "The most bytes, both ways together, that a run may exchange with all hosts.",
         100,
         Bound.MOST,
@@ -153,7 +160,7 @@ NET_KEYS = (
     ),
     Key(
         "net.max_name_length",
-        Kind.COUNT,
+        ValueKind.COUNT,
         "The longest name, of those that a `*` covers.",
         100,
         Bound.MOST,
@@ -163,7 +170,7 @@ NET_KEYS = (
     ),
     Key(
         "net.max_name_entropy",
-        Kind.NUMBER,
+        ValueKind.NUMBER,
         "How random the parts of a name may look that a `*` covers, in bits for each character; parts of less than 16 "
         "characters are not looked at.",
         4.2,
@@ -174,7 +181,7 @@ NET_KEYS = (
     ),
     Key(
         "net.max_names",
-        Kind.COUNT,
+        ValueKind.COUNT,
         "How many different names, of those that a `*` covers, a run may ask for.",
         256,
         Bound.MOST,
@@ -184,7 +191,7 @@ NET_KEYS = (
     ),
     Key(
         "net.ca_file",
-        Kind.FILE,
+        ValueKind.FILE,
         "Certificates, as PEM, by which hosts are verified besides those that this host trusts.",
         "./company-ca.pem",
         Bound.SAME,
@@ -192,7 +199,7 @@ NET_KEYS = (
     ),
     Key(
         "net.canary_files",
-        Kind.JAR_FILES,
+        ValueKind.JAR_FILES,
         "Where belljar plants files with a token of no use. A run that sends one anywhere is stopped. They add to the "
         "inherited ones.",
         ["/workspace/.aws/credentials"],
@@ -203,7 +210,7 @@ NET_KEYS = (
 CREDENTIAL_KEYS = (
     Key(
         "credentials",
-        Kind.CREDENTIALS,
+        ValueKind.CREDENTIALS,
         "Secrets of the host's that the proxy adds to requests, by name; a rule of the allowlist says where. They "
         "merge by name.",
         {"items-api": {"from": "env:ITEMS_TOKEN"}},
@@ -211,63 +218,70 @@ CREDENTIAL_KEYS = (
     ),
     Key(
         "credentials[].from",
-        Kind.FROM,
+        ValueKind.FROM,
         "Where the host gets it, for each run: `env:NAME`, `file:PATH`, `keyring:SERVICE/USER`. Or write a `command`.",
         "env:ITEMS_TOKEN",
     ),
     Key(
         "credentials[].command",
-        Kind.WORDS,
+        ValueKind.WORDS,
         "A program of the host that prints it, and its arguments.",
         ["pass", "show", "items"],
     ),
-    Key("credentials[].header", Kind.HEADER, "The header that carries it; Authorization unless written.", "X-Api-Key"),
+    Key(
+        "credentials[].header",
+        ValueKind.HEADER,
+        "The header that carries it; Authorization unless written.",
+        "X-Api-Key",
+    ),
     Key(
         "credentials[].format",
-        Kind.FORMAT,
+        ValueKind.FORMAT,
         "The value of the header: `{}` is the secret, `{base64}` its base64 form. `Bearer {}` for Authorization, else "
         "`{}`, unless written.",
         "token {}",
     ),
-    Key("credentials[].query", Kind.QUERY_KEY, "The query key that carries it, instead of a header.", "api_key"),
+    Key("credentials[].query", ValueKind.QUERY_KEY, "The query key that carries it, instead of a header.", "api_key"),
     Key(
         "credentials[].placeholder",
-        Kind.PLACEHOLDER,
+        ValueKind.PLACEHOLDER,
         "What the code may send in its stead. Without it the code sends nothing.",
         "sk-placeholder-0000",
     ),
     Key(
         "credentials[].env",
-        Kind.VARIABLE,
+        ValueKind.VARIABLE,
         "The variable of the jar that holds the placeholder.",
         "ITEMS_TOKEN",
     ),
     Key(
         "credentials[].hosts",
-        Kind.HOST_NAMES,
+        ValueKind.HOST_NAMES,
         "Hosts that get it, of those that rules name it for; all of them unless written.",
         ["api.example.com"],
     ),
-    Key("credentials[].methods", Kind.CHOICES, "Methods that get it; any unless written.", ["GET"], choices=METHODS),
-    Key("credentials[].paths", Kind.PATHS, "URL paths that get it; any unless written.", ["/v1/**"]),
+    Key(
+        "credentials[].methods", ValueKind.CHOICES, "Methods that get it; any unless written.", ["GET"], choices=METHODS
+    ),
+    Key("credentials[].paths", ValueKind.PATHS, "URL paths that get it; any unless written.", ["/v1/**"]),
     Key(
         "credentials[].algorithm",
-        Kind.CHOICE,
+        ValueKind.CHOICE,
         "Makes it a key by which requests are signed (a rule's `sign`), and never sent.",
         "ed25519",
         choices=("ed25519", "hmac-sha256"),
     ),
-    Key("credentials[].key_id", Kind.KEY_ID, "The name of the key, as the host knows it.", "items-2026"),
+    Key("credentials[].key_id", ValueKind.KEY_ID, "The name of the key, as the host knows it.", "items-2026"),
     Key(
         "credentials[].on_foreign_credential",
-        Kind.CHOICE,
+        ValueKind.CHOICE,
         "What happens to any other credential that is sent to the host: the request is refused, or it is stripped.",
         "refuse",
         choices=("refuse", "strip"),
     ),
     Key(
         "credentials[].reflects",
-        Kind.BOOLEAN,
+        ValueKind.BOOLEAN,
         "Whether the host may send the secret back, so that its answers are searched and the secret is blotted out.",
         example=False,
     ),

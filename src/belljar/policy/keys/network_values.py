@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from belljar.policy import paths
-from belljar.policy.key import Key, Kind
+from belljar.policy.keys.key import Key, ValueKind
+from belljar.policy.keys.patterns import Pattern
+from belljar.policy.keys.values import InvalidError, text_of, variable
 from belljar.policy.models import Credential
 from belljar.policy.nodes import Node
-from belljar.policy.patterns import Pattern
 from belljar.policy.problems import found
-from belljar.policy.values import InvalidError, text_of, variable
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Any
 
@@ -134,11 +134,11 @@ def jar_file(node: Node) -> str:
     return paths.jar_path(text_of(node, "an absolute path in the jar"))
 
 
-SCALARS: dict[Kind, Callable[[Key, Node], Any]] = {
-    Kind.HEADER: header,
-    Kind.FORMAT: header_format,
-    Kind.QUERY_KEY: query_key,
-    Kind.PLACEHOLDER: placeholder,
-    Kind.VARIABLE: variable_name,
-    Kind.KEY_ID: key_id,
+SCALARS: dict[ValueKind, Callable[[Key, Node], Any]] = {
+    ValueKind.HEADER: header,
+    ValueKind.FORMAT: header_format,
+    ValueKind.QUERY_KEY: query_key,
+    ValueKind.PLACEHOLDER: placeholder,
+    ValueKind.VARIABLE: variable_name,
+    ValueKind.KEY_ID: key_id,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from belljar.policy.key import Bound, Key, Kind
+from belljar.policy.keys.key import Bound, Key, ValueKind
 
 SECRETS = ("private_key", "token", "jwt", "url_password", "named_secret")
 PERSONAL = ("email", "phone", "card", "iban", "national_id", "ip", "name")
@@ -16,14 +16,14 @@ DEFAULT_PLACES = ("log",)
 REDACTION_KEYS = (
     Key(
         "logging.redact_pii",
-        Kind.BOOLEAN,
+        ValueKind.BOOLEAN,
         "Whether secrets and personal data are replaced by tokens; the next keys say which, where, and which not.",
         example=True,
         bound=Bound.ON,
     ),
     Key(
         "logging.redact",
-        Kind.CHOICES,
+        ValueKind.CHOICES,
         "What is replaced: kinds, or the groups `secrets` and `personal`. Names only where a detector is installed.",
         list(DEFAULT_KINDS),
         Bound.ADDED,
@@ -31,7 +31,7 @@ REDACTION_KEYS = (
     ),
     Key(
         "logging.redact_in",
-        Kind.CHOICES,
+        ValueKind.CHOICES,
         "Where: in what is logged and stored (`log`), and in what is returned to the caller (`result`).",
         list(DEFAULT_PLACES),
         Bound.ADDED,
@@ -39,7 +39,7 @@ REDACTION_KEYS = (
     ),
     Key(
         "logging.let_through",
-        Kind.PATTERNS,
+        ValueKind.PATTERNS,
         "What is not replaced: values, patterns like `*@example.com`, domains, networks like `10.0.0.0/8`.",
         ["*@example.com", "10.0.0.0/8"],
         Bound.SUBSET,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from belljar.policy.key import Bound, Key, Kind
+from belljar.policy.keys.key import Bound, Key, ValueKind
 
 _WEEK = 7 * 24 * 3_600_000
 
 SESSION_KEYS = (
     Key(
         "session.idle_s",
-        Kind.SECONDS,
+        ValueKind.SECONDS,
         "How long a session may be idle. Then its interpreter is ended, and its files are kept for `keep_s`.",
         1800,
         Bound.MOST,
@@ -19,7 +19,7 @@ SESSION_KEYS = (
     ),
     Key(
         "session.max_age_s",
-        Kind.SECONDS,
+        ValueKind.SECONDS,
         "How long an interpreter of a session may live; `proc.timeout_ms` is for each of its steps.",
         28_800,
         Bound.MOST,
@@ -29,7 +29,7 @@ SESSION_KEYS = (
     ),
     Key(
         "session.max_sessions",
-        Kind.COUNT,
+        ValueKind.COUNT,
         "How many sessions of this user may be open at once. One more ends the one that was idle for longest.",
         32,
         Bound.MOST,
@@ -39,7 +39,7 @@ SESSION_KEYS = (
     ),
     Key(
         "session.keep_s",
-        Kind.SECONDS,
+        ValueKind.SECONDS,
         "How long the files of a session are kept that was ended for being idle or old; 0 keeps none.",
         86_400,
         Bound.MOST,

@@ -7,29 +7,29 @@ in `agent_keys`, those of redaction in `redaction_keys`. A key that is in none o
 
 from __future__ import annotations
 
-from belljar.policy.agent_keys import AGENT_KEYS
-from belljar.policy.key import Bound, Key, Kind
-from belljar.policy.net_keys import CREDENTIAL_KEYS, METHODS, NET_KEYS
-from belljar.policy.redaction_keys import REDACTION_KEYS
-from belljar.policy.session_keys import SESSION_KEYS
-from belljar.policy.units import MB
+from belljar.policy.keys.agents import AGENT_KEYS
+from belljar.policy.keys.key import Bound, Key, ValueKind
+from belljar.policy.keys.network import CREDENTIAL_KEYS, METHODS, NET_KEYS
+from belljar.policy.keys.redaction import REDACTION_KEYS
+from belljar.policy.keys.sessions import SESSION_KEYS
+from belljar.policy.keys.units import MB
 
 BACKENDS = ("auto", "bubblewrap", "landlock", "seatbelt", "docker", "podman", "gvisor", "unconfined")
 _TERABYTE = 1024 * 1024 * MB
 _WEEK = 7 * 24 * 3_600_000
 
 _TABLE = (
-    Key("version", Kind.VERSION, "The version of this format; 1 is the only one.", 1),
+    Key("version", ValueKind.VERSION, "The version of this format; 1 is the only one.", 1),
     Key(
         "extends",
-        Kind.EXTENDS,
+        ValueKind.EXTENDS,
         "What this file starts from: a preset, the path of another file (relative to this one), or `none` for a file "
         "that says everything itself. Without it a file starts from `aicode`.",
         "aicode",
     ),
     Key(
         "backend",
-        Kind.CHOICE,
+        ValueKind.CHOICE,
         "How the code is confined. `auto` takes the strongest that works here, and never `unconfined`.",
         "auto",
         Bound.BACKEND,
@@ -37,7 +37,7 @@ _TABLE = (
     ),
     Key(
         "fallback",
-        Kind.CHOICES,
+        ValueKind.CHOICES,
         "Backends to try, in this order, when `backend` does not work here. Nothing weaker is used unless it is named.",
         [],
         Bound.SUBSET,
@@ -45,7 +45,7 @@ _TABLE = (
     ),
     Key(
         "on_degraded",
-        Kind.DEGRADED,
+        ValueKind.DEGRADED,
         "What to do when the backend can't fully hold a clause: `refuse` the run, `allow` it, or allow it for the "
         "clauses listed.",
         "refuse",
@@ -53,30 +53,30 @@ _TABLE = (
     ),
     Key(
         "fs.mounts",
-        Kind.MOUNTS,
+        ValueKind.MOUNTS,
         "Directories in the jar. One that has the path of an inherited one replaces it.",
         [{"path": "/workspace", "rw": True}],
         Bound.MOUNTS,
     ),
-    Key("fs.mounts[].path", Kind.MOUNT_PATH, "Where the directory is in the jar.", "/deps"),
+    Key("fs.mounts[].path", ValueKind.MOUNT_PATH, "Where the directory is in the jar.", "/deps"),
     Key(
         "fs.mounts[].source",
-        Kind.SOURCE,
+        ValueKind.SOURCE,
         "The host's directory that is shown there. A relative one lies beneath this file. Without it the directory is "
         "empty and gone after the run.",
         "./deps",
         optional=True,
     ),
-    Key("fs.mounts[].rw", Kind.BOOLEAN, "Whether the code may write there.", example=False),
+    Key("fs.mounts[].rw", ValueKind.BOOLEAN, "Whether the code may write there.", example=False),
     Key(
         "fs.mounts[].cow",
-        Kind.BOOLEAN,
+        ValueKind.BOOLEAN,
         "Copy on write: with `rw` and a `source`, what the code writes stays in the jar and the source is untouched.",
         example=False,
     ),
     Key(
         "fs.deny_globs",
-        Kind.GLOBS,
+        ValueKind.GLOBS,
         "Files and directories that the jar never sees, in any mount. Patterns add to the inherited ones; "
         "`'!PATTERN'` takes back an inherited one. An absolute pattern that covers the source of a mount says "
         '"nothing else of it": the mount stays. A pattern by name always holds.',
@@ -85,28 +85,28 @@ _TABLE = (
     ),
     Key(
         "fs.size_mb",
-        Kind.SIZE,
+        ValueKind.SIZE,
         "How much the code may write, in all its directories together.",
         500,
         Bound.MOST,
         MB,
         _TERABYTE,
     ),
-    Key("fs.inodes", Kind.COUNT, "How many files it may make.", 50_000, Bound.MOST, 16, 100_000_000),
+    Key("fs.inodes", ValueKind.COUNT, "How many files it may make.", 50_000, Bound.MOST, 16, 100_000_000),
     Key(
         "fs.snapshot",
-        Kind.BOOLEAN,
+        ValueKind.BOOLEAN,
         "Whether mounted directories are copied when the jar is opened: what the host changes later is not seen, and "
         "denied names hold whatever it does. Without, they are shown as they are; where names are denied, with "
         "those that they have then (Linux 6.16 or newer) or with the host's new ones, too.",
         example=False,
         bound=Bound.ON,
     ),
-    Key("fs.workdir", Kind.JAR_PATH, "The directory in which the code starts.", "/workspace", Bound.SAME),
+    Key("fs.workdir", ValueKind.JAR_PATH, "The directory in which the code starts.", "/workspace", Bound.SAME),
     *NET_KEYS,
     Key(
         "proc.uid",
-        Kind.COUNT,
+        ValueKind.COUNT,
         "The user that the code is, as it sees itself. Never 0. With docker and podman that run as root, 1000 stands "
         "for a number that no other Sandbox has: the kernel counts for each user what one jar could use up for all.",
         1000,
@@ -114,16 +114,16 @@ _TABLE = (
         1,
         2**31 - 1,
     ),
-    Key("proc.cpu_quota", Kind.NUMBER, "Processors' worth of time: 1 is one core.", 1, Bound.MOST, 0.01, 1024),
-    Key("proc.mem_mb", Kind.SIZE, "Memory of all its processes together.", 1024, Bound.MOST, MB, 16 * _TERABYTE),
-    Key("proc.timeout_ms", Kind.TIME, "Wall time, then the whole tree is killed.", 60_000, Bound.MOST, 1, _WEEK),
-    Key("proc.pids", Kind.COUNT, "Processes and threads at once.", 64, Bound.MOST, 1, 4_194_304),
-    Key("proc.open_files", Kind.COUNT, "Open files of each process.", 256, Bound.MOST, 8, 1_048_576),
-    Key("proc.file_size_mb", Kind.SIZE, "The largest file it may write.", 256, Bound.MOST, 1, _TERABYTE),
-    Key("proc.output_mb", Kind.SIZE, "How much it may print.", 8, Bound.MOST, 1, 1024 * MB),
+    Key("proc.cpu_quota", ValueKind.NUMBER, "Processors' worth of time: 1 is one core.", 1, Bound.MOST, 0.01, 1024),
+    Key("proc.mem_mb", ValueKind.SIZE, "Memory of all its processes together.", 1024, Bound.MOST, MB, 16 * _TERABYTE),
+    Key("proc.timeout_ms", ValueKind.TIME, "Wall time, then the whole tree is killed.", 60_000, Bound.MOST, 1, _WEEK),
+    Key("proc.pids", ValueKind.COUNT, "Processes and threads at once.", 64, Bound.MOST, 1, 4_194_304),
+    Key("proc.open_files", ValueKind.COUNT, "Open files of each process.", 256, Bound.MOST, 8, 1_048_576),
+    Key("proc.file_size_mb", ValueKind.SIZE, "The largest file it may write.", 256, Bound.MOST, 1, _TERABYTE),
+    Key("proc.output_mb", ValueKind.SIZE, "How much it may print.", 8, Bound.MOST, 1, 1024 * MB),
     Key(
         "proc.host_info",
-        Kind.CHOICE,
+        ValueKind.CHOICE,
         "What the code learns about the machine. With `limits` it sees the memory and processors of this policy, an "
         "uptime that starts with the jar, and no other file of the host's `/proc`. `hidden` leaves out the files about "
         "memory, processors and load, too. `host` shows the machine as it is.",
@@ -134,21 +134,21 @@ _TABLE = (
     ),
     Key(
         "env.set",
-        Kind.VARIABLES,
+        ValueKind.VARIABLES,
         "Variables of the jar's environment; they add to the inherited ones. Never put a secret here.",
         {"LANG": "C.UTF-8"},
         Bound.SUBSET,
     ),
     Key(
         "env.pass",
-        Kind.NAMES,
+        ValueKind.NAMES,
         "Variables that are passed from the caller's environment, by name.",
         [],
         Bound.SUBSET,
     ),
     Key(
         "python.venv",
-        Kind.VENV,
+        ValueKind.VENV,
         "A virtual environment of the host, mounted read-only, so that its packages import.",
         "./.venv",
         Bound.SAME,
@@ -156,7 +156,7 @@ _TABLE = (
     ),
     Key(
         "python.interpreter",
-        Kind.PROGRAM,
+        ValueKind.PROGRAM,
         "The Python to use, instead of the one found.",
         "/usr/bin/python3",
         Bound.SAME,
@@ -164,7 +164,7 @@ _TABLE = (
     ),
     Key(
         "logging.sample_ratio",
-        Kind.NUMBER,
+        ValueKind.NUMBER,
         "The share of runs whose output is stored, with tokens for what is redacted, for `belljar logs`. Of other runs "
         "that did not end well the last 64 KB are; with 0 nothing is. Starts, ends, denials, kills: always logged.",
         0.1,
@@ -175,7 +175,7 @@ _TABLE = (
     *REDACTION_KEYS,
     Key(
         "logging.quarantine",
-        Kind.BOOLEAN,
+        ValueKind.BOOLEAN,
         "Whether a run that trips a canary is quarantined: it stands still, all that is known of it, its files too, is "
         "written into one file in the state directory, and it is killed.",
         example=True,
@@ -183,7 +183,7 @@ _TABLE = (
     ),
     Key(
         "container.image",
-        Kind.IMAGE,
+        ValueKind.IMAGE,
         "The image that a container is made from, by name, digest or id; nothing is belljar's own base image. Pin it "
         "with `@sha256:…` to get the same one everywhere.",
         "python:3.12-slim",
@@ -191,7 +191,7 @@ _TABLE = (
     ),
     Key(
         "container.engine",
-        Kind.CHOICE,
+        ValueKind.CHOICE,
         "Which engine makes the containers, when `backend` leaves it open: with `gvisor` any, with `docker` also "
         "`nerdctl`, which takes the same commands. `auto` takes the first that works.",
         "auto",
@@ -200,7 +200,7 @@ _TABLE = (
     ),
     Key(
         "container.runtime",
-        Kind.CHOICE,
+        ValueKind.CHOICE,
         "What makes the container. `auto` is the engine's own, and `runsc` (gVisor, a kernel between the code and the "
         "host's) when `backend` is `gvisor`, which takes no other.",
         "runsc",
@@ -209,7 +209,7 @@ _TABLE = (
     ),
     Key(
         "container.name",
-        Kind.CONTAINER,
+        ValueKind.CONTAINER,
         "A word that the names of the containers have in them, for whoever looks at a list of them.",
         "nightly",
         Bound.SAME,
@@ -217,7 +217,7 @@ _TABLE = (
     ),
     Key(
         "container.network",
-        Kind.CHOICE,
+        ValueKind.CHOICE,
         "The container's network: `none`, the engine's `bridge`, or the `host`'s own. Only with `none` "
         "holds what `net` says.",
         "none",
@@ -230,7 +230,7 @@ _TABLE = (
     ),
     Key(
         "container.pid",
-        Kind.CHOICE,
+        ValueKind.CHOICE,
         "Which processes the code sees: its own (`private`), or all of the `host`'s.",
         "private",
         Bound.ORDER,
@@ -239,7 +239,7 @@ _TABLE = (
     ),
     Key(
         "container.privileged",
-        Kind.BOOLEAN,
+        ValueKind.BOOLEAN,
         "Whether the container has every capability and device of the host. Such a container confines nothing.",
         example=False,
         bound=Bound.OFF,
@@ -247,21 +247,21 @@ _TABLE = (
     ),
     Key(
         "container.read_only",
-        Kind.BOOLEAN,
+        ValueKind.BOOLEAN,
         "Whether the image's files can't be written. Mounts and /tmp are not part of it.",
         example=True,
         bound=Bound.ON,
     ),
     Key(
         "container.auto_remove",
-        Kind.BOOLEAN,
+        ValueKind.BOOLEAN,
         "Whether a container is removed when its run has ended.",
         example=True,
         bound=Bound.ON,
     ),
     Key(
         "container.entrypoint",
-        Kind.WORDS,
+        ValueKind.WORDS,
         "Words that are put before the command that is run. The image's own entry point is never used.",
         ["tini", "--"],
         Bound.SAME,
@@ -269,7 +269,7 @@ _TABLE = (
     ),
     Key(
         "container.ports",
-        Kind.PUBLISHED,
+        ValueKind.PUBLISHED,
         "Ports of the container that this host's own address gets, `host:container`. They need a `container.network`.",
         ["8080:80"],
         Bound.SUBSET,
@@ -278,7 +278,7 @@ _TABLE = (
     ),
     Key(
         "container.pull",
-        Kind.CHOICE,
+        ValueKind.CHOICE,
         "Whether an image that is not here is fetched from its registry: `never`, or when it is `missing`.",
         "never",
         Bound.ORDER,
@@ -314,4 +314,4 @@ def sections() -> tuple[str, ...]:
     return tuple(dict.fromkeys(key.path.partition(".")[0] for key in _TABLE if "." in key.path.partition("[")[0]))
 
 
-__all__ = ["BACKENDS", "CLAUSES", "KEYS", "METHODS", "REQUIRED", "Bound", "Key", "Kind", "fields", "sections"]
+__all__ = ["BACKENDS", "CLAUSES", "KEYS", "METHODS", "REQUIRED", "Bound", "Key", "ValueKind", "fields", "sections"]

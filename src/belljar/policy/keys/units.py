@@ -7,9 +7,9 @@ JSON Schema and belljar never read a value in two ways.
 from __future__ import annotations
 
 from belljar.errors import UsageError
-from belljar.policy.patterns import Pattern
+from belljar.policy.keys.patterns import Pattern
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from datetime import timedelta
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from belljar.policy import globs, hosts, paths, units
-from belljar.policy.keys import CLAUSES, Key, Kind
+from belljar.policy import globs, paths
+from belljar.policy.keys import hosts, units
+from belljar.policy.keys.patterns import Pattern
+from belljar.policy.keys.table import CLAUSES, Key, ValueKind
 from belljar.policy.nodes import Node
-from belljar.policy.patterns import Pattern
 from belljar.policy.problems import found, nearest
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Any
 
@@ -221,22 +222,22 @@ def variable_value(node: Node) -> str:
     return node.text
 
 
-SCALARS: dict[Kind, Callable[[Key, Node], Any]] = {
-    Kind.VERSION: version,
-    Kind.EXTENDS: extends,
-    Kind.CHOICE: choice,
-    Kind.COUNT: count,
-    Kind.NUMBER: number,
-    Kind.SIZE: size,
-    Kind.TIME: time,
-    Kind.SECONDS: seconds,
-    Kind.BOOLEAN: boolean,
-    Kind.JAR_PATH: jar_path,
-    Kind.MOUNT_PATH: mount_path,
-    Kind.HOST: host,
-    Kind.CREDENTIAL: credential,
-    Kind.RATE: rate,
-    Kind.IMAGE: image,
-    Kind.CONTAINER: container,
+SCALARS: dict[ValueKind, Callable[[Key, Node], Any]] = {
+    ValueKind.VERSION: version,
+    ValueKind.EXTENDS: extends,
+    ValueKind.CHOICE: choice,
+    ValueKind.COUNT: count,
+    ValueKind.NUMBER: number,
+    ValueKind.SIZE: size,
+    ValueKind.TIME: time,
+    ValueKind.SECONDS: seconds,
+    ValueKind.BOOLEAN: boolean,
+    ValueKind.JAR_PATH: jar_path,
+    ValueKind.MOUNT_PATH: mount_path,
+    ValueKind.HOST: host,
+    ValueKind.CREDENTIAL: credential,
+    ValueKind.RATE: rate,
+    ValueKind.IMAGE: image,
+    ValueKind.CONTAINER: container,
 }
 """The kinds that need nothing but the value. Lists and paths of the host are the validator's."""

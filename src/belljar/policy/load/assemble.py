@@ -21,7 +21,7 @@ from belljar.policy.models import (
 )
 from belljar.policy.problems import Problems, place
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Any
 
@@ -145,11 +145,11 @@ def _check(values: Layer, problems: Problems) -> None:
             problems.add(workdir.origin, f"fs.workdir: wanted a directory in {wanted}, found '{workdir.value}'")
     _check_denied(values, mounts, problems)
     if any(key.startswith("container.") for key in values):
-        from belljar.policy.containers import check  # most policies need none of it
+        from belljar.policy.load.container_agreement import check  # most policies need none of it
 
         check(values, problems)
     if any(key.startswith(("net.", "credentials")) and not written.preset for key, written in values.items()):
-        from belljar.policy.network import check as check_network
+        from belljar.policy.load.network_agreement import check as check_network
 
         check_network(values, problems)
 

@@ -11,16 +11,16 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from belljar.policy import units
 from belljar.policy.globs import DenyGlobs
-from belljar.policy.hosts import covers
-from belljar.policy.keys import KEYS, Bound, Kind
+from belljar.policy.keys import units
+from belljar.policy.keys.hosts import covers
+from belljar.policy.keys.redaction import DEFAULT_KINDS, DEFAULT_PLACES
+from belljar.policy.keys.table import KEYS, Bound, ValueKind
 from belljar.policy.layer import Layer, Written
-from belljar.policy.merge import Merged
+from belljar.policy.load.merge import Merged
 from belljar.policy.models import HostRule, Mount, Origin
 from belljar.policy.paths import beneath
 from belljar.policy.problems import Problems, found, place
-from belljar.policy.redaction_keys import DEFAULT_KINDS, DEFAULT_PLACES
 
 _SYSTEM = ("/usr", "/bin")
 """What every jar sees anyway."""
@@ -291,9 +291,9 @@ def _mode(mount: Mount) -> str:
 def _shown(key: str, value: Any) -> str:
     if value is None and KEYS[key].bound is Bound.MOST:
         return "no limit"
-    if KEYS[key].kind is Kind.SIZE:
+    if KEYS[key].kind is ValueKind.SIZE:
         return units.show_size(value)
-    if KEYS[key].kind in (Kind.TIME, Kind.SECONDS):
+    if KEYS[key].kind in (ValueKind.TIME, ValueKind.SECONDS):
         return units.show_time(round(value * 1000))
     return f"{value:g}" if isinstance(value, float) else ", ".join(value) if isinstance(value, tuple) else found(value)
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from belljar._startup.records import NamedTuple
 from belljar.policy.layer import Layer
 from belljar.policy.models import Origin
 from belljar.policy.problems import Problems, found
-from belljar.policy.records import NamedTuple
 
 _HINT = "if the code may have the whole host, write 'extends: unrestricted' (or use --policy unrestricted)"
 _MANAGED_HINT = "a managed policy can be tightened, never loosened"
@@ -42,7 +42,7 @@ def _values(values: Layer) -> Iterator[_Danger]:
     written = {key: item for key, item in values.items() if key.startswith("container.")}
     if not written:
         return
-    from belljar.policy.keys import KEYS  # most policies need none of it
+    from belljar.policy.keys.table import KEYS  # most policies need none of it
 
     for key, item in written.items():
         for value, why in KEYS[key].dangers:
@@ -59,7 +59,7 @@ def _sockets(values: Layer) -> Iterator[_Danger]:
         shown.append(("python.venv", venv.origin, os.path.realpath(venv.value)))
     if not shown:
         return
-    from belljar.policy.engine_sockets import shown_by
+    from belljar.policy.load.engine_sockets import shown_by
 
     for key, origin, source in shown:
         if socket := shown_by(source, os.environ):

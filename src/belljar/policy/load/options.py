@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from belljar.policy.keys import KEYS
+from belljar.policy.keys.table import KEYS
+from belljar.policy.keys.units import plain
 from belljar.policy.layer import Layer
+from belljar.policy.load.validate import validate
 from belljar.policy.models import Origin
 from belljar.policy.nodes import Node
 from belljar.policy.problems import Problems, found, nearest
-from belljar.policy.units import plain
-from belljar.policy.validate import validate
 
 _NEEDS_YAML = tuple("[{\"'")
 _LONGEST = 64 * 1024
@@ -61,7 +61,7 @@ def _value(text: str, origin: Origin, problems: Problems) -> Node:
         return Node(None, origin)
     if not text.startswith(_NEEDS_YAML):
         return Node(plain(text), origin, text)
-    from belljar.policy.reading import read_text
+    from belljar.policy.load.reading import read_text
 
     inner = Problems()
     tree = read_text(text, origin.file, inner)

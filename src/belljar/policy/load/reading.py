@@ -12,10 +12,10 @@ import stat
 from typing import TYPE_CHECKING, Any
 
 from belljar.errors import PolicyError
+from belljar.policy.keys.units import plain
 from belljar.policy.models import Origin
 from belljar.policy.nodes import DEEPEST, MOST_NODES, Node
 from belljar.policy.problems import Problems, found, place
-from belljar.policy.units import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

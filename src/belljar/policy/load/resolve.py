@@ -11,18 +11,18 @@ from collections.abc import Mapping, Sequence
 
 from belljar.errors import PolicyError
 from belljar.policy import paths
-from belljar.policy.assemble import assemble
 from belljar.policy.layer import Layer, Written
-from belljar.policy.merge import Merged
+from belljar.policy.load.assemble import assemble
+from belljar.policy.load.merge import Merged
 from belljar.policy.models import Mount, Origin, Policy
 from belljar.policy.presets import PRESETS, preset_layer, preset_names
 from belljar.policy.problems import Problems, nearest, place
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Any
 
-    from belljar.policy.units import Duration
+    from belljar.policy.keys.units import Duration
 
 DEFAULT_PRESET = "aicode"
 MANAGED_PATH = "/etc/belljar/policy.yaml"
@@ -78,11 +78,11 @@ def resolve(
     ceiling = None if managed is None else read_managed(managed)
     dangerous = False
     if _could_be_dangerous(merged.values):
-        from belljar.policy.dangers import judge
+        from belljar.policy.load.dangers import judge
 
         dangerous = judge(merged.values, problems, unrestricted=reader.unrestricted, ceiling=ceiling)
     if ceiling is not None:
-        from belljar.policy.ceiling import apply
+        from belljar.policy.load.ceiling import apply
 
         apply(merged, ceiling, problems)
     _hide_state(merged.values, problems)
@@ -116,8 +116,8 @@ def read_managed(path: str, *, owner: int | None = None) -> Layer | None:
         return None
     except OSError as error:
         raise PolicyError(f"{path}: the managed policy can't be read: {error.strerror}") from None
-    from belljar.policy.reading import read_file
-    from belljar.policy.validate import validate
+    from belljar.policy.load.reading import read_file
+    from belljar.policy.load.validate import validate
 
     problems = Problems()
     tree = read_file(path, problems, owner=MANAGED_OWNER if owner is None else owner)
@@ -128,7 +128,7 @@ def read_managed(path: str, *, owner: int | None = None) -> Layer | None:
         if item.value.startswith("!"):
             problems.add(item.origin, "fs.deny_globs: wanted a pattern, found '!': a managed policy inherits nothing")
     if "net.allowlist" in layer:
-        from belljar.policy.network import check_credentials
+        from belljar.policy.load.network_agreement import check_credentials
 
         check_credentials(layer, problems)
     problems.check()
@@ -182,8 +182,8 @@ class _Sources:
         return (self._preset(extends, at) if extends else []) + [layer]
 
     def _file(self, path: str, at: Origin | None, above: tuple[str, ...]) -> list[Layer]:
-        from belljar.policy.reading import read_file
-        from belljar.policy.validate import require_all, validate
+        from belljar.policy.load.reading import read_file
+        from belljar.policy.load.validate import require_all, validate
 
         self._refuse_within_workspace(path)
         self.files.append(path)
@@ -204,8 +204,8 @@ class _Sources:
         return [*self._chain(extends.value, extends.origin, directory, above), layer]
 
     def _mapping(self, mapping: Mapping[str, Any], *, may_extend: bool) -> Layer:
+        from belljar.policy.load.validate import require_all, validate
         from belljar.policy.nodes import from_plain
-        from belljar.policy.validate import require_all, validate
 
         before = len(self.problems)
         tree = from_plain(mapping, Origin(self.layers_are), self.problems)
@@ -257,10 +257,10 @@ def _options(
 ) -> list[Layer]:
     if not overrides and backend is None and timeout is None:
         return []
-    from belljar.policy.options import option_layers
+    from belljar.policy.load.options import option_layers
 
     if timeout is not None and not isinstance(timeout, str):
-        from belljar.policy.units import seconds
+        from belljar.policy.keys.units import seconds
 
         timeout = f"{seconds(timeout):.3f}s"
     return option_layers(

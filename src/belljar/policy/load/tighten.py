@@ -6,15 +6,15 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from belljar.policy.assemble import assemble
-from belljar.policy.ceiling import apply
 from belljar.policy.layer import Layer
+from belljar.policy.load.assemble import assemble
+from belljar.policy.load.ceiling import apply
+from belljar.policy.load.merge import Merged
+from belljar.policy.load.validate import validate
 from belljar.policy.mapping import to_mapping
-from belljar.policy.merge import Merged
 from belljar.policy.models import Origin, Policy
 from belljar.policy.nodes import from_plain
 from belljar.policy.problems import Problems
-from belljar.policy.validate import validate
 
 _NAME = "policy"
 

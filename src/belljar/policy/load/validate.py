@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from belljar.policy import hosts, net_values, paths
-from belljar.policy.keys import KEYS, REQUIRED, Key, Kind, fields, sections
-from belljar.policy.layer import Layer, Written
-from belljar.policy.models import DenyRule, HostRule, Mount
-from belljar.policy.nodes import Node
-from belljar.policy.problems import Problems, found, nearest
-from belljar.policy.values import (
+from belljar.policy import paths
+from belljar.policy.keys import hosts, network_values
+from belljar.policy.keys.table import KEYS, REQUIRED, Key, ValueKind, fields, sections
+from belljar.policy.keys.values import (
     SCALARS,
     WRONG,
     InvalidError,
@@ -25,8 +22,12 @@ from belljar.policy.values import (
     variable_value,
     word,
 )
+from belljar.policy.layer import Layer, Written
+from belljar.policy.models import DenyRule, HostRule, Mount
+from belljar.policy.nodes import Node
+from belljar.policy.problems import Problems, found, nearest
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Any
 
@@ -99,7 +100,7 @@ class _Validator:
     def _read(self, key: Key, node: Node) -> Any:
         if node.value is None and key.optional:
             return None
-        if scalar := SCALARS.get(key.kind) or net_values.SCALARS.get(key.kind):
+        if scalar := SCALARS.get(key.kind) or network_values.SCALARS.get(key.kind):
             return scalar(key, node)
         return _LISTS_AND_PATHS[key.kind](self, key, node)
 
@@ -201,9 +202,9 @@ class _Validator:
         found_: dict[str, Written] = {}
         for name, inner in node.value.items():
             try:
-                net_values.credential_name(name)
+                network_values.credential_name(name)
                 values = self._record("credentials[]", inner, f"{key.path}.{name}")
-                found_[name] = Written(net_values.credential(name, values), inner.origin)
+                found_[name] = Written(network_values.credential(name, values), inner.origin)
             except _AlreadyToldError:
                 continue
             except WRONG as error:
@@ -211,7 +212,7 @@ class _Validator:
         return found_
 
     def secret(self, _key: Key, node: Node) -> str:
-        text = net_values.secret(node)
+        text = network_values.secret(node)
         return f"file:{self._named(text.removeprefix('file:'))}" if text.startswith("file:") else text
 
     def file(self, _key: Key, node: Node) -> str:
@@ -283,7 +284,7 @@ class _Validator:
         return self._items(key, node, lambda item, _: published(key, item))
 
     def query_keys(self, key: Key, node: Node) -> tuple[str, ...]:
-        return self._some(key, node, lambda item, _: net_values.query_key(key, item))
+        return self._some(key, node, lambda item, _: network_values.query_key(key, item))
 
     def addresses(self, key: Key, node: Node) -> tuple[str, ...]:
         return self._some(key, node, lambda item, _: hosts.pinned_address(text_of(item, "an address in quotes")))
@@ -295,13 +296,13 @@ class _Validator:
         return self._items(key, node, lambda item, _: count(key, item))
 
     def jar_ports(self, key: Key, node: Node) -> tuple[Written, ...]:
-        return self._items(key, node, lambda item, _: net_values.jar_port(key, item))
+        return self._items(key, node, lambda item, _: network_values.jar_port(key, item))
 
     def headers(self, key: Key, node: Node) -> tuple[Written, ...]:
-        return self._items(key, node, lambda item, _: net_values.header(key, item).lower())
+        return self._items(key, node, lambda item, _: network_values.header(key, item).lower())
 
     def jar_files(self, key: Key, node: Node) -> tuple[Written, ...]:
-        return self._items(key, node, lambda item, _: net_values.jar_file(item))
+        return self._items(key, node, lambda item, _: network_values.jar_file(item))
 
     def _some(self, key: Key, node: Node, read: Callable[[Node, str], Any]) -> tuple[Any, ...]:
         """The items of a list that may be left out, and then means something else than an empty one would."""
@@ -321,31 +322,31 @@ def _absolute(text: str) -> str:
     return paths.host_path(text, "/")
 
 
-_LISTS_AND_PATHS: dict[Kind, Callable[[_Validator, Key, Node], Any]] = {
-    Kind.CHOICES: _Validator.choices,
-    Kind.DEGRADED: _Validator.degraded,
-    Kind.SOURCE: _Validator.source,
-    Kind.VENV: _Validator.venv,
-    Kind.PROGRAM: _Validator.program,
-    Kind.GLOBS: _Validator.globs,
-    Kind.MOUNTS: _Validator.mounts,
-    Kind.HOSTS: _Validator.hosts,
-    Kind.VARIABLES: _Validator.variables,
-    Kind.NAMES: _Validator.names,
-    Kind.PORTS: _Validator.ports,
-    Kind.PATHS: _Validator.paths,
-    Kind.WORDS: _Validator.words,
-    Kind.PATTERNS: _Validator.patterns,
-    Kind.PUBLISHED: _Validator.published,
-    Kind.DENIED: _Validator.denied,
-    Kind.CREDENTIALS: _Validator.credentials,
-    Kind.FROM: _Validator.secret,
-    Kind.FILE: _Validator.file,
-    Kind.QUERY_KEYS: _Validator.query_keys,
-    Kind.ADDRESSES: _Validator.addresses,
-    Kind.HOST_NAMES: _Validator.host_names,
-    Kind.SERVICE_PORTS: _Validator.service_ports,
-    Kind.JAR_PORTS: _Validator.jar_ports,
-    Kind.HEADERS: _Validator.headers,
-    Kind.JAR_FILES: _Validator.jar_files,
+_LISTS_AND_PATHS: dict[ValueKind, Callable[[_Validator, Key, Node], Any]] = {
+    ValueKind.CHOICES: _Validator.choices,
+    ValueKind.DEGRADED: _Validator.degraded,
+    ValueKind.SOURCE: _Validator.source,
+    ValueKind.VENV: _Validator.venv,
+    ValueKind.PROGRAM: _Validator.program,
+    ValueKind.GLOBS: _Validator.globs,
+    ValueKind.MOUNTS: _Validator.mounts,
+    ValueKind.HOSTS: _Validator.hosts,
+    ValueKind.VARIABLES: _Validator.variables,
+    ValueKind.NAMES: _Validator.names,
+    ValueKind.PORTS: _Validator.ports,
+    ValueKind.PATHS: _Validator.paths,
+    ValueKind.WORDS: _Validator.words,
+    ValueKind.PATTERNS: _Validator.patterns,
+    ValueKind.PUBLISHED: _Validator.published,
+    ValueKind.DENIED: _Validator.denied,
+    ValueKind.CREDENTIALS: _Validator.credentials,
+    ValueKind.FROM: _Validator.secret,
+    ValueKind.FILE: _Validator.file,
+    ValueKind.QUERY_KEYS: _Validator.query_keys,
+    ValueKind.ADDRESSES: _Validator.addresses,
+    ValueKind.HOST_NAMES: _Validator.host_names,
+    ValueKind.SERVICE_PORTS: _Validator.service_ports,
+    ValueKind.JAR_PORTS: _Validator.jar_ports,
+    ValueKind.HEADERS: _Validator.headers,
+    ValueKind.JAR_FILES: _Validator.jar_files,
 }

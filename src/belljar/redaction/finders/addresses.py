@@ -6,8 +6,8 @@ import ipaddress
 import re
 from collections.abc import Iterator
 
-from belljar.audit.redaction.kinds import Kind, Span
-from belljar.audit.redaction.view import View, matches
+from belljar.redaction.kinds import Kind, Span
+from belljar.redaction.view import TextView, matches
 
 _OCTET = rb"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
 _FOUR = re.compile(
@@ -26,13 +26,13 @@ _VERSIONS = (b"version", b"release", b"build", b"==", b">=", b"<=", b"~=", b"@",
 _VERSION_WORDS = (b"v", b"ver", b"rev")
 
 
-def addresses(view: View) -> Iterator[Span]:
+def addresses(view: TextView) -> Iterator[Span]:
     """IPv4 and IPv6 addresses of one machine or network."""
     yield from _version_four(view)
     yield from _version_six(view)
 
 
-def _version_four(view: View) -> Iterator[Span]:
+def _version_four(view: TextView) -> Iterator[Span]:
     shape, data = view.shape, view.data
     for middle in _FOUR_MIDDLE.finditer(shape):
         dot = middle.start()
@@ -42,7 +42,7 @@ def _version_four(view: View) -> Iterator[Span]:
             yield Span(start, found.end(), Kind.IP)
 
 
-def _version(view: View, start: int) -> bool:
+def _version(view: TextView, start: int) -> bool:
     """Whether what is before says that four numbers are a version, or part of a path."""
     before = view.lower[max(0, start - 12) : start].rstrip(b" \t\"':")
     if before.endswith(_VERSIONS):
@@ -50,7 +50,7 @@ def _version(view: View, start: int) -> bool:
     return before.endswith(_VERSION_WORDS) and before.split()[-1] in _VERSION_WORDS
 
 
-def _version_six(view: View) -> Iterator[Span]:
+def _version_six(view: TextView) -> Iterator[Span]:
     for anchor, middle in _SIX_MIDDLES:
         for candidate in matches(middle, view.hexadecimal, anchor):
             place = candidate.start()

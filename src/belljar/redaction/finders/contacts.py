@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from belljar.audit.redaction.kinds import Kind, Span
-from belljar.audit.redaction.view import View, matches
+from belljar.redaction.kinds import Kind, Span
+from belljar.redaction.view import TextView, matches
 
 _DOMAIN = re.compile(
     rb"@((?:[A-Za-z0-9\x80-\xff](?:[A-Za-z0-9\x80-\xff-]{0,61}[A-Za-z0-9\x80-\xff])?\.){1,8}([A-Za-z]{2,18}|xn--[a-z0-9]{2,20}))"
@@ -33,7 +33,7 @@ _FILES = frozenset(b"js ts py rb rs sh md so cc cs pl ps vb gz ml mm la ps".spli
 _NOBODY = frozenset(b"git hg svn".split())
 
 
-def emails(view: View) -> Iterator[Span]:
+def emails(view: TextView) -> Iterator[Span]:
     """Addresses whose domain can exist; `git@github.com:…` and `name@1.2.3` are none."""
     for found in matches(_DOMAIN, view.data, b"@"):
         at = found.start()
@@ -67,7 +67,7 @@ def _in_user_info(data: bytes, start: int) -> bool:
     return scheme >= 0 and _USER.fullmatch(data, scheme + 3, start) is not None
 
 
-def url_passwords(view: View) -> Iterator[Span]:
+def url_passwords(view: TextView) -> Iterator[Span]:
     """The password of `scheme://user:password@host`; one that is a variable or a mask is none."""
     for found in matches(_USER_INFO, view.data, b"://"):
         password = found[1]

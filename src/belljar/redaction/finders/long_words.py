@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 
-from belljar.audit.redaction.view import View, places
+from belljar.redaction.view import TextView, places
 
 SHORTEST = 20
 """No token is shorter; a run of that many letters, digits, _ and - is rare in most text."""
@@ -22,12 +22,12 @@ _SIGNS_END = (b".", b":")
 class LongWords:
     """The words as one text, and where in the whole text each place of it is."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: TextView) -> None:
         self._starts: list[int] = []
         self._origins: list[int] = []
         self.text = b"\n".join(self._words(view))
 
-    def _words(self, view: View) -> Iterator[bytes]:
+    def _words(self, view: TextView) -> Iterator[bytes]:
         words, data, hexadecimal = view.words, view.data, view.hexadecimal
         length = 0
         start = words.find(_RUN)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from belljar.audit.redaction.checks import basic_credentials, digits_and_letters, placeholder, varied
-from belljar.audit.redaction.kinds import Kind, Span
-from belljar.audit.redaction.view import View, matches, places
+from belljar.redaction.finders.checks import basic_credentials, digits_and_letters, placeholder, varied
+from belljar.redaction.kinds import Kind, Span
+from belljar.redaction.view import TextView, matches, places
 
 _WHOSE_KEY = re.compile(
     rb"(?:api|access|secret|private|auth|encrypt\w*|sign\w*|master|account|storage|service|licen[cs]e|deploy|app|client|"
@@ -47,7 +47,7 @@ _SIGN = re.compile(r"[^\w.:/-]")
 _MASK = re.compile(r"(?:[*x•.#-]{3,}.{0,4}|.{0,4}[*x•.#]{4,})", re.IGNORECASE)
 
 
-def named_secrets(view: View) -> Iterator[Span]:
+def named_secrets(view: TextView) -> Iterator[Span]:
     """Values beside telling names, and credentials of HTTP's Authorization."""
     for stem, form, judge in _NAMES:
         for place in places(view.lower, stem):
@@ -56,7 +56,7 @@ def named_secrets(view: View) -> Iterator[Span]:
     yield from _schemes(view)
 
 
-def _value(view: View, name: re.Match[bytes], judge: object) -> Iterator[Span]:
+def _value(view: TextView, name: re.Match[bytes], judge: object) -> Iterator[Span]:
     data = view.data
     start, after = name.span()
     assigned = _ASSIGNED.match(data, after) or _flag(view, after)
@@ -77,13 +77,13 @@ def _value(view: View, name: re.Match[bytes], judge: object) -> Iterator[Span]:
         yield Span(start, end, Kind.NAMED_SECRET)
 
 
-def _flag(view: View, after: int) -> re.Match[bytes] | None:
+def _flag(view: TextView, after: int) -> re.Match[bytes] | None:
     """`--password hunter2`: the name of an option, and its value after a space."""
     word = view.words.rfind(b" ", max(0, after - 48), after) + 1
     return _FLAG.match(view.data, after) if view.data.startswith(b"--", word) else None
 
 
-def _schemes(view: View) -> Iterator[Span]:
+def _schemes(view: TextView) -> Iterator[Span]:
     for scheme, form in _SCHEMES.items():
         for found in matches(form, view.lower, scheme):
             start, end = found.span(1)

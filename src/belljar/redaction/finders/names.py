@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 
-from belljar.audit.redaction.kinds import Kind, Span
+from belljar.redaction.kinds import Kind, Span
 
 NameDetector = Callable[[str], Iterable[tuple[int, int]]]
 """Where the names of persons are in a line: pairs of start and end."""

@@ -10,10 +10,10 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from belljar.audit.redaction.checks import luhn, mod_11_10, verhoeff, weighted
-from belljar.audit.redaction.kinds import Kind, Span
-from belljar.audit.redaction.shapes import Shapes
-from belljar.audit.redaction.view import View, places
+from belljar.redaction.finders.checks import luhn, mod_11_10, verhoeff, weighted
+from belljar.redaction.finders.shapes import Shapes
+from belljar.redaction.kinds import Kind, Span
+from belljar.redaction.view import TextView, places
 
 
 def _true(_value: str) -> bool:
@@ -146,7 +146,7 @@ _LABELLED = tuple(
 )
 
 
-def national_ids(view: View) -> Iterator[Span]:
+def national_ids(view: TextView) -> Iterator[Span]:
     """Ids of persons that states give out."""
     for place, (pattern, holds) in _FORMS.word_starts(view):
         found = pattern.match(view.data, place)

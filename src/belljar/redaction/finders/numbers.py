@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from belljar.audit.redaction.checks import luhn, mod_97
-from belljar.audit.redaction.kinds import Kind, Span
-from belljar.audit.redaction.shapes import Shapes
-from belljar.audit.redaction.view import View
+from belljar.redaction.finders.checks import luhn, mod_97
+from belljar.redaction.finders.shapes import Shapes
+from belljar.redaction.kinds import Kind, Span
+from belljar.redaction.view import TextView
 
 _CARD = re.compile(
     rb"(?<![\w.+-])(?<![0-9A-Fa-f]{4}[ ])"
@@ -35,7 +35,7 @@ _IBANS = (
 _LENGTHS = {pair[:2]: int(pair[3:]) for pair in _IBANS.split()}
 
 
-def cards(view: View) -> Iterator[Span]:
+def cards(view: TextView) -> Iterator[Span]:
     """Numbers with a brand's first digits and length, and the right checksum."""
     for place, form in _CARD_SHAPES.word_starts(view):
         if found := form.match(view.data, place):
@@ -44,7 +44,7 @@ def cards(view: View) -> Iterator[Span]:
                 yield Span(found.start(), found.end(), Kind.CARD)
 
 
-def ibans(view: View) -> Iterator[Span]:
+def ibans(view: TextView) -> Iterator[Span]:
     """Account numbers of a country that has them, of its length, with the right checksum."""
     for place, form in _IBAN_SHAPE.word_starts(view):
         length = _LENGTHS.get(view.data[place : place + 2].decode())

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from belljar.audit.redaction.kinds import Kind, Span
-from belljar.audit.redaction.shapes import Shapes
-from belljar.audit.redaction.view import View, matches, places
+from belljar.redaction.finders.shapes import Shapes
+from belljar.redaction.kinds import Kind, Span
+from belljar.redaction.view import TextView, matches, places
 
 _INTERNATIONAL = re.compile(
     rb"\+(?<![\w+/=.)-]\+)(\d{1,3})[ .\-\xa0]{0,2}(?:\(0?\d{1,5}\)[ .\-]?)?\d{1,12}"
@@ -77,7 +77,7 @@ _DATE = re.compile(
 )
 
 
-def phones(view: View) -> Iterator[Span]:
+def phones(view: TextView) -> Iterator[Span]:
     """Numbers that someone could be called by."""
     for found in matches(_INTERNATIONAL, view.data, b"+"):
         if _callable(found):
@@ -100,7 +100,7 @@ def _callable(found: re.Match[bytes]) -> bool:
     return known and 8 <= len(digits) <= 15 and (digits[0] != "1" or len(digits) == 11) and len(set(digits)) > 2
 
 
-def _labelled(view: View, stem: bytes, place: int) -> Iterator[Span]:
+def _labelled(view: TextView, stem: bytes, place: int) -> Iterator[Span]:
     found = _LABELLED.match(view.lower, place)
     if found is None or not _WORD_BEFORE.search(view.lower, max(0, place - 8), place):
         return

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
-from belljar.audit.redaction.view import GROUPS, View
+from belljar.redaction.view import GROUPS, TextView
 
 What = TypeVar("What")
 _CORES = (
@@ -30,7 +30,7 @@ class Shapes(Generic[What]):
             core = next((core for core in _CORES if core in groups), groups)
             self._rows.setdefault(core, []).append((groups.index(core), shape, what))
 
-    def word_starts(self, view: View) -> Iterator[tuple[int, What]]:
+    def word_starts(self, view: TextView) -> Iterator[tuple[int, What]]:
         """Where a shape begins a word, and what belongs to it."""
         for core, rows in self._rows.items():
             hits = view.hits(core)
@@ -42,7 +42,7 @@ class Shapes(Generic[What]):
                 yield from _word_starts(view, hits, rows)
 
 
-def _word_starts(view: View, hits: list[int], rows: list[tuple[int, bytes, What]]) -> Iterator[tuple[int, What]]:
+def _word_starts(view: TextView, hits: list[int], rows: list[tuple[int, bytes, What]]) -> Iterator[tuple[int, What]]:
     begins, words = view.shape.startswith, view.words
     for offset, shape, what in rows:
         for hit in hits:
@@ -51,7 +51,7 @@ def _word_starts(view: View, hits: list[int], rows: list[tuple[int, bytes, What]
                 yield place, what
 
 
-def _all_word_starts(view: View, shape: bytes) -> Iterator[int]:
+def _all_word_starts(view: TextView, shape: bytes) -> Iterator[int]:
     """The same by looking for the shape itself. A word that it is only within is passed over, however long it is."""
     place = view.shape.find(shape)
     while place >= 0:

@@ -12,10 +12,10 @@ from functools import cache
 from itertools import repeat
 from typing import NamedTuple
 
-from belljar.audit.redaction.checks import placeholder, random_looking, web_token
-from belljar.audit.redaction.kinds import Kind, Span
-from belljar.audit.redaction.long_words import LongWords
-from belljar.audit.redaction.view import View, matches, matches_at
+from belljar.redaction.finders.checks import placeholder, random_looking, web_token
+from belljar.redaction.finders.long_words import LongWords
+from belljar.redaction.kinds import Kind, Span
+from belljar.redaction.view import TextView, matches, matches_at
 
 
 class Vendor(NamedTuple):
@@ -124,7 +124,7 @@ _JWT = re.compile(
 )
 
 
-def tokens(view: View) -> Iterator[Span]:
+def tokens(view: TextView) -> Iterator[Span]:
     """Tokens of the vendors in the tables above."""
     for prefix, row in _DOTTED:
         yield from _dotted(matches(_form(row), view.data, prefix) if prefix in view.data else ())
@@ -155,7 +155,7 @@ def _dotted(matched: Iterable[re.Match[bytes] | None]) -> Iterator[Span]:
             yield Span(found.start(whole), found.end(whole), Kind.TOKEN)
 
 
-def web_tokens(view: View) -> Iterator[Span]:
+def web_tokens(view: TextView) -> Iterator[Span]:
     """JSON Web Tokens, signed or encrypted, with a header that says so."""
     for found in matches(_JWT, view.data, b"eyJ"):
         if web_token(found[0].decode("ascii")):

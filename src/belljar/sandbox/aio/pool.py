@@ -7,11 +7,11 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from belljar.errors import PrerequisiteError
-from belljar.sandbox.events import Finished, Output
-from belljar.sandbox.pool import Pool, PoolStatistics
-from belljar.sandbox.pool_map import Batch
-from belljar.sandbox.result import RunResult
-from belljar.sandbox.sandbox import PolicyLike, last
+from belljar.sandbox.pool.pool import Pool, PoolStatistics
+from belljar.sandbox.pool.pool_map import Batch
+from belljar.sandbox.record.events import Finished, Output
+from belljar.sandbox.record.result import RunResult
+from belljar.sandbox.run.sandbox import PolicyLike, last
 
 try:
     import anyio

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from belljar.backends.contract import Entry
 from belljar.errors import PrerequisiteError
-from belljar.sandbox.events import Finished, Output
-from belljar.sandbox.inputs import Input
-from belljar.sandbox.result import RunResult
-from belljar.sandbox.sandbox import PolicyLike, Sandbox
-from belljar.sandbox.stream import Stream
+from belljar.sandbox.record.events import Finished, Output
+from belljar.sandbox.record.inputs import Input
+from belljar.sandbox.record.result import RunResult
+from belljar.sandbox.record.stream import Stream
+from belljar.sandbox.run.sandbox import PolicyLike, Sandbox
 
 try:
     import anyio
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from belljar.policy.models import Policy
-    from belljar.sandbox.artifacts import Saved
-    from belljar.sandbox.changes import Changes
+    from belljar.sandbox.files.artifacts import Saved
+    from belljar.sandbox.files.changes import Changes
 
 T = TypeVar("T")
 

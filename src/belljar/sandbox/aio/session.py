@@ -8,12 +8,12 @@ from contextlib import aclosing
 from typing import Any, Self, TypeVar
 
 from belljar.errors import PrerequisiteError
-from belljar.sandbox.artifacts import Saved
-from belljar.sandbox.result import RunResult
-from belljar.sandbox.sandbox import PolicyLike
-from belljar.sandbox.session import Session, StepEvent
-from belljar.sandbox.snapshots import Snapshot
-from belljar.sandbox.step import StepFinished, StepResult
+from belljar.sandbox.files.artifacts import Saved
+from belljar.sandbox.files.snapshots import Snapshot
+from belljar.sandbox.record.result import RunResult
+from belljar.sandbox.run.sandbox import PolicyLike
+from belljar.sandbox.session.session import Session, StepEvent
+from belljar.sandbox.session.step import StepFinished, StepResult
 
 try:
     import anyio

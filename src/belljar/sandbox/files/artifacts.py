@@ -12,9 +12,9 @@ from functools import partial
 
 from belljar.backends.hostile_files import copy_content, open_beneath
 from belljar.policy.models import Policy
-from belljar.sandbox.apply import parent_of, write_file
-from belljar.sandbox.host_directory import Outgoing, open_target
-from belljar.sandbox.kept_files import KeptFiles
+from belljar.sandbox.files.apply import parent_of, write_file
+from belljar.sandbox.files.host_directory import OutgoingFiles, open_target
+from belljar.sandbox.files.kept_files import KeptFiles
 
 IS_THERE = "there is a file of that name already"
 _GONE = "it is no plain file any more"
@@ -71,7 +71,7 @@ def save(
     own = {} if own is None else own
     saved = Saved()
     try:
-        rules = Outgoing(
+        rules = OutgoingFiles(
             target,
             directory,
             [*paths, *(data or ())],

@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import Literal, Self
 
+from belljar._startup.records import dataclass
 from belljar.backends.contract import ChangedTree
 from belljar.backends.hostile_files import (
     MAX_DEPTH,
@@ -28,19 +29,18 @@ from belljar.backends.hostile_files import (
     walk,
 )
 from belljar.policy.globs import DenyGlobs
-from belljar.policy.records import dataclass
-from belljar.sandbox.git_ignore import Ignored
-from belljar.sandbox.git_settings import Repositories
-from belljar.sandbox.host_directory import IN_REPOSITORY, HostDirectory, open_real
-from belljar.sandbox.text_diff import MAX_DIFF_BYTES, as_text, unified
-from belljar.sandbox.trusted_names import in_bytecode, plain_name
+from belljar.sandbox.files.git_ignore import Ignored
+from belljar.sandbox.files.git_settings import Repositories
+from belljar.sandbox.files.host_directory import IN_REPOSITORY, HostDirectory, open_real
+from belljar.sandbox.files.text_diff import MAX_DIFF_BYTES, as_text, unified
+from belljar.sandbox.files.trusted_names import in_bytecode, plain_name
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Any
 
-    from belljar.sandbox.kept.host_files import Known
-    from belljar.sandbox.kept.journal import Step
+    from belljar.sandbox.files.host_files import Known
+    from belljar.sandbox.files.journal import JournalStep
 
 MEANWHILE = "it was changed on the host meanwhile"
 _OWN_GIT = "data of git does not come back as files; `belljar agent -- COMMAND` brings commits back"
@@ -619,13 +619,13 @@ class Changes:
         Raises:
             AuditError: it can't be recorded, so nothing is brought back.
         """
-        from belljar.sandbox import recording
-        from belljar.sandbox.kept.journal import apply_all
+        from belljar.sandbox.files.journal import apply_all
+        from belljar.sandbox.record import recording
 
         wanted = [change for change in self._entries if paths is None or change.path in paths]
         deletions = [change for change in reversed(wanted) if change.kind == "deleted"]
         others = [change for change in wanted if change.kind != "deleted"]
-        steps: list[Step] = []
+        steps: list[JournalStep] = []
         refused: dict[str, str] = {}
         for change in [*deletions, *others]:
             asked = (change.protected and protected) or (change.ignored and ignored)
@@ -653,14 +653,14 @@ class Changes:
 
     def _recorded(self, paths: list[str]) -> dict[str, Any]:
         """The first paths for an audit record, each with a digest of its content, and how many there are besides."""
-        from belljar.sandbox.kept.copying import MOST_RECORDED, digest_beneath
+        from belljar.sandbox.files.copying import MOST_RECORDED, digest_beneath
 
         told = [[path, digest_beneath(self._changed, path)] for path in paths[:MOST_RECORDED]]
         return {"paths": told, **({"not_listed": len(paths) - len(told)} if len(paths) > len(told) else {})}
 
-    def steps(self, change: Change, *, protected: bool) -> tuple[list[Step], str]:
+    def steps(self, change: Change, *, protected: bool) -> tuple[list[JournalStep], str]:
         """Steps that bring this change back, and why a part of it has to stay."""
-        from belljar.sandbox.kept.steps import steps_of
+        from belljar.sandbox.files.steps import steps_of
 
         again = partial(self._judged_again, change, protected=protected)
         try:

@@ -6,11 +6,11 @@ import time
 from collections.abc import Iterator
 from typing import Literal
 
+from belljar._startup.records import dataclass
 from belljar.backends.hostile_files import either_data
 from belljar.errors import UsageError
-from belljar.policy.records import dataclass
-from belljar.sandbox.snapshot_files import Kept, SnapshotFiles
-from belljar.sandbox.text_diff import MAX_DIFF_BYTES, as_text, unified
+from belljar.sandbox.files.snapshot_files import SnapshotFile, SnapshotFiles
+from belljar.sandbox.files.text_diff import MAX_DIFF_BYTES, as_text, unified
 
 MAX_SHOWN_BYTES = 8 << 20
 """Of text, in all: what differs beyond that is named, not shown."""
@@ -28,8 +28,8 @@ class Difference:
 
     path: str
     kind: Kind
-    before: Kept | None
-    after: Kept | None
+    before: SnapshotFile | None
+    after: SnapshotFile | None
     text: str = ""
     """A unified diff, not escaped; empty where there is none to show."""
     note: str = ""
@@ -90,7 +90,7 @@ def _kind(path: str, first: SnapshotFiles, second: SnapshotFiles) -> tuple[Kind 
     return "changed", f"{which} as in {first.base}, if that has it"
 
 
-def _same(first: SnapshotFiles, before: Kept, second: SnapshotFiles, after: Kept) -> bool:
+def _same(first: SnapshotFiles, before: SnapshotFile, second: SnapshotFiles, after: SnapshotFile) -> bool:
     if (before.kind, before.size, before.mode, before.target) != (after.kind, after.size, after.mode, after.target):
         return False
     pieces = (
@@ -102,7 +102,10 @@ def _same(first: SnapshotFiles, before: Kept, second: SnapshotFiles, after: Kept
 
 
 def _text(
-    path: str, first: tuple[SnapshotFiles, Kept | None], second: tuple[SnapshotFiles, Kept | None], left: int
+    path: str,
+    first: tuple[SnapshotFiles, SnapshotFile | None],
+    second: tuple[SnapshotFiles, SnapshotFile | None],
+    left: int,
 ) -> tuple[str, str]:
     """The diff, or why there is none."""
     if left <= 0:
@@ -121,7 +124,7 @@ def _text(
     return text, ""
 
 
-def _lines_of(files: SnapshotFiles, kept: Kept | None) -> str | None:
+def _lines_of(files: SnapshotFiles, kept: SnapshotFile | None) -> str | None:
     if kept is None or kept.kind == "directory":
         return ""
     if kept.kind == "link":

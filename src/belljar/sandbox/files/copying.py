@@ -22,7 +22,7 @@ _PIECE = 1 << 20
 
 
 @dataclass(frozen=True)
-class Side:
+class PathState:
     """What one side has at a path."""
 
     what: str
@@ -63,24 +63,24 @@ class Copier:
         self._forget()
         os.close(self._target)
 
-    def copy(self, path: str, status: os.stat_result | None = None) -> Side:
+    def copy(self, path: str, status: os.stat_result | None = None) -> PathState:
         """Copy a file or a link. What can't be copied is told in `missing`."""
         directory, _, name = path.rpartition("/")
         try:
             source, target = self._directories(directory)
             status = os.lstat(name, dir_fd=source)
             what = kind(status)
-            side = Side(what, stat.S_IMODE(status.st_mode), status.st_size, identity=identity(status))
+            side = PathState(what, stat.S_IMODE(status.st_mode), status.st_size, identity=identity(status))
             if what == "link":
                 text = os.readlink(name, dir_fd=source)
                 os.symlink(text, name, dir_fd=target)
-                return Side(what, link=text, identity=side.identity)
+                return PathState(what, link=text, identity=side.identity)
             return self._copy_file(source, target, name, side) if what == "file" else side
         except OSError as error:
             what = "file" if status is None else kind(status)
-            return Side(what, missing=error.strerror or str(error))
+            return PathState(what, missing=error.strerror or str(error))
 
-    def write(self, path: str, content: bytes, mode: int) -> Side:
+    def write(self, path: str, content: bytes, mode: int) -> PathState:
         """Write a file that is not in the tree."""
         directory, _, name = path.rpartition("/")
         parent = make_directories(self._target, directory)
@@ -92,9 +92,9 @@ class Copier:
                 os.close(fresh)
         finally:
             os.close(parent)
-        return Side("file", mode, len(content), hashlib.sha256(content).hexdigest())
+        return PathState("file", mode, len(content), hashlib.sha256(content).hexdigest())
 
-    def _copy_file(self, source: int, target: int, name: str, side: Side) -> Side:
+    def _copy_file(self, source: int, target: int, name: str, side: PathState) -> PathState:
         opened = open_beneath(source, name, os.O_RDONLY, own=self._own)
         try:
             needed = sum(end - start for start, end in data_ranges(opened, side.size))
@@ -117,7 +117,7 @@ class Copier:
         finally:
             os.close(opened)
         told = digest.hexdigest() if digest is not None else ""
-        return Side("file", side.mode, side.size, told, missing=missing, identity=side.identity)
+        return PathState("file", side.mode, side.size, told, missing=missing, identity=side.identity)
 
     def _directories(self, directory: str) -> tuple[int, int]:
         if self._last is None or self._last[0] != directory:
@@ -210,8 +210,8 @@ __all__ = [
     "MAX_DIGESTED",
     "MOST_RECORDED",
     "Copier",
+    "PathState",
     "Room",
-    "Side",
     "digest_beneath",
     "digest_of",
     "identity",

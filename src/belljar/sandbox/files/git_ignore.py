@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import IO, NamedTuple
 
 from belljar.backends.hostile_files import open_beneath
-from belljar.sandbox.git_settings import repository_of
+from belljar.sandbox.files.git_settings import repository_of
 
 _MOST_BYTES = 1 << 20
 _MOST_RULES = 20_000
@@ -41,7 +41,7 @@ _CLASSES = {
 }
 
 
-class Rule(NamedTuple):
+class IgnoreRule(NamedTuple):
     """One line of a `.gitignore`."""
 
     pattern: re.Pattern[str]
@@ -57,7 +57,7 @@ class Ignored:
         self._root = root
         real = os.path.realpath(path)
         repository = repository_of(real)
-        self._rules: dict[str, list[tuple[str, Rule]]] = {}
+        self._rules: dict[str, list[tuple[str, IgnoreRule]]] = {}
         """By directory: the rules for what is in it, each with the directory that it is written in."""
         self._tried = 0
         self._known: dict[str, bool] = {}
@@ -71,7 +71,7 @@ class Ignored:
         if repository:
             own.append(os.path.join(repository.common, "info", "exclude"))
         self._base = [rule for file in own for rule in self._parsed(_read(file), "")]
-        self._parents: list[tuple[str, Rule]] = []
+        self._parents: list[tuple[str, IgnoreRule]] = []
         for depth in range(len(self._above)):
             place = "/".join(self._above[:depth])
             text = _read(os.path.join(top, place, ".gitignore"))
@@ -103,7 +103,7 @@ class Ignored:
             self.overflowed = True
         return False
 
-    def _of(self, directory: str) -> list[tuple[str, Rule]]:
+    def _of(self, directory: str) -> list[tuple[str, IgnoreRule]]:
         """The rules for what is in a directory, the strongest first. A directory without rules has those above it."""
         known = self._rules.get(directory)
         if known is None:
@@ -124,9 +124,9 @@ class Ignored:
                 return ""
             return _text(file)
 
-    def _parsed(self, text: str, place: str) -> list[tuple[str, Rule]]:
+    def _parsed(self, text: str, place: str) -> list[tuple[str, IgnoreRule]]:
         """The rules of a file, as many as there is room for."""
-        rules: list[tuple[str, Rule]] = []
+        rules: list[tuple[str, IgnoreRule]] = []
         for line in () if self.overflowed else text.split("\n"):
             if (rule := parse(line)) is not None:
                 rules.append((place, rule))
@@ -137,7 +137,7 @@ class Ignored:
         return rules
 
 
-def _verdict(rule: Rule, place: str, whole: str, *, is_directory: bool) -> bool | None:
+def _verdict(rule: IgnoreRule, place: str, whole: str, *, is_directory: bool) -> bool | None:
     """What a rule says about a path; None if it does not match."""
     if rule.only_directories and not is_directory:
         return None
@@ -146,7 +146,7 @@ def _verdict(rule: Rule, place: str, whole: str, *, is_directory: bool) -> bool 
 
 
 @lru_cache(maxsize=2048)
-def parse(line: str) -> Rule | None:
+def parse(line: str) -> IgnoreRule | None:
     """The rule of a line; None if it has none."""
     line = line.removesuffix("\r")
     if line.startswith("#") or len(line) > _LONGEST:
@@ -164,7 +164,7 @@ def parse(line: str) -> Rule | None:
     text = text.removeprefix("/")
     pattern = _anchored(text) if anchored else f"(?:[^/]++/)*+{_name(text)}"
     try:
-        return Rule(re.compile(pattern, re.DOTALL), only_directories, negated)
+        return IgnoreRule(re.compile(pattern, re.DOTALL), only_directories, negated)
     except re.error:
         return None
 

@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from belljar.sandbox.trusted_names import plain_name
+from belljar.sandbox.files.trusted_names import plain_name
 
 _MOST_BYTES = 1 << 20
 _MOST_FILES = 64

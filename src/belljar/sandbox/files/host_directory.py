@@ -1,6 +1,6 @@
 """The one judgement of what may leave a jar: for `apply`, for artifacts, for the results of a session, for `restore`.
 
-`HostDirectory` is a directory of the host's as its tools know it. `Outgoing` judges files that are copied into one.
+`HostDirectory` is a directory of the host's as its tools know it. `OutgoingFiles` judges files copied into one.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import os
 from collections.abc import Collection
 
 import belljar
-from belljar.audit.state import state_directory
 from belljar.backends.hostile_files import leaves, open_beneath
 from belljar.errors import UsageError
 from belljar.policy.globs import DenyGlobs
 from belljar.policy.paths import PathError, real_path
-from belljar.sandbox.git_settings import REPOSITORY, ActedPaths, Repositories, repository_of
-from belljar.sandbox.trusted_names import NOT_READABLE, acted_upon, in_bytecode, link_acted_upon, plain_name
+from belljar.sandbox.files.git_settings import REPOSITORY, ActedPaths, Repositories, repository_of
+from belljar.sandbox.files.trusted_names import NOT_READABLE, acted_upon, in_bytecode, link_acted_upon, plain_name
+from belljar.state import state_directory
 
 IN_REPOSITORY = "git would take its directory for a repository, and do what its settings say"
 LEADS_OUT = "it is a link that leads out of the directory"
@@ -126,7 +126,7 @@ def _names(directory: str) -> list[str]:
         return []
 
 
-class Outgoing:
+class OutgoingFiles:
     """Judges files of a jar that are copied into a directory of the host's, by the rules of `apply`."""
 
     def __init__(
@@ -245,4 +245,4 @@ def open_real(path: str) -> int:
         os.close(top)
 
 
-__all__ = ["IN_REPOSITORY", "LEADS_OUT", "HostDirectory", "Outgoing", "check_target", "open_real", "open_target"]
+__all__ = ["IN_REPOSITORY", "LEADS_OUT", "HostDirectory", "OutgoingFiles", "check_target", "open_real", "open_target"]

@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from belljar.audit.state import private_directory, state_directory
 from belljar.errors import UsageError
 from belljar.guest.tree import remove_tree
-from belljar.sandbox.apply import give_to_owner, make_directories, parent_of, status_beneath
-from belljar.sandbox.host_directory import open_real
+from belljar.sandbox.files.apply import give_to_owner, make_directories, parent_of, status_beneath
+from belljar.sandbox.files.host_directory import open_real
+from belljar.state import private_directory, state_directory
 
 _MEANWHILE = "it was changed on the host meanwhile"
 _STAGE = ".belljar-"
@@ -30,12 +30,12 @@ _BESIDE = ".before-belljar"
 """Ending of the old file's name, if somebody has changed the new one before a killed `apply` could be undone."""
 
 
-class RefusedError(OSError):
-    """Raised by `Step.fill` or `Step.text` to leave a step out: its content must not be written."""
+class StepRefusedError(OSError):
+    """Raised by `JournalStep.fill` or `JournalStep.text` to leave a step out: its content must not be written."""
 
 
 @dataclass(frozen=True)
-class Step:
+class JournalStep:
     """One change of the host's directory."""
 
     path: str
@@ -49,7 +49,7 @@ class Step:
     """Returns what a link says."""
 
 
-def apply_all(directory: str, root: int, steps: Sequence[Step]) -> dict[str, str]:
+def apply_all(directory: str, root: int, steps: Sequence[JournalStep]) -> dict[str, str]:
     """Take all steps, in their order, beneath `root`, which is the directory of this path.
 
     Returns:
@@ -149,9 +149,9 @@ class _Transaction:
         self._name = f"{_STAGE}{token}"
         self._stages: dict[int, int] = {}
         """Descriptor of the stage, by device."""
-        self._steps: list[tuple[Step, int]] = []
+        self._steps: list[tuple[JournalStep, int]] = []
 
-    def stage(self, steps: Sequence[Step]) -> dict[str, str]:
+    def stage(self, steps: Sequence[JournalStep]) -> dict[str, str]:
         """Write all new content to the stages, and the journal. Nothing of the host's has changed afterwards."""
         places = [_nearest(self._root, step.path) for step in steps]
         above: dict[int, str] = {}
@@ -175,7 +175,7 @@ class _Transaction:
             number = len(self._steps)
             try:
                 staged = _staged(self._stages[owner.st_dev], f"new-{number}", step, owner)
-            except RefusedError as why:
+            except StepRefusedError as why:
                 left_out[step.path] = why.strerror or str(why)
                 continue
             mode = stat.S_IMODE(step.before.st_mode) if step.before is not None else 0
@@ -206,7 +206,7 @@ class _Transaction:
                         if status is None or not stat.S_ISDIR(status.st_mode):
                             yield path
 
-    def _take(self, number: int, step: Step, stage: int) -> None:
+    def _take(self, number: int, step: JournalStep, stage: int) -> None:
         if step.what == "directory":
             make_directories(self._root, step.path)
             return
@@ -277,7 +277,7 @@ def _top(root: int, path: str, device: int) -> str:
     return path
 
 
-def _staged(stage: int, name: str, step: Step, owner: os.stat_result) -> list[int]:
+def _staged(stage: int, name: str, step: JournalStep, owner: os.stat_result) -> list[int]:
     """Write what a step brings to the stage. Return its identity, which is empty if the step brings nothing."""
     if step.what == "link":
         assert step.text is not None
@@ -415,4 +415,4 @@ def _remove_stages(root: int, plan: dict[str, Any]) -> None:
                 os.close(parent)
 
 
-__all__ = ["RefusedError", "Step", "apply_all", "finish_interrupted"]
+__all__ = ["JournalStep", "StepRefusedError", "apply_all", "finish_interrupted"]

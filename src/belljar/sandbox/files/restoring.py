@@ -10,13 +10,13 @@ from __future__ import annotations
 import contextlib
 import os
 
+from belljar._startup.records import dataclass
 from belljar.backends.hostile_files import write_at
 from belljar.errors import UsageError
 from belljar.policy.paths import PathError, real_path
-from belljar.policy.records import dataclass
-from belljar.sandbox.apply import make_directories, parent_of, write_file, write_link
-from belljar.sandbox.host_directory import Outgoing, check_target, open_real
-from belljar.sandbox.snapshot_files import Kept, SnapshotFiles
+from belljar.sandbox.files.apply import make_directories, parent_of, write_file, write_link
+from belljar.sandbox.files.host_directory import OutgoingFiles, check_target, open_real
+from belljar.sandbox.files.snapshot_files import SnapshotFile, SnapshotFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ def restore(files: SnapshotFiles, directory: str, *, protected: bool = False) ->
     root = _empty_directory(directory)
     refused: list[tuple[str, str]] = []
     try:
-        rules = Outgoing(root, directory, files.files, protected=protected)
+        rules = OutgoingFiles(root, directory, files.files, protected=protected)
         directories = [kept for kept in files.files.values() if kept.kind == "directory"]
         for kept in sorted(files.files.values(), key=lambda kept: kept.path):
             try:
@@ -77,7 +77,7 @@ def _empty_directory(path: str) -> int:
     return root
 
 
-def _write(root: int, kept: Kept, files: SnapshotFiles) -> None:
+def _write(root: int, kept: SnapshotFile, files: SnapshotFiles) -> None:
     if kept.kind == "directory":
         make_directories(root, kept.path)
         return
@@ -99,7 +99,7 @@ def _write(root: int, kept: Kept, files: SnapshotFiles) -> None:
     write_file(root, kept.path, fill, mode=kept.mode, replace=False)
 
 
-def _finish(root: int, kept: Kept, refused: list[tuple[str, str]]) -> None:
+def _finish(root: int, kept: SnapshotFile, refused: list[tuple[str, str]]) -> None:
     """A directory's own mode, when everything is in it. Its owner can always open it."""
     try:
         parent, name = parent_of(root, kept.path)

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping
 from itertools import accumulate, pairwise
 from typing import IO, Self
 
+from belljar._startup.records import dataclass
 from belljar.backends.hostile_files import MAX_DEPTH, MAX_ENTRIES, MAX_NAMES, Range, parts
 from belljar.errors import UsageError
-from belljar.policy.records import dataclass
-from belljar.sandbox.snapshots import HOLES, LATEST, MOST_PIECES, Snapshot, opened, path_of, read_head, source
+from belljar.sandbox.files.snapshots import HOLES, LATEST, MOST_PIECES, Snapshot, opened, path_of, read_head, source
 
 _PIECE = 1 << 20
 _BLOCK = 512
@@ -27,7 +27,7 @@ _NUMBER, _RANGE = (re.compile(form).fullmatch for form in ("[0-9]{1,18}", "[0-9]
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class SnapshotFile:
     """One file of a snapshot."""
 
     path: str
@@ -61,7 +61,7 @@ class SnapshotFiles:
             self.base: str | None = head["base"]
             self.deleted = frozenset(head["deleted"])
             end = os.fstat(self._file.fileno()).st_size if size is None else start + size
-            self.files: Mapping[str, Kept] = dict(self._members(end))
+            self.files: Mapping[str, SnapshotFile] = dict(self._members(end))
         except (tarfile.TarError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             self.close()
             raise UsageError(f"{self.path} is not a whole snapshot: {error}") from error
@@ -79,7 +79,7 @@ class SnapshotFiles:
         """Let go of it."""
         self._file.close()
 
-    def _members(self, end: int) -> Iterator[tuple[str, Kept]]:
+    def _members(self, end: int) -> Iterator[tuple[str, SnapshotFile]]:
         seen: set[str] = set()
         room = MOST_PIECES + MAX_ENTRIES  # one for each file that has no hole
         names = MAX_NAMES
@@ -107,7 +107,7 @@ class SnapshotFiles:
                 mode, changed = member.mode & 0o777, float(member.mtime)
                 sizes = (end - start for start, end in data)
                 offsets = tuple(accumulate(sizes, initial=member.offset_data))[:-1]
-                yield path, Kept(path, kind, size, mode, changed, member.linkname, data, offsets)
+                yield path, SnapshotFile(path, kind, size, mode, changed, member.linkname, data, offsets)
                 archive.members = []  # type: ignore[attr-defined]  # else it keeps them all
             # To tarfile, a header that is cut off or makes no sense is an end like any other.
             if os.pread(self._file.fileno(), _BLOCK, archive.offset) != bytes(_BLOCK):
@@ -128,7 +128,7 @@ class SnapshotFiles:
             raise UsageError(f"{self.path} holds a file whose holes make no sense: {member.name!r}")
         return size, data
 
-    def read(self, kept: Kept, most: int, at: int = 0) -> bytes:
+    def read(self, kept: SnapshotFile, most: int, at: int = 0) -> bytes:
         """At most `most` bytes of a file, from `at` on."""
         end = min(kept.size, at + most)
         found = bytearray(max(0, end - at))
@@ -147,13 +147,13 @@ class SnapshotFiles:
             raise UsageError(f"{self.path} is cut off")
         return piece
 
-    def stored(self, kept: Kept) -> Iterator[tuple[int, bytes]]:
+    def stored(self, kept: SnapshotFile) -> Iterator[tuple[int, bytes]]:
         """The data of a file, each piece with its place. What is between is holes."""
         for (start, end), offset in zip(kept.data, kept.offsets, strict=True):
             for at in range(start, end, _PIECE):
                 yield at, self._stored(offset + at - start, min(_PIECE, end - at))
 
-    def pieces(self, kept: Kept) -> Iterator[bytes]:
+    def pieces(self, kept: SnapshotFile) -> Iterator[bytes]:
         """The whole of a file, with zeros for its holes."""
         position = 0
         for at, piece in self.stored(kept):
@@ -184,4 +184,4 @@ def every_snapshot() -> list[Snapshot]:
     return sorted(found, key=lambda one: one.created)
 
 
-__all__ = ["Kept", "SnapshotFiles", "every_snapshot"]
+__all__ = ["SnapshotFile", "SnapshotFiles", "every_snapshot"]

@@ -20,13 +20,13 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import IO, Any
 
-from belljar.audit.state import state_directory
+from belljar._startup.records import dataclass
 from belljar.backends.contract import ChangedTree, Entry
 from belljar.backends.hostile_files import MAX_ENTRIES, Range, data_ranges, open_beneath, parts, walk
 from belljar.errors import AuditError, SandboxUnavailableError, UsageError
-from belljar.policy.records import dataclass
-from belljar.sandbox import recording
-from belljar.sandbox.unfinished import beside, sweep
+from belljar.sandbox.files.unfinished import beside, sweep
+from belljar.sandbox.record import recording
+from belljar.state import state_directory
 
 _LONGEST_HEAD = 64 << 20
 FORMAT, _FORMATS = 2, (1, 2)

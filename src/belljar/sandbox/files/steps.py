@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from belljar.backends.hostile_files import copy_content, leaves, open_beneath
-from belljar.sandbox.apply import parent_of, status_beneath
-from belljar.sandbox.kept.journal import RefusedError, Step
+from belljar.sandbox.files.apply import parent_of, status_beneath
+from belljar.sandbox.files.journal import JournalStep, StepRefusedError
 
 if TYPE_CHECKING:
-    from belljar.sandbox.changes import Change
+    from belljar.sandbox.files.changes import Change
 
 Spared = Callable[[str, os.stat_result], str]
 """Why a file of the host's must stay, whatever the code did to the directory it is in; empty if it need not."""
@@ -22,10 +22,10 @@ Judge = Callable[[str], str]
 """Why a link of this text must not be written; empty if it may."""
 
 
-def steps_of(change: Change, changed: int, target: int, spared: Spared, judge: Judge) -> tuple[list[Step], str]:
+def steps_of(change: Change, changed: int, target: int, spared: Spared, judge: Judge) -> tuple[list[JournalStep], str]:
     """Steps that make the host's directory `target` have this change, and why a part of it has to stay."""
     status = status_beneath(target, change.path)
-    steps: list[Step] = []
+    steps: list[JournalStep] = []
     if change.kind == "deleted":
         return ([], "") if status is None else _deletion(target, change.path, status, spared)
     if status is not None and stat.S_ISDIR(status.st_mode) != (change.what == "directory"):
@@ -34,22 +34,25 @@ def steps_of(change: Change, changed: int, target: int, spared: Spared, judge: J
             return [], why
         status = None
     if change.what == "directory":
-        return ([*steps, Step(change.path, "directory")] if status is None else []), ""
+        return ([*steps, JournalStep(change.path, "directory")] if status is None else []), ""
     if change.what == "link":
-        return [*steps, Step(change.path, "link", status, text=lambda: _link_text(changed, change.path, judge))], ""
+        return [
+            *steps,
+            JournalStep(change.path, "link", status, text=lambda: _link_text(changed, change.path, judge)),
+        ], ""
     mode = change.mode & 0o777
     return [
         *steps,
-        Step(change.path, "file", status, mode, lambda fresh: _copy(changed, change.path, fresh)),
+        JournalStep(change.path, "file", status, mode, lambda fresh: _copy(changed, change.path, fresh)),
     ], ""
 
 
-def _deletion(target: int, path: str, status: os.stat_result, spared: Spared) -> tuple[list[Step], str]:
+def _deletion(target: int, path: str, status: os.stat_result, spared: Spared) -> tuple[list[JournalStep], str]:
     """Delete a file or a tree, sparing what the code could not see and what is newer: it can't have meant those."""
     if why := spared(path, status):
         return [], why
     if not stat.S_ISDIR(status.st_mode):
-        return [Step(path, "delete", status)], ""
+        return [JournalStep(path, "delete", status)], ""
     directory = open_beneath(target, path)
     steps, reasons = [], []
     try:
@@ -61,7 +64,7 @@ def _deletion(target: int, path: str, status: os.stat_result, spared: Spared) ->
         os.close(directory)
     if reasons:
         return steps, f"something in it stays: {reasons[0]}"
-    return [*steps, Step(path, "rmdir", status)], ""
+    return [*steps, JournalStep(path, "rmdir", status)], ""
 
 
 def _link_text(changed: int, path: str, judge: Judge) -> str:
@@ -69,13 +72,13 @@ def _link_text(changed: int, path: str, judge: Judge) -> str:
     try:
         text = os.readlink(name, dir_fd=parent)
     except OSError as error:  # code that still runs may have made it another one
-        raise RefusedError(error.errno, error.strerror) from error
+        raise StepRefusedError(error.errno, error.strerror) from error
     finally:
         os.close(parent)
     if leaves(path, text):  # it was another one when it was judged
-        raise RefusedError(errno.EPERM, "it is a link that leads out of the workspace")
+        raise StepRefusedError(errno.EPERM, "it is a link that leads out of the workspace")
     if why := judge(text):
-        raise RefusedError(errno.EPERM, why)
+        raise StepRefusedError(errno.EPERM, why)
     return text
 
 
@@ -83,10 +86,10 @@ def _copy(changed: int, path: str, fresh: int) -> None:
     try:
         source = open_beneath(changed, path, os.O_RDONLY, own=True)
     except OSError as error:
-        raise RefusedError(error.errno, error.strerror) from error
+        raise StepRefusedError(error.errno, error.strerror) from error
     try:
         if not stat.S_ISREG(os.fstat(source).st_mode):
-            raise RefusedError(errno.EPERM, "it is no plain file any more")
+            raise StepRefusedError(errno.EPERM, "it is no plain file any more")
         copy_content(source, fresh)
     finally:
         os.close(source)

@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 from belljar.backends.contract import End, LaunchPlan
 from belljar.policy.models import Policy
-from belljar.sandbox.stream import Handle
+from belljar.sandbox.record.stream import Handle
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
-    from belljar.sandbox.running import Watch
+    from belljar.sandbox.run.watch import Watch
 
 _TOKEN = "canary-token"  # noqa: S105 - why a run was ended
 _WHY = "it sent a planted canary token to the network"
@@ -34,7 +34,7 @@ def _catch(run_id: str, handle: Handle) -> None:
     """It stands still, evidence is taken, it is killed. Whatever goes wrong on the way, it is killed."""
     try:
         with contextlib.suppress(Exception):  # told at the run's end, where it is tried once more
-            from belljar.sandbox.quarantine import take_live
+            from belljar.sandbox.incident.quarantine import take_live
 
             take_live(run_id, handle, reason=_WHY, by="a canary", ended_by=_TOKEN)
     finally:
@@ -46,7 +46,7 @@ def quarantined(  # noqa: PLR0917 - what is known of a run's end
 ) -> str:
     """Have the evidence of a run that has ended by a canary, if it was not taken while it ran. Where, in words."""
     from belljar.errors import BelljarError
-    from belljar.sandbox.quarantine import take_at_end
+    from belljar.sandbox.incident.quarantine import take_at_end
 
     try:
         return f"; quarantined: {take_at_end(run_id, handle or Handle(), policy, plan, watch, end)}"

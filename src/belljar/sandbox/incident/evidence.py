@@ -17,10 +17,10 @@ from belljar.backends.hostile_files import walk
 from belljar.backends.runtimes import find_program
 from belljar.errors import BelljarError
 from belljar.policy.models import Policy
-from belljar.sandbox import redacting
-from belljar.sandbox.bundle import BundleWriter
-from belljar.sandbox.snapshots import Held, take
-from belljar.sandbox.stored_output import STREAMS, of_records
+from belljar.sandbox.files.snapshots import Held, take
+from belljar.sandbox.incident.evidence_archive import EvidenceArchiveWriter
+from belljar.sandbox.record import redacting
+from belljar.sandbox.record.stored_output import STREAMS, of_records
 
 _MOST_STEPS = 10_000 - 100
 _MOST_TOLD = 3
@@ -30,7 +30,7 @@ _MOST_TOLD = 3
 class Evidence:
     """Adds it to a bundle, piece by piece. What can't be had is in `missing`, with the reason."""
 
-    def __init__(self, run_id: str, bundle: BundleWriter) -> None:
+    def __init__(self, run_id: str, bundle: EvidenceArchiveWriter) -> None:
         self._run_id = run_id
         self._bundle = bundle
         self.records = _records(run_id)
@@ -151,7 +151,7 @@ class Evidence:
 
 def stored_policy(run_id: str) -> Policy | None:
     """That of a run that has ended; None if it is not stored, or makes no sense to this belljar."""
-    from belljar.sandbox.sandbox import resolved
+    from belljar.sandbox.run.sandbox import resolved
 
     created = next((one for one in _records(run_id) if one["event"] == "created"), {})
     text = stored.load(stored.policies(), _digest(created.get("policy")), ".json")

@@ -17,7 +17,7 @@ import tarfile
 from typing import IO, Any, Self
 
 from belljar.errors import SandboxUnavailableError
-from belljar.sandbox.unfinished import beside
+from belljar.sandbox.files.unfinished import beside
 
 FORMAT = "belljar-quarantine-1"
 MANIFEST = "manifest.json"
@@ -29,7 +29,7 @@ _MOST_BYTES = (8 << 30) - 1
 """Of one file in it: what the header of a plain archive can say."""
 
 
-class BundleWriter:
+class EvidenceArchiveWriter:
     """Writes one: each file once, the manifest last. What is not finished is removed.
 
     One that is there already stays: then `path` has a number, when it is finished.
@@ -124,4 +124,4 @@ def _unwritten(path: str, error: OSError) -> SandboxUnavailableError:
     )
 
 
-__all__ = ["FORMAT", "MANIFEST", "NAME", "BundleWriter", "digest_of"]
+__all__ = ["FORMAT", "MANIFEST", "NAME", "EvidenceArchiveWriter", "digest_of"]

@@ -9,9 +9,9 @@ import stat
 from collections.abc import Iterator
 from typing import Any, Self
 
+from belljar._startup.records import dataclass
 from belljar.errors import UsageError
-from belljar.policy.records import dataclass
-from belljar.sandbox.bundle import FORMAT, MANIFEST, NAME, digest_of
+from belljar.sandbox.incident.evidence_archive import FORMAT, MANIFEST, NAME, digest_of
 
 _BLOCK = 512
 _PIECE = 1 << 20
@@ -20,7 +20,7 @@ _MOST_MANIFEST = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ArchivePart:
     """A file in a bundle: where it lies."""
 
     name: str
@@ -28,7 +28,7 @@ class Part:
     offset: int
 
 
-class Bundle:
+class EvidenceArchive:
     """One that somebody left, as it lies there. Nothing of it is written anywhere, and nothing is executed.
 
     Raises:
@@ -66,7 +66,7 @@ class Bundle:
             hint="nothing of it was written or executed; the audit log has the digest of every bundle",
         )
 
-    def _parts(self) -> Iterator[Part]:
+    def _parts(self) -> Iterator[ArchivePart]:
         """Every file in it. Plain headers only: no link, no device, no extension, no name but ours."""
         size, offset, seen = os.fstat(self._descriptor).st_size, 0, set[str]()
         while True:
@@ -91,7 +91,7 @@ class Bundle:
                 raise self._wrong("something follows its end")
             offset += len(rest)
 
-    def _part(self, block: bytes, offset: int) -> Part:
+    def _part(self, block: bytes, offset: int) -> ArchivePart:
         try:
             if _octal(block[148:156]) != sum(block) - sum(block[148:156]) + 8 * 32:
                 raise self._wrong("a header's checksum is wrong")
@@ -103,7 +103,7 @@ class Bundle:
             raise self._wrong(f"it holds {name!r}, which no bundle does")
         if block[156:157] != b"0" or any(block[157:257]) or any(block[345:500]):
             raise self._wrong(f"{name} is not a plain file")
-        return Part(name, size, offset)
+        return ArchivePart(name, size, offset)
 
     def _read_manifest(self) -> dict[str, Any]:
         if MANIFEST not in self.parts:
@@ -134,7 +134,7 @@ class Bundle:
             position += len(piece)
             yield piece
 
-    def _named(self, name: str) -> Part:
+    def _named(self, name: str) -> ArchivePart:
         if name not in self.parts:
             raise UsageError(f"{self.path} holds no {name!r}", hint=f"it holds {', '.join(self.parts)}")
         return self.parts[name]
@@ -176,4 +176,4 @@ def _octal(field: bytes) -> int:
     return int(digits, 8)
 
 
-__all__ = ["Bundle", "Part"]
+__all__ = ["ArchivePart", "EvidenceArchive"]

@@ -7,13 +7,13 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from belljar.errors import BelljarError, SandboxUnavailableError, UsageError
-from belljar.sandbox import snapshots
-from belljar.sandbox.running import new_run_id
-from belljar.sandbox.snapshots import Snapshot
-from belljar.sandbox.stream import Handle
+from belljar.sandbox.files import snapshots
+from belljar.sandbox.files.snapshots import Snapshot
+from belljar.sandbox.record.stream import Handle
+from belljar.sandbox.run.watch import new_run_id
 
 if TYPE_CHECKING:
-    from belljar.sandbox.session_home import Home
+    from belljar.sandbox.session.home import Home
 
 
 def carry_out(order: dict[str, Any], handle: Handle | None, home: Home | None) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def _keep(target: str, name: str, handle: Handle | None, home: Home | None) -> S
 
 
 def _quarantine(order: dict[str, Any], handle: Handle | None) -> dict[str, Any]:
-    from belljar.sandbox.quarantine import take_live
+    from belljar.sandbox.incident.quarantine import take_live
 
     then = str(order["then"])
     if handle is None or then not in ("kill", "keep", "resume"):

@@ -12,19 +12,19 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+from belljar._startup.records import dataclass
 from belljar.audit.log import audit_log, record
-from belljar.audit.state import private_directory, state_directory
 from belljar.audit.store import RunStore
 from belljar.backends.contract import End, Frozen, LaunchPlan
 from belljar.errors import AuditError, BelljarError, SandboxUnavailableError, UsageError
 from belljar.policy.models import Policy
-from belljar.policy.records import dataclass
-from belljar.sandbox.bundle import BundleWriter
-from belljar.sandbox.evidence import Evidence, stored_policy
-from belljar.sandbox.running import Watch
-from belljar.sandbox.snapshots import Held
-from belljar.sandbox.stream import Access, Handle
-from belljar.sandbox.unfinished import sweep
+from belljar.sandbox.files.snapshots import Held
+from belljar.sandbox.files.unfinished import sweep
+from belljar.sandbox.incident.evidence import Evidence, stored_policy
+from belljar.sandbox.incident.evidence_archive import EvidenceArchiveWriter
+from belljar.sandbox.record.stream import Access, Handle
+from belljar.sandbox.run.watch import Watch
+from belljar.state import private_directory, state_directory
 
 Then = Literal["kill", "keep", "resume"]
 _NOT_FROZEN = Frozen("", still=False)
@@ -158,7 +158,7 @@ def _bundle(
     printed: Mapping[str, bytes | bytearray] | None,
     end: End | None = None,
 ) -> Quarantined:
-    with BundleWriter(_path(run_id)) as bundle:
+    with EvidenceArchiveWriter(_path(run_id)) as bundle:
         evidence = Evidence(run_id, bundle)
         evidence.missing.update(missing)
         evidence.add_records()

@@ -16,11 +16,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from belljar.audit.state import private_directory, state_directory
 from belljar.errors import UsageError
-from belljar.sandbox.changes import Change, Changes
-from belljar.sandbox.kept.copying import Copier, Room, Side
+from belljar.sandbox.files.changes import Change, Changes
+from belljar.sandbox.files.copying import Copier, PathState, Room
 from belljar.sandbox.kept.git_base import Base, bases
+from belljar.state import private_directory, state_directory
 
 MAX_KEPT = 100
 """Runs whose work is kept; the oldest go."""
@@ -41,15 +41,15 @@ class Row:
     """One change, with what both sides have."""
 
     change: Change
-    after: Side | None = None
-    before: Side | None = None
+    after: PathState | None = None
+    before: PathState | None = None
     known: bool = True
     """Whether `before` is what the code saw. It is not if the host's file was changed while the code ran."""
-    within: Mapping[str, Side] = field(default_factory=dict)
+    within: Mapping[str, PathState] = field(default_factory=dict)
     """The files of a directory that was deleted."""
 
 
-class Work:
+class KeptWork:
     """The kept work of one run."""
 
     def __init__(self, path: str) -> None:
@@ -88,7 +88,7 @@ class Work:
 
     def discard(self) -> None:
         """Remove the files. What they were called stays, until the work is old."""
-        from belljar.sandbox import recording
+        from belljar.sandbox.record import recording
 
         recording.files("discard", run=self.run, directory=self.project, count=len(self.rows))
         self.set_state("discarded", applied=self.state()["applied"])
@@ -96,7 +96,7 @@ class Work:
             shutil.rmtree(os.path.join(self.path, side), ignore_errors=True)
 
 
-def keep(run: str, changes: Changes, chosen: Iterable[Change], about: Mapping[str, Any]) -> Work:
+def keep(run: str, changes: Changes, chosen: Iterable[Change], about: Mapping[str, Any]) -> KeptWork:
     """Copy these changes into the state directory, as far as there is room.
 
     Raises:
@@ -104,7 +104,7 @@ def keep(run: str, changes: Changes, chosen: Iterable[Change], about: Mapping[st
     """
     place = private_directory(os.path.join(state_directory(), "changes"))
     if os.path.isfile(os.path.join(place, run, _MANIFEST)):
-        return Work(os.path.join(place, run))  # whoever was asked about it interrupted that
+        return KeptWork(os.path.join(place, run))  # whoever was asked about it interrupted that
     unfinished = os.path.join(place, f".{run}-{os.getpid()}")
     os.mkdir(unfinished, 0o700)
     try:
@@ -118,17 +118,17 @@ def keep(run: str, changes: Changes, chosen: Iterable[Change], about: Mapping[st
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
     _forget_old(place)
-    return Work(os.path.join(place, run))
+    return KeptWork(os.path.join(place, run))
 
 
-def kept() -> Iterator[Work]:
+def kept() -> Iterator[KeptWork]:
     """The work of all runs, the newest first. Each may take 100 MB of memory: don't hold them all."""
     for name in sorted(_names(), reverse=True):
         if (work := _readable(name)) is not None:
             yield work
 
 
-def find(name: str) -> Work:
+def find(name: str) -> KeptWork:
     """The work of the run of that name, or of the only one whose name begins or ends so.
 
     Raises:
@@ -144,7 +144,7 @@ def find(name: str) -> Work:
         raise several(name, fits)
     if not fits:
         raise UsageError(f"no work of a run {name!r} is kept", hint="`belljar review` lists what is")
-    return Work(os.path.join(_place(), fits[0]))
+    return KeptWork(os.path.join(_place(), fits[0]))
 
 
 def forget_before(moment: float) -> tuple[list[str], int]:
@@ -153,7 +153,7 @@ def forget_before(moment: float) -> tuple[list[str], int]:
     Raises:
         AuditError: it can't be recorded, so the rest stays.
     """
-    from belljar.sandbox import recording
+    from belljar.sandbox.record import recording
 
     removed, size = [], 0
     for name in [*_names(), *_old_names()]:
@@ -180,9 +180,9 @@ class _Keeping:
     def rows(self, chosen: list[Change]) -> list[Row]:
         """The rows of the manifest, in this order."""
         room = Room(MAX_WORK_BYTES)
-        after: dict[str, Side] = {}
-        before: dict[str, Side] = {}
-        within: dict[str, dict[str, Side]] = {}
+        after: dict[str, PathState] = {}
+        before: dict[str, PathState] = {}
+        within: dict[str, dict[str, PathState]] = {}
         jar, host = self._changes.roots
         with (
             Copier(jar, os.path.join(self._directory, "after"), room, own=True) as new,
@@ -252,10 +252,12 @@ def _told(row: Row) -> dict[str, Any]:
 
 
 def _row(told: dict[str, Any]) -> Row:
-    def side(value: dict[str, Any] | None) -> Side | None:
-        return None if value is None else Side(**{**value, "identity": tuple(value["identity"])})
+    def side(value: dict[str, Any] | None) -> PathState | None:
+        return None if value is None else PathState(**{**value, "identity": tuple(value["identity"])})
 
-    within = {path: Side(**{**value, "identity": tuple(value["identity"])}) for path, value in told["within"].items()}
+    within = {
+        path: PathState(**{**value, "identity": tuple(value["identity"])}) for path, value in told["within"].items()
+    }
     return Row(Change(**told["change"]), side(told["after"]), side(told["before"]), told["known"], within)
 
 
@@ -296,9 +298,9 @@ def _is_being_written(name: str) -> bool:
     return name.startswith(".") and os.path.exists(f"/proc/{name.rpartition('-')[2]}")
 
 
-def _readable(name: str) -> Work | None:
+def _readable(name: str) -> KeptWork | None:
     try:
-        return Work(os.path.join(_place(), name))
+        return KeptWork(os.path.join(_place(), name))
     except UsageError:
         return None
 
@@ -344,4 +346,4 @@ def _remove(path: str) -> None:
             os.unlink(path)
 
 
-__all__ = ["MAX_KEPT", "Row", "Side", "Work", "find", "forget_before", "keep", "kept"]
+__all__ = ["MAX_KEPT", "KeptWork", "PathState", "Row", "find", "forget_before", "keep", "kept"]

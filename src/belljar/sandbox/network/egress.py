@@ -13,17 +13,17 @@ from typing import Any
 from belljar.audit.log import audit_log
 from belljar.backends.contract import Jar, Process, Trust
 from belljar.egress import ca
-from belljar.egress.client import PROXY, Listener, Served
-from belljar.egress.decide import Verdict
+from belljar.egress.client.client import PROXY, Served, ServedListener
+from belljar.egress.client.java_store import java_store
+from belljar.egress.decide.reasons import change, words
+from belljar.egress.decide.rules import Rules, compile_rules
+from belljar.egress.decide.steps import Verdict
 from belljar.egress.events import UNRECORDED, Event
-from belljar.egress.java_store import java_store
-from belljar.egress.reasons import change, words
-from belljar.egress.rules import Rules, compile_rules
 from belljar.errors import AuditError, SandboxUnavailableError
 from belljar.policy.models import Policy
-from belljar.sandbox import redacting
-from belljar.sandbox.egress_canary import ROLES, Canary
-from belljar.sandbox.result import Denial
+from belljar.sandbox.network.egress_check import ROLES, Canary
+from belljar.sandbox.record import redacting
+from belljar.sandbox.record.result import Denial
 
 _MOST_OTHERS = 1000
 """Refusals, and names that were looked up, of a run that are recorded: code makes them for nothing. What is let pass
@@ -94,7 +94,7 @@ class Egress:
         canary = Canary(self._rules, [one for one in process.listeners if one.role in ROLES])
         traffic = Traffic(self._policy, self._rules, kill, canary, self._on_event)
         served = [one for one in process.listeners if one.role not in ROLES]
-        listeners = [Listener(one.role, one.port, one.descriptor) for one in served]
+        listeners = [ServedListener(one.role, one.port, one.descriptor) for one in served]
         process.listeners = ()
         tokens = [token.encode() for token in self._tokens.values()]
         try:

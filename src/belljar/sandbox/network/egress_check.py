@@ -10,10 +10,10 @@ from contextlib import ExitStack
 
 from belljar.backends.contract import Listener
 from belljar.backends.network.addresses import PROXY_ADDRESS
-from belljar.egress.decide import decide_connection, decide_name
+from belljar.egress.decide.rules import Rules
+from belljar.egress.decide.steps import decide_connection, decide_name
 from belljar.egress.events import Event
-from belljar.egress.rules import Rules
-from belljar.guest.relay import NAMES, dialled, hand_over, opening, receive
+from belljar.guest.container.relay import NAMES, dialled, hand_over, opening, receive
 
 ROLES = ("canary-udp", "canary-tcp", "canary-relay")
 _SECONDS = 5.0

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Self
 
 from belljar.backends.contract import End, Jar, Process, Trust
 from belljar.policy.models import Policy
-from belljar.sandbox.ending import by_network
-from belljar.sandbox.publish import Published
+from belljar.sandbox.incident.ending import by_network
+from belljar.sandbox.network.publish import Published
 
 if TYPE_CHECKING:
     from belljar.egress.events import Event
-    from belljar.sandbox.egress import Egress, Traffic
-    from belljar.sandbox.stream import Handle
+    from belljar.sandbox.network.egress import Egress, Traffic
+    from belljar.sandbox.record.stream import Handle
 
 
 class Network:
@@ -25,7 +25,7 @@ class Network:
         self._quarantines = policy.logging.quarantine
         self._egress: Egress | None = None
         if policy.net.enabled:
-            from belljar.sandbox.egress import Egress
+            from belljar.sandbox.network.egress import Egress
 
             self._egress = Egress(policy, on_egress)
 
@@ -120,7 +120,7 @@ class RunNetwork:
         from dataclasses import replace
 
         if self.traffic.sent_canary:  # the code may have ended before the kill arrived
-            from belljar.sandbox.egress import CANARY
+            from belljar.sandbox.network.egress import CANARY
 
             return replace(end, ended_by=CANARY)
         return replace(end, problems=end.problems + self.traffic.problems, started=False, ended_by="canary")

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Sequence
 from typing import Self
 
-from belljar.backends.network.door import ask
+from belljar.backends.network.port_forward import ask
 from belljar.errors import SandboxUnavailableError
 
 _MOST_CONNECTIONS = 128

@@ -9,30 +9,30 @@ from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, cast
 
+from belljar._startup.records import dataclass
 from belljar.audit import killswitch
-from belljar.audit.state import state_directory
 from belljar.backends.runtimes import language_named
 from belljar.errors import BelljarError, PolicyError, UsageError
 from belljar.policy.models import Policy
-from belljar.policy.records import dataclass
-from belljar.sandbox.control import CONTROL
-from belljar.sandbox.detect import open_best
-from belljar.sandbox.events import Finished, Output
-from belljar.sandbox.files import has_bytes
-from belljar.sandbox.inputs import Input
-from belljar.sandbox.kept_files import KeptFiles
-from belljar.sandbox.pool_map import Batch
-from belljar.sandbox.result import RunResult
-from belljar.sandbox.sandbox import PolicyLike, code_bytes, last, resolved
-from belljar.sandbox.stream import Handle, Stream
-from belljar.sandbox.work import Work
+from belljar.sandbox.files.kept_files import KeptFiles
+from belljar.sandbox.files.workspace_files import has_bytes
+from belljar.sandbox.pool.pool_map import Batch
+from belljar.sandbox.pool.work import PoolWork
+from belljar.sandbox.record.control import CONTROL
+from belljar.sandbox.record.events import Finished, Output
+from belljar.sandbox.record.inputs import Input
+from belljar.sandbox.record.result import RunResult
+from belljar.sandbox.record.stream import Handle, Stream
+from belljar.sandbox.run.backend_choice import open_best
+from belljar.sandbox.run.sandbox import PolicyLike, code_bytes, last, resolved
+from belljar.state import state_directory
 
 if TYPE_CHECKING:
-    from belljar.backends.bubblewrap.backend import BubblewrapBackend
+    from belljar.backends.bubblewrap.host.backend import BubblewrapBackend
     from belljar.egress.events import Event
-    from belljar.policy.units import Duration
-    from belljar.sandbox.clones import Clones, Early
-    from belljar.sandbox.stock import Stock
+    from belljar.policy.keys.units import Duration
+    from belljar.sandbox.pool.sandbox_stock import SandboxStock
+    from belljar.sandbox.pool.zygote_runs import Primed, ZygoteRuns
 
 _MOST_TIMES = 1000
 _MOST_WORDS = 20_000
@@ -109,18 +109,18 @@ class Pool:
         self._outcomes: dict[str, int] = {}
         self._size, self._on_egress = size, on_egress
         self._closed = False
-        self._stock: Stock | None = None
-        self._clones: Clones | None = None
-        self._clone: Callable[[], Clones] | None = None
+        self._stock: SandboxStock | None = None
+        self._clones: ZygoteRuns | None = None
+        self._clone: Callable[[], ZygoteRuns] | None = None
         """How jars for Python are made, where they are cloned."""
         self._opening = threading.Lock()
         chosen, _fallback = open_best(self.policy, state=state_directory())
         self.backend_name = chosen.name
         if chosen.name == "bubblewrap":
-            from belljar.sandbox.clones import Clones
+            from belljar.sandbox.pool.zygote_runs import ZygoteRuns
 
             cloning = cast("BubblewrapBackend", chosen)
-            self._clone = lambda: Clones(cloning, self.policy, size, preload, on_egress)
+            self._clone = lambda: ZygoteRuns(cloning, self.policy, size, preload, on_egress)
             self._clones = self._clone()
         elif preload:
             raise UsageError(f"preload is for bubblewrap, and the policy's backend is {chosen.name}")
@@ -224,16 +224,16 @@ class Pool:
             _check_paths(content)
         into = artifacts if artifacts is None or isinstance(artifacts, KeptFiles) else os.fspath(artifacts)
         if isinstance(into, str):
-            from belljar.sandbox.host_directory import check_target
+            from belljar.sandbox.files.host_directory import check_target
 
             check_target(into)
         if known == "python" and self._clones is not None and stdin is None and not files:
             early = self._clones.begun(text, name, words)
-        work = Work(text, known, name, words, content, stdin, into, caller, overwrite)
+        work = PoolWork(text, known, name, words, content, stdin, into, caller, overwrite)
         handle = Handle()
         return Stream(handle, self._events(handle, work, early))
 
-    def _events(self, handle: Handle, work: Work, early: Early | None) -> Iterator[Output | Finished]:
+    def _events(self, handle: Handle, work: PoolWork, early: Primed | None) -> Iterator[Output | Finished]:
         with self._lock:
             self._running.add(handle)  # from here on no jars are dropped
         try:
@@ -252,7 +252,7 @@ class Pool:
             with self._lock:
                 self._running.discard(handle)
 
-    def _cloned(self) -> Clones | None:
+    def _cloned(self) -> ZygoteRuns | None:
         """The jars for Python, where they are cloned; made anew if the kill switch was on."""
         if self._clones is None and self._clone is not None:
             with self._opening:
@@ -271,15 +271,15 @@ class Pool:
             if jars is not None:
                 jars.close()
 
-    def _other(self, language: str) -> Stock:
+    def _other(self, language: str) -> SandboxStock:
         """The Sandboxes that wait for a language that is not cloned."""
         with self._lock:
             if self._closed:
                 raise UsageError("this Pool is closed")
             if self._stock is None:
-                from belljar.sandbox.stock import Stock
+                from belljar.sandbox.pool.sandbox_stock import SandboxStock
 
-                self._stock = Stock(self.policy, self._size, self._on_egress)
+                self._stock = SandboxStock(self.policy, self._size, self._on_egress)
             self._stock.ask_for(language)
             return self._stock
 

@@ -8,15 +8,15 @@ from collections import deque
 
 from belljar.backends.contract import LOOK_UP_SECONDS
 from belljar.errors import UsageError
-from belljar.sandbox.result import RunResult
-from belljar.sandbox.sandbox import last
-from belljar.sandbox.stream import Stream
+from belljar.sandbox.record.result import RunResult
+from belljar.sandbox.record.stream import Stream
+from belljar.sandbox.run.sandbox import last
 
 _MOST_AT_ONCE = 2000
 _IDLE_SECONDS = 0.1
 
 
-class _Run:
+class _MapRun:
     """One of them."""
 
     __slots__ = ("error", "result", "stream")
@@ -52,11 +52,11 @@ class Batch:
             raise UsageError(f"concurrency is {concurrency!r}: 1 to {_MOST_AT_ONCE} programs run at a time")
         self._workers = concurrency or os.cpu_count() or 1
         self._ordered = ordered
-        self._pending: deque[_Run] = deque()
+        self._pending: deque[_MapRun] = deque()
         self._lock = threading.Lock()
         self._added = threading.Condition(self._lock)
         self._ended = threading.Condition(self._lock)
-        self._todo: deque[_Run] = deque()
+        self._todo: deque[_MapRun] = deque()
         self._threads: set[threading.Thread] = set()
         self._idle = 0
         """How many of them wait for something to run."""
@@ -72,7 +72,7 @@ class Batch:
 
     def add(self, stream: Stream) -> None:
         """Have it run, when there is a thread for it."""
-        run = _Run(stream)
+        run = _MapRun(stream)
         self._pending.append(run)
         with self._lock:
             self._todo.append(run)
@@ -85,7 +85,7 @@ class Batch:
 
     def _work(self) -> None:
         """In a thread: one after the other."""
-        done: _Run | None = None
+        done: _MapRun | None = None
         while True:
             with self._lock:
                 if done is not None and (not self._ordered or (self._pending and self._pending[0] is done)):
@@ -111,7 +111,7 @@ class Batch:
             while self._next() is None and not self._over:
                 self._ended.wait(LOOK_UP_SECONDS)
 
-    def _next(self) -> _Run | None:
+    def _next(self) -> _MapRun | None:
         """The one whose result is to be taken, if there is one."""
         if self._ordered:
             return self._pending[0] if self._pending[0].is_done else None

@@ -6,15 +6,15 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from belljar.backends.bubblewrap.pool_process import JarGoneError, PooledProcess, never_started
+from belljar.backends.bubblewrap.host.pool_process import JarGoneError, PooledProcess, never_started
 from belljar.errors import BelljarError, SandboxUnavailableError
-from belljar.sandbox.running import new_run_id
+from belljar.sandbox.run.watch import new_run_id
 
 if TYPE_CHECKING:
     from belljar.backends.contract import End
-    from belljar.sandbox.egress import Traffic
-    from belljar.sandbox.network import Network
-    from belljar.sandbox.stream import Handle
+    from belljar.sandbox.network.egress import Traffic
+    from belljar.sandbox.network.network import Network
+    from belljar.sandbox.record.stream import Handle
 
 
 class Serving:

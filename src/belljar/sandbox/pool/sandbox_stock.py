@@ -10,16 +10,16 @@ from collections.abc import Callable, Generator, Hashable, Mapping
 from typing import TYPE_CHECKING, cast
 
 from belljar.backends.contract import LOOK_UP_SECONDS
-from belljar.backends.turns import Turns
+from belljar.backends.fair_queue import FairQueue
 from belljar.errors import BelljarError, SandboxUnavailableError, UsageError
 from belljar.policy.models import Policy
-from belljar.sandbox import recording
-from belljar.sandbox.events import Finished, Output
-from belljar.sandbox.result import RunResult
-from belljar.sandbox.running import Watch, make_result, new_run_id
-from belljar.sandbox.sandbox import Sandbox
-from belljar.sandbox.stream import Handle
-from belljar.sandbox.work import Work
+from belljar.sandbox.pool.work import PoolWork
+from belljar.sandbox.record import recording
+from belljar.sandbox.record.events import Finished, Output
+from belljar.sandbox.record.result import RunResult
+from belljar.sandbox.record.stream import Handle
+from belljar.sandbox.run.sandbox import Sandbox
+from belljar.sandbox.run.watch import Watch, make_result, new_run_id
 
 if TYPE_CHECKING:
     from belljar.backends.contract import Process
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _CLOSERS = 2
 _MOST_RUNNING = 64
-"""As many as there are cloned jars beside those that wait (`backends/bubblewrap/compile_pool.py`)."""
+"""As many as there are cloned jars beside those that wait (`backends/bubblewrap/host/compile_pool.py`)."""
 _PAUSE_SECONDS = 1.0
 """After a jar for a language could not be made: others are made meanwhile."""
 
@@ -35,7 +35,7 @@ _PAUSE_SECONDS = 1.0
 class _Waiter:
     """A run for which there is no place yet."""
 
-    def __init__(self, stock: Stock, caller: Hashable) -> None:
+    def __init__(self, stock: SandboxStock, caller: Hashable) -> None:
         self._stock = stock
         self.caller = caller
         self.woken = threading.Event()
@@ -47,7 +47,7 @@ class _Waiter:
         self._stock.call_off(self, reason)
 
 
-class Stock:
+class SandboxStock:
     """For each language that was asked for, some Sandboxes, each with a jar at its gate. A thread makes more."""
 
     def __init__(self, policy: Policy, size: int, on_egress: Callable[[Event], None] | None) -> None:
@@ -61,7 +61,7 @@ class Stock:
         self._change = threading.Condition()
         self._closed = False
         self._running = 0
-        self._places: Turns[_Waiter] = Turns()
+        self._places: FairQueue[_Waiter] = FairQueue()
         """Runs that wait until fewer run. One that ends leaves its place to the next of them."""
         self._threads = [threading.Thread(target=self._fill, daemon=True, name="belljar-stock")]
         self._threads += [
@@ -94,7 +94,7 @@ class Stock:
             self._ready.setdefault(language, deque())
             self._change.notify_all()
 
-    def events(self, handle: Handle, work: Work) -> Generator[Output | Finished, None, None]:
+    def events(self, handle: Handle, work: PoolWork) -> Generator[Output | Finished, None, None]:
         """Run it in one that nobody has used and nobody will use again."""
         started = time.monotonic()
         if reason := self._enter(handle, work.caller):
@@ -164,9 +164,9 @@ class Stock:
                 self._running -= 1
             self._change.notify_all()
 
-    def _called_off(self, work: Work, reason: str, started: float) -> RunResult:
+    def _called_off(self, work: PoolWork, reason: str, started: float) -> RunResult:
         """The result of a run that had no place: it is recorded as any other, and nothing is made for it."""
-        from belljar.backends.bubblewrap.pool_process import never_started
+        from belljar.backends.bubblewrap.host.pool_process import never_started
 
         run_id = new_run_id()
         with Sandbox(self._policy, one_shot=True) as jar:
@@ -277,9 +277,9 @@ def _fill(jar: Sandbox, files: Mapping[str, bytes]) -> None:
         try:
             jar.files.write(path, content)
         except OSError as error:
-            from belljar.backends.bubblewrap.pool_process import does_not_fit
+            from belljar.backends.bubblewrap.host.pool_process import does_not_fit
 
             raise does_not_fit(f"{path}: {error.strerror or error}") from error
 
 
-__all__ = ["Stock"]
+__all__ = ["SandboxStock"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import NamedTuple
 
-from belljar.sandbox.inputs import Input
-from belljar.sandbox.kept_files import KeptFiles
+from belljar.sandbox.files.kept_files import KeptFiles
+from belljar.sandbox.record.inputs import Input
 
 
-class Work(NamedTuple):
+class PoolWork(NamedTuple):
     """What to run, with what, and where its files go."""
 
     code: bytes

@@ -7,28 +7,28 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
-from belljar.backends.bubblewrap.pool_process import JarGoneError, PooledProcess, packed
+from belljar.backends.bubblewrap.host.pool_process import JarGoneError, PooledProcess, packed
 from belljar.backends.contract import ChangedTree, End, EnforcementReport, Entry, Process
 from belljar.backends.hostile_files import open_beneath, walk
 from belljar.errors import PolicyError, UsageError
-from belljar.guest.pooled_code import MAIN, MOST_INLINE
+from belljar.guest.pool.pooled_code import MAIN, MOST_INLINE
 from belljar.policy.models import Policy
-from belljar.sandbox import recording, redacting, tracing
-from belljar.sandbox.control import CONTROL
-from belljar.sandbox.events import Finished, Output
-from belljar.sandbox.inputs import at_once, opened_input
-from belljar.sandbox.result import Artifact, RunResult
-from belljar.sandbox.running import GIVEN_UP, Watch, give_up, make_result, new_run_id, refused_result
-from belljar.sandbox.sandbox import network_of
-from belljar.sandbox.stream import Access, Handle
-from belljar.sandbox.work import Work
+from belljar.sandbox.pool.work import PoolWork
+from belljar.sandbox.record import recording, redacting, tracing
+from belljar.sandbox.record.control import CONTROL
+from belljar.sandbox.record.events import Finished, Output
+from belljar.sandbox.record.inputs import at_once, opened_input
+from belljar.sandbox.record.result import Artifact, RunResult
+from belljar.sandbox.record.stream import Access, Handle
+from belljar.sandbox.run.sandbox import network_of
+from belljar.sandbox.run.watch import GIVEN_UP, Watch, give_up, make_result, new_run_id, refused_result
 
 if TYPE_CHECKING:
-    from belljar.backends.bubblewrap.backend import BubblewrapBackend
+    from belljar.backends.bubblewrap.host.backend import BubblewrapBackend
     from belljar.egress.events import Event
-    from belljar.sandbox.network import Network
-    from belljar.sandbox.pool_network import JarNetwork
-    from belljar.sandbox.snapshots import Held
+    from belljar.sandbox.files.snapshots import Held
+    from belljar.sandbox.network.network import Network
+    from belljar.sandbox.pool.pool_network import JarNetwork
 
 _MOST_ARTIFACTS = 1000
 _MAY_WAKE = len(os.sched_getaffinity(0)) > 1
@@ -37,18 +37,18 @@ _NOTHING = cast("Process", None)
 """What is watched of a run that never began."""
 
 
-class Early:
+class Primed:
     """A jar that has been given what to run before anybody waits for its output. It is one run's, or nobody's."""
 
     __slots__ = ("_jar", "_jars", "_owner")
 
-    def __init__(self, jars: Clones, jar: PooledProcess) -> None:
+    def __init__(self, jars: ZygoteRuns, jar: PooledProcess) -> None:
         self._jars = jars
         self._jar = jar
         self._owner = os.getpid()
         jars.early.add(jar)
 
-    def taken(self, jars: Clones) -> PooledProcess | None:
+    def taken(self, jars: ZygoteRuns) -> PooledProcess | None:
         """The jar, once, if it is one of these, and of this process: one that was forked has a copy of everything."""
         if self._owner != os.getpid():
             return None
@@ -63,7 +63,7 @@ class Early:
             self._jars.let_go(self._jar)
 
 
-class Clones:
+class ZygoteRuns:
     """The jars that wait, and the runs that take them."""
 
     def __init__(
@@ -82,7 +82,7 @@ class Clones:
         trust = self._network.trust if self._network else None
         prepare = None
         if self._network:
-            from belljar.sandbox.pool_network import Serving
+            from belljar.sandbox.pool.pool_network import Serving
 
             prepare = Serving(self._network)
         self._plan, self._jars = backend.open_pool(policy, size=size, preload=preload, trust=trust, prepare=prepare)
@@ -110,7 +110,7 @@ class Clones:
             self.let_go(jar)
         self._jars.close()
 
-    def begun(self, code: bytes, name: str, arguments: Sequence[str]) -> Early | None:
+    def begun(self, code: bytes, name: str, arguments: Sequence[str]) -> Primed | None:
         """A jar that gets ready for it from now on, for a run that is the only one: it begins in a moment.
 
         One that did not, and there were many, would keep jars from others.
@@ -132,10 +132,10 @@ class Clones:
         except BaseException:
             self.let_go(jar)
             raise
-        return Early(self, jar)
+        return Primed(self, jar)
 
     def events(
-        self, handle: Handle, work: Work, early: Early | None = None
+        self, handle: Handle, work: PoolWork, early: Primed | None = None
     ) -> Generator[Output | Finished, None, None]:
         """Run it in a jar that nobody has used and nobody will use again."""
         run_id, started = "", time.monotonic()
@@ -179,7 +179,7 @@ class Clones:
     def _run(  # noqa: PLR0917 - what a run is made of
         self,
         handle: Handle,
-        work: Work,
+        work: PoolWork,
         run_id: str,
         files: Mapping[str, bytes],
         started: float,
@@ -214,7 +214,7 @@ class Clones:
                     end = network.judged(end)
                 result = self._result(handle, watch, end, run_id, started, artifacts, network)
                 if work.artifacts is not None and result.artifacts:
-                    from belljar.sandbox.artifacts import save
+                    from belljar.sandbox.files.artifacts import save
 
                     if isinstance(work.artifacts, str):
                         place = os.path.abspath(work.artifacts)
@@ -236,7 +236,7 @@ class Clones:
                     self._running.discard(process)
                     self.let_go(process)
 
-    def _given(self, work: Work, files: Mapping[str, bytes]) -> PooledProcess | None:
+    def _given(self, work: PoolWork, files: Mapping[str, bytes]) -> PooledProcess | None:
         """A jar that gets ready for it while it is written down that it is to run; if one waits, and it is quick."""
         if work.stdin is not None or (jar := self._jars.take_ready()) is None:
             return None
@@ -251,7 +251,7 @@ class Clones:
         return jar
 
     def _started(
-        self, handle: Handle, run_id: str, work: Work, files: Mapping[str, bytes], given: PooledProcess | None
+        self, handle: Handle, run_id: str, work: PoolWork, files: Mapping[str, bytes], given: PooledProcess | None
     ) -> PooledProcess | End:
         """The run, in a jar; or its end, if it came to none. A jar that died while it waited is no reason to fail."""
         if work.stdin is None:
@@ -264,7 +264,7 @@ class Clones:
         stdin: int | None,
         handle: Handle,
         run_id: str,
-        work: Work,
+        work: PoolWork,
         files: Mapping[str, bytes],
         given: PooledProcess | None,
     ) -> PooledProcess | End:
@@ -347,7 +347,7 @@ def _held(process: PooledProcess) -> Callable[[], Held]:
     """What a jar holds: its workspace is its own, and gone with it."""
 
     def held() -> Held:
-        from belljar.sandbox.snapshots import Held
+        from belljar.sandbox.files.snapshots import Held
 
         return Held(ChangedTree(os.dup(process.workspace), layered=False), None, (), {})
 
@@ -397,4 +397,4 @@ def _is_as_given(workspace: int, entry: Entry, content: bytes | None) -> bool:
         return file.read(len(content) + 1) == content
 
 
-__all__ = ["Clones"]
+__all__ = ["ZygoteRuns"]

@@ -15,17 +15,17 @@ import time
 from _thread import allocate_lock, start_new_thread
 from collections.abc import Callable
 
+from belljar._startup import json_text
+from belljar._startup import sockets as socket
 from belljar.audit import killswitch
-from belljar.audit.state import private_directory, state_directory
-from belljar.backends import sockets as socket
-from belljar.policy import json_text
-from belljar.sandbox.stream import Handle
+from belljar.sandbox.record.stream import Handle
+from belljar.state import private_directory, state_directory
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Any
 
-    from belljar.sandbox.sampling import Samples
+    from belljar.sandbox.record.sampling import Samples
 
 TICK_MS = 250
 _PATIENCE_MS = 200
@@ -292,7 +292,7 @@ class Control:
             if order["op"] == "pools":
                 told = {"pools": [state for pool in pools if (state := pool.state())]}
             else:
-                from belljar.sandbox.orders import carry_out
+                from belljar.sandbox.incident.orders import carry_out
 
                 told = carry_out(order, found[0] if found else None, session and session())
             end.sendall(json_text.dumps(told).encode())
@@ -325,7 +325,7 @@ class Control:
         if handle.printed is None:
             if handle.policy is None:  # it has not begun to print, and nobody knows yet what must not be told
                 return {"pieces": [], "place": place, "more": False, "ended": running is None, "lost": False}
-            from belljar.sandbox.printed import Printed
+            from belljar.sandbox.record.printed import Printed
 
             handle.printed = Printed(run_id, handle, handle.policy)
         told = handle.printed.read(place, over=running is None)
@@ -352,12 +352,12 @@ class Control:
 
     def _sample_long_runs(self) -> None:
         if self._long_runs():
-            from belljar.sandbox.sampling import watch
+            from belljar.sandbox.record.sampling import watch
 
             start_new_thread(watch, (self._long_runs,))
 
     def _drop_old(self) -> None:
-        from belljar.sandbox import redacting
+        from belljar.sandbox.record import redacting
 
         now = time.monotonic()
         with self._lock:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from belljar.policy.records import dataclass
-from belljar.sandbox.result import RunResult
+from belljar._startup.records import dataclass
+from belljar.sandbox.record.result import RunResult
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Literal
 

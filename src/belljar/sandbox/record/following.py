@@ -7,7 +7,7 @@ from binascii import a2b_base64
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from belljar.sandbox import remote
+from belljar.sandbox.record import remote
 
 _PAUSE_SECONDS = 0.1
 

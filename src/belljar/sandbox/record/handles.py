@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from belljar.audit.redaction.slices import Shelf, Slice, cut
 from belljar.errors import UsageError
+from belljar.redaction.slices import OutputStore, Slice, cut
 
 if TYPE_CHECKING:
-    from belljar.sandbox.following import Piece
+    from belljar.sandbox.record.following import Piece
 
 STREAMS = ("stdout", "stderr")
 
@@ -67,8 +67,8 @@ def output(handle: str, start: int = 0, characters: int | None = None) -> str:
 
 
 def _elsewhere(name: Name) -> str:
-    from belljar.sandbox.following import LiveOutput
-    from belljar.sandbox.stored_output import find
+    from belljar.sandbox.record.following import LiveOutput
+    from belljar.sandbox.record.stored_output import find
 
     live = LiveOutput(name.run)
     pieces = list(live.now())
@@ -80,5 +80,5 @@ def _elsewhere(name: Name) -> str:
     return b"".join(piece.data for piece in pieces if name.fits(piece)).decode(errors="replace")
 
 
-SHELF = Shelf()
+SHELF = OutputStore()
 """That of this process."""

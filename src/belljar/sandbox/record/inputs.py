@@ -95,7 +95,7 @@ def _relay(source: int, writer: int) -> None:
     """
     import select
 
-    from belljar.limits import signals as signal
+    from belljar._startup import signals as signal
 
     # A program may have SIGPIPE end it, as filters do. Code that does not read its input must not cause that.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGPIPE])

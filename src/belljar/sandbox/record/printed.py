@@ -9,12 +9,12 @@ from __future__ import annotations
 from binascii import b2a_base64
 from typing import TYPE_CHECKING, Any, Literal
 
-from belljar.sandbox import redacting
-from belljar.sandbox.stream import Handle
+from belljar.sandbox.record import redacting
+from belljar.sandbox.record.stream import Handle
 
 if TYPE_CHECKING:
-    from belljar.audit.redaction import ByteStreamRedactor
     from belljar.policy.models import Policy
+    from belljar.redaction import ByteStreamRedactor
 
 STREAMS: tuple[Literal["stdout"], Literal["stderr"]] = ("stdout", "stderr")
 MOST_TOLD = 48 << 10

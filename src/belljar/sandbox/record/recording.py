@@ -6,24 +6,24 @@ import atexit
 import os
 import time
 
+from belljar._startup import json_text
 from belljar.audit import killswitch, stored
 from belljar.audit.log import audit_log
 from belljar.backends.contract import EnforcementReport, LaunchPlan
 from belljar.errors import AuditError
-from belljar.policy import json_text
 from belljar.policy.mapping import to_mapping
 from belljar.policy.models import Policy
-from belljar.sandbox import redacting
-from belljar.sandbox.control import CONTROL
-from belljar.sandbox.inputs import MOST_KEPT
-from belljar.sandbox.result import Outcome, RunResult
+from belljar.sandbox.record import redacting
+from belljar.sandbox.record.control import CONTROL
+from belljar.sandbox.record.inputs import MOST_KEPT
+from belljar.sandbox.record.result import Outcome, RunResult
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Any
 
-    from belljar.sandbox.inputs import Fed, Input
-    from belljar.sandbox.step import StepResult
+    from belljar.sandbox.record.inputs import Fed, Input
+    from belljar.sandbox.session.step import StepResult
 
     Captured = dict[str, bytearray]
 
@@ -357,7 +357,7 @@ def _stored(run_id: str, part: int, captured: Captured, policy: Policy, *, ok: b
     whole = int(run_id[-8:], 16) < ratio * (1 << 32)
     if ok and not whole:
         return None
-    from belljar.sandbox import storing
+    from belljar.sandbox.record import storing
 
     return storing.keep(run_id, part, captured, policy, whole=whole)
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from belljar.policy.models import Policy
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Any
 
-    from belljar.audit.redaction import Redactor
+    from belljar.redaction import Redactor
 
 _SHORTEST = 12
 _MOST = 1000
@@ -28,7 +28,7 @@ def of_run(run_id: str, policy: Policy) -> Redactor | None:
     """That of a run."""
     found = _OF_RUNS.get(run_id)
     if found is None:
-        from belljar.audit.redaction import Redactor
+        from belljar.redaction import Redactor
 
         found = Redactor.for_policy(policy)
         if found is not None:

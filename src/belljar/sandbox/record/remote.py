@@ -12,10 +12,10 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from belljar._startup.records import dataclass
 from belljar.audit.log import audit_log
 from belljar.errors import AuditError, SandboxUnavailableError, UsageError
-from belljar.policy.records import dataclass
-from belljar.sandbox.control import control_directory, living, started_at
+from belljar.sandbox.record.control import control_directory, living, started_at
 
 ANSWER_SECONDS = 1.0
 """How long a process may take to answer. All are asked at once."""
@@ -41,7 +41,7 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped:
+class StoppedRuns:
     """What came of an order to end runs."""
 
     ended: list[str]
@@ -110,7 +110,7 @@ def usage(run_id: str) -> list[list[float]]:
 
 def kill(
     run_id: str, reason: str, *, also: Iterable[dict[str, Any]] = (), answer_seconds: float = ANSWER_SECONDS
-) -> Stopped:
+) -> StoppedRuns:
     """End a run, or with `*` all of them, and wait until they are gone. What came of it.
 
     A process that does not answer is killed itself, and its jars with it: they live only as long as it does. Nothing of
@@ -132,7 +132,7 @@ def kill(
     unrecorded = _record(records)
     remaining = await_end(told)
     ended = [name for name in told if name not in remaining]
-    return Stopped([*ended, *(f"process {pid}" for pid in processes)], remaining, unrecorded)
+    return StoppedRuns([*ended, *(f"process {pid}" for pid in processes)], remaining, unrecorded)
 
 
 def _kill(pid: int) -> bool:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from belljar._startup.records import StrEnum, dataclass, field
 from belljar.backends.contract import EnforcementReport
-from belljar.policy.records import StrEnum, dataclass, field
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any, Literal
 
-    from belljar.audit.redaction.slices import Slice
     from belljar.egress.events import Event
+    from belljar.redaction.slices import Slice
 
 
 class Outcome(StrEnum):
@@ -116,7 +116,7 @@ class RunResult:
         characters: int = 16_000,
     ) -> Slice:
         """The first and last lines of what it printed, for a model, and a handle to the whole (`belljar.output`)."""
-        from belljar.sandbox.handles import sliced
+        from belljar.sandbox.record.handles import sliced
 
         text = self.stdout if stream == "stdout" else self.stderr
         return sliced(text, f"{self.run_id}/{stream}", head=head, tail=tail, characters=characters)

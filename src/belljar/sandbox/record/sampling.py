@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from belljar.errors import BelljarError
 
 if TYPE_CHECKING:
-    from belljar.sandbox.stream import Handle
+    from belljar.sandbox.record.stream import Handle
 
 EVERY_SECONDS = 1.0
 _MOST = 240

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from belljar.audit import outputs, stored
 from belljar.audit.store import RunStore
 from belljar.errors import UsageError
-from belljar.sandbox.following import Piece
+from belljar.sandbox.record.following import Piece
 
 STREAMS = ("stdout", "stderr")
 

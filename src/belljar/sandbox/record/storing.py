@@ -12,7 +12,7 @@ from typing import Any
 
 from belljar.audit import outputs
 from belljar.policy.models import Policy
-from belljar.sandbox import redacting
+from belljar.sandbox.record import redacting
 
 MOST_OF_FAILED = 64 << 10
 """Bytes of each stream, of a run that failed and is not in the sample."""

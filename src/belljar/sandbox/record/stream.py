@@ -5,18 +5,18 @@ from __future__ import annotations
 from _thread import allocate_lock  # `threading` takes a millisecond to import
 from collections.abc import Callable, Iterator
 
-from belljar.policy.records import Protocol
-from belljar.sandbox.events import Finished, Output
+from belljar._startup.records import Protocol
+from belljar.sandbox.record.events import Finished, Output
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Self
 
     from belljar.backends.contract import LaunchPlan, Process
     from belljar.policy.models import Policy
-    from belljar.sandbox.printed import Printed
-    from belljar.sandbox.sampling import Samples
-    from belljar.sandbox.snapshots import Held
+    from belljar.sandbox.files.snapshots import Held
+    from belljar.sandbox.record.printed import Printed
+    from belljar.sandbox.record.sampling import Samples
 
 Event = Output | Finished
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import sys
 import time
 
-from belljar.sandbox.result import Outcome, RunResult
+from belljar.sandbox.record.result import Outcome, RunResult
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Any
 

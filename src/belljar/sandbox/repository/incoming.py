@@ -14,17 +14,17 @@ import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from belljar.audit.state import private_directory, state_directory
 from belljar.errors import BelljarError
-from belljar.sandbox import recording
+from belljar.sandbox.record import recording
 from belljar.sandbox.repository import collecting, moving, receiving
 from belljar.sandbox.repository.checking import Checked, Commit, Touched, check
-from belljar.sandbox.repository.collecting import RefusedError, Tips
+from belljar.sandbox.repository.collecting import CommitsRefusedError, Tips
 from belljar.sandbox.repository.host_git import GitError
-from belljar.sandbox.repository.judging import Judgement, Mark, reachable
+from belljar.sandbox.repository.judging import CommitJudgement, Mark, reachable
 from belljar.sandbox.repository.making import JarRepositories, JarRepository, jar_repositories, refs_of
-from belljar.sandbox.running import new_run_id
-from belljar.sandbox.sandbox import Sandbox
+from belljar.sandbox.run.sandbox import Sandbox
+from belljar.sandbox.run.watch import new_run_id
+from belljar.state import private_directory, state_directory
 
 _MOST_STEPS = 5_000_000
 """Moved refs times new commits, or times changed paths: how much of the history is looked through."""
@@ -307,7 +307,7 @@ class Incoming:
                     "commits", run=self.run, directory=repository.git.top, received={m.name: m.new for m in moves}
                 )
                 _store(repository, pack, {move.kept_as(self.run): (None, move.new) for move in moves}, self.run)
-            except (RefusedError, BelljarError, OSError, ValueError, IndexError, RecursionError) as error:
+            except (CommitsRefusedError, BelljarError, OSError, ValueError, IndexError, RecursionError) as error:
                 kept = self._keep_raw(directory, repository, targets)
                 why = str(error).partition("\n")[0]
                 self.problems.append(f"{where(repository)}the new commits were not brought back: {why}{kept}")
@@ -369,7 +369,7 @@ def incoming(
             jar_top = f"{above}/{repository.path}" if repository.path else above
             try:
                 arrived._take(root, repository, globs, jar_top)  # noqa: SLF001 - of this file
-            except RefusedError as error:
+            except CommitsRefusedError as error:
                 arrived.problems.append(f"{where(repository)}the new commits were not brought back: {error}")
     finally:
         os.close(root)
@@ -432,15 +432,15 @@ def _moves(
     paths = len(checked.touched) + len(checked.stepped)
     if len(set(targets.values())) * max(len(commits), paths) > _MOST_STEPS:
         many = f"{len(targets)} moved refs with {len(commits)} new commits and {paths} changed paths"
-        raise RefusedError(f"{many} are more than the host looks through")
-    by_commit = _Found(repository, jar_top, globs, checked.touched)
-    by_tip = _Found(repository, jar_top, globs, checked.stepped)
+        raise CommitsRefusedError(f"{many} are more than the host looks through")
+    by_commit = _FoundPaths(repository, jar_top, globs, checked.touched)
+    by_tip = _FoundPaths(repository, jar_top, globs, checked.stepped)
     at_tips: dict[str, _AtTip] = {}
     moves = []
     for name, one in targets.items():
         tip = checked.peeled.get(one)
         if tip is None or (name.startswith("refs/heads/") and tip != one):
-            raise RefusedError(f"{name} names no commit")
+            raise CommitsRefusedError(f"{name} names no commit")
         at_tips[tip] = at_tips.get(tip) or _at_tip(tip, commits, checked, by_commit, by_tip)
         old = _detached(repository)[0] if name == "HEAD" and _detached(repository) else repository.refs.get(name)
         moves.append(Move(repository, name, old, one, *at_tips[tip]))
@@ -451,7 +451,9 @@ _AtTip = tuple[tuple[Commit, ...], frozenset[str], tuple[Mark, ...], tuple[tuple
 """Commits, paths, marks and submodules, as `Move` has them. All refs to the same commit share them."""
 
 
-def _at_tip(tip: str, commits: dict[str, Commit], checked: Checked, by_commit: _Found, by_tip: _Found) -> _AtTip:
+def _at_tip(
+    tip: str, commits: dict[str, Commit], checked: Checked, by_commit: _FoundPaths, by_tip: _FoundPaths
+) -> _AtTip:
     inside = reachable(tip, commits)
     own = tuple(commit for commit in checked.commits if commit.id in inside)
     marks = [mark for commit in own for mark in by_commit.marks.get(commit.id, ())]
@@ -464,7 +466,7 @@ def _at_tip(tip: str, commits: dict[str, Commit], checked: Checked, by_commit: _
     return own, frozenset(paths | by_tip.paths.get(tip, set())), tuple(marks), tuple(ends)
 
 
-class _Found:
+class _FoundPaths:
     """What was found at changed paths, by commit."""
 
     def __init__(
@@ -475,7 +477,7 @@ class _Found:
         self.submodules: dict[str, list[tuple[str, str]]] = {}
         if not touched:
             return
-        for mark in Judgement(repository.git.top, jar_top, globs, touched).marks():
+        for mark in CommitJudgement(repository.git.top, jar_top, globs, touched).marks():
             self.marks.setdefault(mark.commit, []).append(mark)
         for item in touched:
             path = _in_project(repository, item.path)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from belljar._startup.records import dataclass
 from belljar.backends import registry
 from belljar.backends.contract import Availability, Backend
 from belljar.errors import PrerequisiteError
 from belljar.policy.models import Policy
-from belljar.policy.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from belljar.backends.contract import End, Observation
 from belljar.policy import paths
 from belljar.policy.globs import DenyGlobs
+from belljar.policy.load.resolve import MANAGED_PATH
 from belljar.policy.models import Mount, Policy
-from belljar.policy.resolve import MANAGED_PATH
-from belljar.sandbox.result import Denial
+from belljar.sandbox.record.result import Denial
 
 _MOST = 100
 _SYSTEM = ("/usr/", "/lib", "/bin/", "/sbin/", "/etc/", "/proc/", "/sys/", "/dev/", "/run/", "/var/", "/boot/")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from belljar._startup.records import dataclass
 from belljar.audit import stored
 from belljar.audit.store import RunStore
 from belljar.errors import UsageError
-from belljar.policy.records import dataclass
-from belljar.sandbox.result import RunResult
-from belljar.sandbox.sandbox import Sandbox
+from belljar.sandbox.record.result import RunResult
+from belljar.sandbox.run.sandbox import Sandbox
 
 _COMPARED = (
     "outcome",

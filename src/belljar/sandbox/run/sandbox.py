@@ -8,34 +8,34 @@ import time
 from _thread import RLock  # `threading` takes a millisecond to import
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
-from belljar.audit.state import private_directory, state_directory
 from belljar.backends.contract import End, EnforcementReport, Entry, Jar, LaunchPlan, Process, RunRequest
 from belljar.backends.runtimes import language_named
 from belljar.errors import BelljarError, UsageError
 from belljar.policy.models import Policy
-from belljar.sandbox import recording, redacting, tracing
-from belljar.sandbox.control import CONTROL
-from belljar.sandbox.detect import open_best
-from belljar.sandbox.events import Finished, Output
-from belljar.sandbox.inputs import Fed, Input, at_once, opened_input
-from belljar.sandbox.result import Artifact, RunResult
-from belljar.sandbox.running import GIVEN_UP, Watch, give_up, make_result, new_run_id, refused_result
-from belljar.sandbox.stream import Access, Handle, Stream
+from belljar.sandbox.record import recording, redacting, tracing
+from belljar.sandbox.record.control import CONTROL
+from belljar.sandbox.record.events import Finished, Output
+from belljar.sandbox.record.inputs import Fed, Input, at_once, opened_input
+from belljar.sandbox.record.result import Artifact, RunResult
+from belljar.sandbox.record.stream import Access, Handle, Stream
+from belljar.sandbox.run.backend_choice import open_best
+from belljar.sandbox.run.watch import GIVEN_UP, Watch, give_up, make_result, new_run_id, refused_result
+from belljar.state import private_directory, state_directory
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Any, Self
 
     from belljar.backends.contract import ChangedTree
     from belljar.egress.events import Event
-    from belljar.policy.units import Duration
-    from belljar.sandbox.artifacts import Own, Saved
-    from belljar.sandbox.changes import Changes
-    from belljar.sandbox.files import Files
-    from belljar.sandbox.kept.host_files import HostFiles
-    from belljar.sandbox.kept_files import KeptFiles
-    from belljar.sandbox.network import Network, RunNetwork
-    from belljar.sandbox.snapshots import Held
+    from belljar.policy.keys.units import Duration
+    from belljar.sandbox.files.artifacts import Own, Saved
+    from belljar.sandbox.files.changes import Changes
+    from belljar.sandbox.files.host_files import HostFiles
+    from belljar.sandbox.files.kept_files import KeptFiles
+    from belljar.sandbox.files.snapshots import Held
+    from belljar.sandbox.files.workspace_files import Files
+    from belljar.sandbox.network.network import Network, RunNetwork
 
 PolicyLike = Policy | str | os.PathLike[str] | Mapping[str, "Any"] | None
 
@@ -345,7 +345,7 @@ class Sandbox:
     @property
     def files(self) -> Files:
         """The files of the workspace."""
-        from belljar.sandbox.files import Files
+        from belljar.sandbox.files.workspace_files import Files
 
         return Files(self._open(), self.policy, self._written)
 
@@ -354,7 +354,7 @@ class Sandbox:
 
         A thread looks while the jar is made, and the first run waits for it.
         """
-        from belljar.sandbox.kept.host_files import HostFiles
+        from belljar.sandbox.files.host_files import HostFiles
 
         for mount in self.policy.fs.mounts:
             if mount.source is not None and mount.cow and self._jar is None:
@@ -370,7 +370,7 @@ class Sandbox:
         Raises:
             UsageError: the workspace is not a copy-on-write view of a directory.
         """
-        from belljar.sandbox.changes import Changes
+        from belljar.sandbox.files.changes import Changes
 
         for index, mount in enumerate(self.policy.fs.mounts):
             if mount.source is not None and mount.cow and path in (None, mount.path):
@@ -444,7 +444,7 @@ class Sandbox:
         protected: bool = False,
     ) -> Saved:
         """Copy files of the workspace into a directory of the host's, as `save_artifacts`, and write `data` there."""
-        from belljar.sandbox.artifacts import Saved, save
+        from belljar.sandbox.files.artifacts import Saved, save
 
         index = self._workspace_index()
         paths = paths if index is not None else ()
@@ -486,7 +486,7 @@ class Sandbox:
         Raises:
             UsageError: the workspace is a directory of the host's, shown live.
         """
-        from belljar.sandbox.snapshots import Held
+        from belljar.sandbox.files.snapshots import Held
 
         index = self._workspace_index()
         if index is None:
@@ -559,7 +559,7 @@ class Sandbox:
 
 
 def _check_words(argv: Sequence[str] | None, args: Sequence[str]) -> None:
-    from belljar.sandbox.files import has_bytes
+    from belljar.sandbox.files.workspace_files import has_bytes
 
     if isinstance(argv, str) or isinstance(args, str):
         raise UsageError("arguments are a list of words, not one string", hint="use ['sh', '-c', '…'] for a shell")
@@ -603,13 +603,15 @@ def resolved(
     timeout: Duration | None,
 ) -> Policy:
     """The policy that these make, with the managed ceiling over it."""
-    from belljar.policy.resolve import resolve
+    from belljar.policy.load.resolve import resolve
 
     if isinstance(overrides, str):
         raise UsageError("overrides is a list of settings, not one string", hint=f"write overrides=[{overrides!r}]")
     if isinstance(policy, Policy):
         if backend or workspace or live or overrides or timeout:
-            raise UsageError("a resolved Policy is final", hint="pass the options to belljar.policy.resolve instead")
+            raise UsageError(
+                "a resolved Policy is final", hint="pass the options to belljar.policy.load.resolve instead"
+            )
         return policy
     layers = [policy] if isinstance(policy, Mapping) else []
     return resolve(
@@ -636,7 +638,7 @@ def network_of(policy: Policy, on_egress: Callable[[Event], None] | None) -> Net
     """Its network, if the policy opens one. Nothing of it is imported otherwise."""
     if not (policy.net.enabled or policy.net.publish):
         return None
-    from belljar.sandbox.network import Network
+    from belljar.sandbox.network.network import Network
 
     return Network(policy, on_egress)
 

@@ -10,18 +10,18 @@ from collections.abc import Callable, Iterator
 from belljar.backends.contract import LOOK_UP_SECONDS, Clause, End, EnforcementReport, LaunchPlan, Process
 from belljar.errors import SandboxUnavailableError
 from belljar.policy.models import Policy
-from belljar.sandbox import recording
-from belljar.sandbox.events import Finished, Output
-from belljar.sandbox.result import Artifact, Denial, Outcome, RunResult, Usage
+from belljar.sandbox.record import recording
+from belljar.sandbox.record.events import Finished, Output
+from belljar.sandbox.record.result import Artifact, Denial, Outcome, RunResult, Usage
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Literal
 
-    from belljar.audit.redaction import Redactor
-    from belljar.audit.redaction.stream import ByteStreamRedactor
-    from belljar.sandbox.egress import Traffic
-    from belljar.sandbox.stream import Handle
+    from belljar.redaction import Redactor
+    from belljar.redaction.stream import ByteStreamRedactor
+    from belljar.sandbox.network.egress import Traffic
+    from belljar.sandbox.record.stream import Handle
 
 _CHUNK = 1 << 16
 GIVEN_UP = (GeneratorExit, KeyboardInterrupt, SystemExit)
@@ -134,7 +134,7 @@ def make_result(
     outcome = _outcome(end)
     reason = _reason(policy, outcome, end)
     if policy.logging.quarantine and end.ended_by in _CANARIES:
-        from belljar.sandbox.ending import quarantined
+        from belljar.sandbox.incident.ending import quarantined
 
         reason += quarantined(run_id, handle, policy, plan, watch, end)
     result = RunResult(
@@ -198,7 +198,7 @@ def _signal_name(number: int) -> str | None:
 def _denials(policy: Policy, end: End) -> tuple[Denial, ...]:
     if not (end.observations or end.ended_by or end.pids_refused or end.oom_kills or end.signal):
         return ()
-    from belljar.sandbox.denials import explain
+    from belljar.sandbox.run.denials import explain
 
     return explain(policy, end)
 
@@ -215,7 +215,7 @@ def _outcome(end: End) -> Outcome:
 def _reason(policy: Policy, outcome: Outcome, end: End) -> str:
     if outcome in (Outcome.OK, Outcome.FAILED):
         return ""
-    from belljar.policy.units import show_size
+    from belljar.policy.keys.units import show_size
 
     if outcome is Outcome.TIMEOUT:
         return f"it ran longer than {policy.proc.timeout_seconds:g} s ({_where(policy, 'proc.timeout_ms')})"

@@ -12,19 +12,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from belljar.errors import BelljarError, SandboxUnavailableError, UsageError
-from belljar.sandbox import open_sessions, recording, snapshots
-from belljar.sandbox import session_wire as wire
-from belljar.sandbox.control import CONTROL
-from belljar.sandbox.interpreter import Live
-from belljar.sandbox.result import Artifact, Outcome, RunResult
-from belljar.sandbox.running import new_run_id
-from belljar.sandbox.sandbox import MAX_ARTIFACTS, PolicyLike, Sandbox, resolved
-from belljar.sandbox.session_clock import Clock
-from belljar.sandbox.snapshots import Snapshot
+from belljar.sandbox.files import snapshots
+from belljar.sandbox.files.snapshots import Snapshot
+from belljar.sandbox.record import recording
+from belljar.sandbox.record.control import CONTROL
+from belljar.sandbox.record.result import Artifact, Outcome, RunResult
+from belljar.sandbox.run.sandbox import MAX_ARTIFACTS, PolicyLike, Sandbox, resolved
+from belljar.sandbox.run.watch import new_run_id
+from belljar.sandbox.session import open_sessions, wire
+from belljar.sandbox.session.clock import Clock
+from belljar.sandbox.session.interpreter import SessionRun
 
 if TYPE_CHECKING:
     from belljar.egress.events import Event
-    from belljar.sandbox.files import Files
+    from belljar.sandbox.files.workspace_files import Files
 
 _EVICTED = {
     "idle": "it was idle for longer than {0.idle_seconds:g} s (session.idle_s)",
@@ -59,7 +60,7 @@ class Home:
         self._changing = threading.Lock()
         """Held by whoever makes another jar for it, and not `_lock`: to make room, other sessions are asked, and one of
         them may be asking this one."""
-        self._live: Live | None = None
+        self._live: SessionRun | None = None
         self._evicted = ""
         self._unkept = ""
         """Why the files of a session that was ended are not kept."""
@@ -69,7 +70,7 @@ class Home:
         self._known: dict[str, int] = {}
         self._timer: threading.Timer | None = None
         open_sessions.sweep()
-        self._place: open_sessions.Place | None
+        self._place: open_sessions.SessionPlace | None
         self._place, self.sandbox = self._settled(files)
         session = self.policy.session
         self._clock = Clock(idle_seconds=session.idle_seconds, age_seconds=session.max_age_seconds)
@@ -83,9 +84,9 @@ class Home:
         self._wait_for_end()
         CONTROL.open_session(self.id, weakref.ref(self))
 
-    def _settled(self, files: Snapshot | str | None) -> tuple[open_sessions.Place, Sandbox]:
+    def _settled(self, files: Snapshot | str | None) -> tuple[open_sessions.SessionPlace, Sandbox]:
         """A place among the sessions, and a jar with these files. Both, or an error and neither."""
-        place = open_sessions.Place(self.id, self.policy.session.max_sessions, evict_one)
+        place = open_sessions.SessionPlace(self.id, self.policy.session.max_sessions, evict_one)
         try:
             return place, self._filled(files)
         except BaseException:
@@ -105,7 +106,7 @@ class Home:
 
     # --- the interpreter ---
 
-    def enter(self, number: int, *, restart: bool) -> Live:
+    def enter(self, number: int, *, restart: bool) -> SessionRun:
         """The run, for a step of an interpreter; `leave` follows.
 
         Raises:
@@ -129,11 +130,11 @@ class Home:
         if self._evicted:
             raise UsageError(self._lost(0), hint="session.restart() takes it up again")
 
-    def _entered(self) -> Live:
+    def _entered(self) -> SessionRun:
         self._clock.enter()
         try:
             if self._live is None:
-                self._live = Live(self.sandbox, session=self.id, clock=self._clock, on_end=self._on_end)
+                self._live = SessionRun(self.sandbox, session=self.id, clock=self._clock, on_end=self._on_end)
                 self._live.inbox(0)
         except BaseException:
             self._clock.leave()
@@ -272,7 +273,7 @@ class Home:
         live.finish(why)  # not with the lock: its thread may want it
         return live.result
 
-    def _on_end(self, live: Live, why: str) -> None:
+    def _on_end(self, live: SessionRun, why: str) -> None:
         """In the thread of the run, which has ended."""
         if why == "" and live.result is not None and live.result.outcome is Outcome.TIMEOUT:
             why = "old"

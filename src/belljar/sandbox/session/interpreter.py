@@ -14,15 +14,15 @@ from dataclasses import replace
 
 from belljar.backends.contract import Process
 from belljar.errors import BelljarError, SandboxUnavailableError
-from belljar.sandbox import recording
-from belljar.sandbox import session_wire as wire
-from belljar.sandbox.network import RunNetwork
-from belljar.sandbox.result import RunResult
-from belljar.sandbox.running import Watch, make_result, new_run_id, refused_result
-from belljar.sandbox.sandbox import Sandbox
-from belljar.sandbox.session_clock import Clock
-from belljar.sandbox.session_program import program
-from belljar.sandbox.stream import Handle
+from belljar.sandbox.network.network import RunNetwork
+from belljar.sandbox.record import recording
+from belljar.sandbox.record.result import RunResult
+from belljar.sandbox.record.stream import Handle
+from belljar.sandbox.run.sandbox import Sandbox
+from belljar.sandbox.run.watch import Watch, make_result, new_run_id, refused_result
+from belljar.sandbox.session import wire
+from belljar.sandbox.session.clock import Clock
+from belljar.sandbox.session.program import program
 
 _PIECE = 1 << 16
 _TICK_SECONDS = 0.001
@@ -109,7 +109,7 @@ def longest_frame(output_bytes: int) -> int:
     return output_bytes * 2 + (1 << 20)
 
 
-class Live:
+class SessionRun:
     """The run of a session. A thread of its own listens, so that an end or idleness is noticed at once.
 
     Raises:
@@ -122,7 +122,7 @@ class Live:
         *,
         session: str,
         clock: Clock,
-        on_end: Callable[[Live, str], None],
+        on_end: Callable[[SessionRun, str], None],
     ) -> None:
         self._sandbox = sandbox
         self._policy = sandbox.policy
@@ -288,7 +288,7 @@ class Live:
         self._on_end(self, self.why)
 
     def _read(self, watch: Watch) -> None:
-        frames = wire.Frames(longest_frame(self._policy.proc.output_bytes))
+        frames = wire.SessionFrames(longest_frame(self._policy.proc.output_bytes))
         poll = select.poll()
         for descriptor in (self._process.stdout, self._process.stderr, self._process.fileno()):
             poll.register(descriptor, select.POLLIN)
@@ -309,7 +309,7 @@ class Live:
                     self._sort(frames, data)
             self._evict_if_idle()
 
-    def _sort(self, frames: wire.Frames, data: bytes) -> None:
+    def _sort(self, frames: wire.SessionFrames, data: bytes) -> None:
         try:
             with self.changed:
                 for kind, number, payload in frames.feed(data):

@@ -11,8 +11,8 @@ import os
 import time
 from collections.abc import Callable, Iterator
 
-from belljar.audit.state import state_directory
 from belljar.errors import SandboxUnavailableError
+from belljar.state import state_directory
 
 _LOCK, _FILES, _FORK = ".lock", ".tar", ".tar.fork"
 _FORKING_SECONDS = 3600.0
@@ -29,7 +29,7 @@ def kept_path(session_id: str) -> str:
     return os.path.join(directory(), session_id + _FILES)
 
 
-class Place:
+class SessionPlace:
     """One of the sessions that there may be; held until `leave`."""
 
     def __init__(self, session_id: str, most: int, make_room: Callable[[], bool]) -> None:

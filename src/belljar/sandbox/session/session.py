@@ -9,26 +9,26 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from belljar.errors import UsageError
+from belljar.policy.keys.units import seconds
 from belljar.policy.models import Policy
-from belljar.policy.units import seconds
-from belljar.sandbox.events import Finished, Output
-from belljar.sandbox.files import Files, has_bytes
-from belljar.sandbox.inputs import Input
-from belljar.sandbox.result import RunResult
-from belljar.sandbox.running import new_run_id
-from belljar.sandbox.session_home import Home
-from belljar.sandbox.snapshots import Snapshot
-from belljar.sandbox.step import Shown, StepFinished, StepResult
-from belljar.sandbox.step_watch import StepWatch
-from belljar.sandbox.stream import Stream
+from belljar.sandbox.files.snapshots import Snapshot
+from belljar.sandbox.files.workspace_files import Files, has_bytes
+from belljar.sandbox.record.events import Finished, Output
+from belljar.sandbox.record.inputs import Input
+from belljar.sandbox.record.result import RunResult
+from belljar.sandbox.record.stream import Stream
+from belljar.sandbox.run.watch import new_run_id
+from belljar.sandbox.session.home import Home
+from belljar.sandbox.session.step import Shown, StepFinished, StepResult
+from belljar.sandbox.session.step_watch import StepWatch
 
 if TYPE_CHECKING:
     from belljar.egress.events import Event
-    from belljar.policy.units import Duration
-    from belljar.sandbox.artifacts import Saved
-    from belljar.sandbox.changes import Changes
-    from belljar.sandbox.kept_files import KeptFiles
-    from belljar.sandbox.sandbox import PolicyLike
+    from belljar.policy.keys.units import Duration
+    from belljar.sandbox.files.artifacts import Saved
+    from belljar.sandbox.files.changes import Changes
+    from belljar.sandbox.files.kept_files import KeptFiles
+    from belljar.sandbox.run.sandbox import PolicyLike
 
 StepEvent = Output | Shown | StepFinished
 _PATIENCE_SECONDS = 10.0
@@ -95,7 +95,7 @@ class Session:
         Raises:
             UsageError: nothing of it is kept.
         """
-        from belljar.sandbox.open_sessions import kept_path, sweep
+        from belljar.sandbox.session.open_sessions import kept_path, sweep
 
         sweep()
         return cls(policy, files=kept_path(_plain(session_id)), **options)
@@ -245,7 +245,7 @@ class Session:
         protected: bool = False,
     ) -> Saved:
         """Write what a step showed, and the files that it made, into a directory; see `Sandbox.save_artifacts`."""
-        from belljar.sandbox.step_files import save
+        from belljar.sandbox.session.step_files import save
 
         with self._home.in_use() as sandbox:
             return save(sandbox, result, os.fspath(directory), overwrite=overwrite, protected=protected)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any, Literal
 
-from belljar.policy.records import dataclass
-from belljar.sandbox.result import Artifact, Denial, Outcome
+from belljar._startup.records import dataclass
+from belljar.sandbox.record.result import Artifact, Denial, Outcome
 
 if TYPE_CHECKING:
-    from belljar.audit.redaction.slices import Slice
     from belljar.egress.events import Event
+    from belljar.redaction.slices import Slice
 
 _TEXT = ("text/", "application/json", "image/svg+xml")
 
@@ -101,7 +101,7 @@ class StepResult:
         characters: int = 16_000,
     ) -> Slice:
         """The first and last lines of what it printed, for a model, and a handle to the whole (`belljar.output`)."""
-        from belljar.sandbox.handles import sliced
+        from belljar.sandbox.record.handles import sliced
 
         text = self.stdout if stream == "stdout" else self.stderr
         return sliced(text, f"{self.run_id}/{self.step}/{stream}", head=head, tail=tail, characters=characters)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from belljar.sandbox.artifacts import Saved
-from belljar.sandbox.step import StepResult
+from belljar.sandbox.files.artifacts import Saved
+from belljar.sandbox.session.step import StepResult
 
 if TYPE_CHECKING:
-    from belljar.sandbox.sandbox import Sandbox
+    from belljar.sandbox.run.sandbox import Sandbox
 
 
 def save(sandbox: Sandbox, result: StepResult, directory: str, *, overwrite: bool, protected: bool) -> Saved:

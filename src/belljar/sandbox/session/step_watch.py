@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
 from belljar.backends.contract import LOOK_UP_SECONDS
-from belljar.sandbox import recording, redacting
-from belljar.sandbox import session_wire as wire
-from belljar.sandbox.events import Output
-from belljar.sandbox.interpreter import Frame, Live
-from belljar.sandbox.result import Artifact, Denial, Outcome
-from belljar.sandbox.step import Rich, Shown, StepError, StepFinished, StepResult
+from belljar.sandbox.record import recording, redacting
+from belljar.sandbox.record.events import Output
+from belljar.sandbox.record.result import Artifact, Denial, Outcome
+from belljar.sandbox.session import wire
+from belljar.sandbox.session.interpreter import Frame, SessionRun
+from belljar.sandbox.session.step import Rich, Shown, StepError, StepFinished, StepResult
 
 if TYPE_CHECKING:
-    from belljar.sandbox.session_home import Home
+    from belljar.sandbox.session.home import Home
 
 GRACE_SECONDS = 3.0
 """How long code that was interrupted may take to end before its jar is killed."""
@@ -31,7 +31,7 @@ _LAST_WORDS_SECONDS = 1.0
 class StepWatch:
     """One step."""
 
-    def __init__(self, home: Home, live: Live, session_id: str, *, number: int, seconds: float) -> None:
+    def __init__(self, home: Home, live: SessionRun, session_id: str, *, number: int, seconds: float) -> None:
         self._home = home
         self._live = live
         self._session_id = session_id
@@ -235,7 +235,7 @@ class StepWatch:
         if self._stopped_by == "timeout":
             return Outcome.TIMEOUT, f"the step took longer than {self._seconds:g} s (proc.timeout_ms){lost}"
         if self._stopped_by == "output":
-            from belljar.policy.units import show_size
+            from belljar.policy.keys.units import show_size
 
             return Outcome.KILLED, f"it wrote more than {show_size(proc.output_bytes)} (proc.output_mb){lost}"
         if self._lost:

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any
 
-from belljar.guest.session import END, FRAME, GONE, INTERRUPT, STDERR, STDOUT
-from belljar.guest.steps import DONE, FORK, SHOWN, STEP, UP
-from belljar.policy.records import dataclass
-from belljar.sandbox.step import Rich, Shown, StepError
+from belljar._startup.records import dataclass
+from belljar.guest.session.steps import DONE, FORK, SHOWN, STEP, UP
+from belljar.guest.session.supervisor import END, FRAME, GONE, INTERRUPT, STDERR, STDOUT
+from belljar.sandbox.session.step import Rich, Shown, StepError
 
 __all__ = [
     "DONE",
@@ -27,7 +27,7 @@ __all__ = [
     "STEP",
     "UP",
     "BrokenError",
-    "Frames",
+    "SessionFrames",
 ]
 
 _MOST_FORMS = 20
@@ -62,7 +62,7 @@ class Done:
     interrupted: bool
 
 
-class Frames:
+class SessionFrames:
     """Cuts a stream of bytes into frames."""
 
     def __init__(self, longest: int) -> None:

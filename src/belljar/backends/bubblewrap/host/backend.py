@@ -8,11 +8,11 @@ from _thread import allocate_lock  # `threading` takes a millisecond to import
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 
-from belljar.backends import sockets as socket
-from belljar.backends.bubblewrap import wire
-from belljar.backends.bubblewrap.client import LAUNCHER, fault, launcher_died
-from belljar.backends.bubblewrap.compile import compile_plan
-from belljar.backends.bubblewrap.host import Host, gather
+from belljar._startup import sockets as socket
+from belljar.backends.bubblewrap.host.client import LAUNCHER, fault, launcher_died
+from belljar.backends.bubblewrap.host.compile import compile_plan
+from belljar.backends.bubblewrap.host.facts import Host, gather
+from belljar.backends.bubblewrap.shared import wire
 from belljar.backends.contract import (
     Availability,
     Clause,
@@ -31,10 +31,10 @@ from belljar.errors import BelljarError, PrerequisiteError, SandboxUnavailableEr
 from belljar.limits.detect import CgroupSupport, Mechanism
 from belljar.policy.models import Policy
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
-    from belljar.backends.bubblewrap.pool import BubblewrapPool
-    from belljar.backends.bubblewrap.pool_process import PooledProcess
+    from belljar.backends.bubblewrap.host.pool import BubblewrapPool
+    from belljar.backends.bubblewrap.host.pool_process import PooledProcess
 
 _LAST_WORDS_MS = 500
 _STILL_SECONDS, _STILL_PAUSE_SECONDS = 3.0, 0.002
@@ -52,7 +52,7 @@ class BubblewrapBackend:
 
     def probe(self) -> Availability:
         """Whether it works here, shown by making a jar's namespaces."""
-        from belljar.backends.bubblewrap.probe import probe
+        from belljar.backends.bubblewrap.host.probe import probe
 
         return probe()
 
@@ -88,8 +88,8 @@ class BubblewrapBackend:
             PolicyError: it asks for what runs of a pool can't have.
             SandboxUnavailableError: a module can't be preloaded, or jars can't be made.
         """
-        from belljar.backends.bubblewrap.compile_pool import compile_pool
-        from belljar.backends.bubblewrap.pool import BubblewrapPool
+        from belljar.backends.bubblewrap.host.compile_pool import compile_pool
+        from belljar.backends.bubblewrap.host.pool import BubblewrapPool
 
         request = RunRequest(code=b"", env=dict(os.environ), trust=trust)
         plan = compile_pool(policy, request, self.host(policy), size=size, preload=preload)
@@ -165,7 +165,7 @@ class BubblewrapJar(OpenedFiles):
         """Have a jar wait for a run like this; for JavaScript, with node's runtime up."""
         warm = None
         if plan.stage["warms"]:
-            from belljar.backends.bubblewrap.warm import warm_interpreter
+            from belljar.backends.bubblewrap.host.warm_node import warm_interpreter
 
             warm = warm_interpreter(plan)
         with self._lock, contextlib.suppress(OSError):  # a stage that has died is told of by the run

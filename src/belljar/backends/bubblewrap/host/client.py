@@ -8,11 +8,12 @@ import os
 import sys
 from _thread import allocate_lock, get_ident  # `threading` takes a millisecond to import
 
-from belljar.backends import sockets as socket
-from belljar.backends.bubblewrap import wire
+import belljar
+from belljar._startup import sockets as socket
+from belljar.backends.bubblewrap.shared import wire
 from belljar.errors import BelljarError, InternalError, PolicyError, PrerequisiteError, SandboxUnavailableError
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Any
 
@@ -62,7 +63,7 @@ class LauncherClient:
             pid = os.fork()
             if pid == 0:
                 try:
-                    from belljar.backends.bubblewrap import launcher
+                    from belljar.backends.bubblewrap.launcher import launcher
 
                     launcher.main(theirs.detach())
                 finally:
@@ -176,10 +177,10 @@ def _await_exit(pid: int) -> bool:
 def _spawn(wrap: list[str]) -> tuple[socket.socket, int]:
     """A clean interpreter: no site packages, no environment, no descriptor but the socket."""
     ours, theirs = wire.pair()
-    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+    package = os.path.dirname(os.path.dirname(os.path.abspath(belljar.__file__)))
     program = (
         f"import sys;sys.path.append({package!r});"
-        f"from belljar.backends.bubblewrap.launcher import main;main({_LAUNCHER_FD})"
+        f"from belljar.backends.bubblewrap.launcher.launcher import main;main({_LAUNCHER_FD})"
     )
     command = [*wrap, sys.executable, "-I", "-S", "-c", program]
     passed = {name: os.environ[name] for name in ("XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS") if name in os.environ}

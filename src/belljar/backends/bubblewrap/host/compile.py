@@ -6,10 +6,10 @@ import os
 from collections.abc import Mapping, Sequence
 
 from belljar.backends import machine
-from belljar.backends.bubblewrap import layout
-from belljar.backends.bubblewrap.host import Host
-from belljar.backends.bubblewrap.report import report
-from belljar.backends.bubblewrap.stageplan import RuntimeTree, Source, StagePlan, View, ViewKind
+from belljar.backends.bubblewrap.host.facts import Host
+from belljar.backends.bubblewrap.host.report import report
+from belljar.backends.bubblewrap.shared import layout
+from belljar.backends.bubblewrap.shared.stage_plan import MountView, RuntimeTree, Source, StagePlan, ViewKind
 from belljar.backends.contract import LaunchPlan, RunRequest
 from belljar.backends.installations import find_shown, merged
 from belljar.errors import PolicyError, UsageError
@@ -17,7 +17,7 @@ from belljar.limits.values import Limits
 from belljar.policy.models import Mount, Policy
 from belljar.policy.paths import PRIVATE_TEMPORARY, beneath
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Any
 
@@ -104,7 +104,7 @@ def stage_plan(policy: Policy, request: RunRequest, host: Host) -> StagePlan:
         if mount.source is not None:
             index = len(sources)
             sources.append(Source(mount.source, idmap=host.root, recursive=kind is ViewKind.LIVE))
-        views.append(View(kind, mount.path, mount.rw, index))
+        views.append(MountView(kind, mount.path, mount.rw, index))
     runtimes = []
     for shown, languages in merged(host.runtimes):
         if any(beneath(shown.path, mount.path) for mount in policy.fs.mounts):

@@ -6,11 +6,11 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 
-import belljar.guest
+import belljar.guest.pool
 from belljar.backends import machine
-from belljar.backends.bubblewrap import layout
-from belljar.backends.bubblewrap.compile import arguments_of, bound_trees, compile_plan, covered, stage_plan
-from belljar.backends.bubblewrap.host import Host
+from belljar.backends.bubblewrap.host.compile import arguments_of, bound_trees, compile_plan, covered, stage_plan
+from belljar.backends.bubblewrap.host.facts import Host
+from belljar.backends.bubblewrap.shared import layout
 from belljar.backends.contract import LaunchPlan, RunRequest
 from belljar.backends.installations import find_shown
 from belljar.errors import PolicyError
@@ -105,12 +105,12 @@ def _refuse_nested(policy: Policy) -> None:
 
 
 def _program(name: str) -> str:
-    with open(os.path.join(os.path.dirname(belljar.guest.__file__), name), encoding="utf-8") as file:
+    with open(os.path.join(os.path.dirname(belljar.guest.pool.__file__), name), encoding="utf-8") as file:
         return file.read()
 
 
 def _native() -> str | None:
-    """What makes the jars where it can be executed: `guest/native/jar.c`, compiled."""
-    from belljar.guest.native._compiled import JAR
+    """What makes the jars where it can be executed: `guest/pool/native/jar.c`, compiled."""
+    from belljar.guest.pool.native._compiled import JAR
 
     return JAR.get(os.uname().machine)

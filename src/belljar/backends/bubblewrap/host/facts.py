@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
 
+from belljar._startup.records import dataclass, field
 from belljar.backends.installations import find_shown, private_paths
 from belljar.backends.runtimes import LANGUAGES, Runtime, find_program
 from belljar.errors import PrerequisiteError
 from belljar.limits.detect import CgroupSupport, Mechanism, detect
 from belljar.policy.models import Policy
-from belljar.policy.records import dataclass, field
 
 INSTALL = "apt install bubblewrap (Debian, Ubuntu), dnf install bubblewrap (Fedora), pacman -S bubblewrap (Arch)"
 

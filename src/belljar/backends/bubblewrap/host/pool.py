@@ -7,10 +7,10 @@ import socket
 import weakref
 from collections.abc import Callable, Hashable
 
-from belljar.backends.bubblewrap import wire
-from belljar.backends.bubblewrap.backend import BubblewrapJar
-from belljar.backends.bubblewrap.pool_process import PooledProcess
-from belljar.backends.bubblewrap.pool_shelf import Prepare, Shelf, Waiter, is_gone
+from belljar.backends.bubblewrap.host.backend import BubblewrapJar
+from belljar.backends.bubblewrap.host.pool_process import PooledProcess
+from belljar.backends.bubblewrap.host.ready_jars import Prepare, ReadyJars, Waiter, is_gone
+from belljar.backends.bubblewrap.shared import wire
 from belljar.backends.contract import End
 from belljar.errors import BelljarError, UsageError
 
@@ -29,7 +29,7 @@ class BubblewrapPool(BubblewrapJar):
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             wire.send(control, {"do": "lend"}, (theirs.fileno(),))
-        self._shelf = Shelf(ours, weakref.proxy(self), prepare, helpers)
+        self._shelf = ReadyJars(ours, weakref.proxy(self), prepare, helpers)
 
     def take_ready(self) -> PooledProcess | None:
         """A jar for one run, if one waits. Any thread may call."""

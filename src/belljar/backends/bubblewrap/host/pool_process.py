@@ -17,18 +17,18 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, Protocol
 
-from belljar.backends import sockets as socket
-from belljar.backends.bubblewrap import wire
-from belljar.backends.bubblewrap.backend import BubblewrapJar, BubblewrapProcess
-from belljar.backends.bubblewrap.jar_root import write_all
-from belljar.backends.bubblewrap.pool_run import FIRST_SAMPLE_SECONDS
+from belljar._startup import sockets as socket
+from belljar.backends.bubblewrap.host.backend import BubblewrapJar, BubblewrapProcess
+from belljar.backends.bubblewrap.shared import wire
+from belljar.backends.bubblewrap.stage.jar_root import write_all
+from belljar.backends.bubblewrap.stage.pool_run import FIRST_SAMPLE_SECONDS
 from belljar.backends.contract import End
 from belljar.errors import UsageError
-from belljar.guest.pooled_code import AWAKE, GO, INLINE, MAIN, MOST_INLINE, SPILLED, UNFIT
+from belljar.guest.pool.pooled_code import AWAKE, GO, INLINE, MAIN, MOST_INLINE, SPILLED, UNFIT
 from belljar.limits.counters import Counter, read_counters
 
 _END = struct.Struct("=ciQQ")
-"""As the jar's pid 1 packs it (`guest/zygote.py`)."""
+"""As the jar's pid 1 packs it (`guest/pool/zygote.py`)."""
 _MOST_SAID = 1024
 _REMEDIES = {
     os.strerror(errno.ENOSPC): "give less, or raise fs.size_mb and fs.inodes",
@@ -279,7 +279,7 @@ def _never(problem: str, ended_by: str) -> End:
 
 
 def packed(code: bytes, name: str, arguments: Sequence[str], files: Mapping[str, bytes]) -> bytes:
-    """As `guest/pooled_code.py` unpacks it: words that end in NUL, the content of the files, the code."""
+    """As `guest/pool/pooled_code.py` unpacks it: words that end in NUL, the content of the files, the code."""
     if name == MAIN and not arguments and not files:
         return _PLAIN + code
     words = [name, str(len(arguments)), *arguments]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 
-from belljar.backends.bubblewrap.host import INSTALL, cgroup_support, find_bwrap
+from belljar.backends.bubblewrap.host.facts import INSTALL, cgroup_support, find_bwrap
 from belljar.backends.contract import Availability, Check
 from belljar.limits.detect import Mechanism
 

@@ -14,12 +14,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Hashable
 
-from belljar.backends.bubblewrap import wire
-from belljar.backends.bubblewrap.backend import BubblewrapJar, end_of
-from belljar.backends.bubblewrap.client import fault
-from belljar.backends.bubblewrap.pool_process import PooledProcess, never_started
+from belljar.backends.bubblewrap.host.backend import BubblewrapJar, end_of
+from belljar.backends.bubblewrap.host.client import fault
+from belljar.backends.bubblewrap.host.pool_process import PooledProcess, never_started
+from belljar.backends.bubblewrap.shared import wire
 from belljar.backends.contract import LOOK_UP_SECONDS, End
-from belljar.backends.turns import Turns
+from belljar.backends.fair_queue import FairQueue
 from belljar.errors import BelljarError, SandboxUnavailableError
 
 Prepare = Callable[[PooledProcess], None]
@@ -29,7 +29,7 @@ Prepare = Callable[[PooledProcess], None]
 class Waiter:
     """A run for which there is no jar yet."""
 
-    def __init__(self, shelf: Shelf, caller: Hashable) -> None:
+    def __init__(self, shelf: ReadyJars, caller: Hashable) -> None:
         self._shelf = shelf
         self.caller = caller
         self._woken = threading.Lock()
@@ -64,7 +64,7 @@ class Waiter:
         self._shelf.call_off(self, reason)
 
 
-class Shelf:
+class ReadyJars:
     """What waits. Its thread ends when the stage does; it does not keep the pool alive."""
 
     def __init__(self, offers: socket.socket, pool: BubblewrapJar, prepare: Prepare | None, helpers: int) -> None:
@@ -76,7 +76,7 @@ class Shelf:
         self._lock = threading.RLock()
         """A run that nobody has any more is let go of wherever Python finds that, in here as well."""
         self._jars: deque[PooledProcess] = deque()
-        self._waiting: Turns[Waiter] = Turns()
+        self._waiting: FairQueue[Waiter] = FairQueue()
         self._ended: dict[str, PooledProcess] = {}
         """Those that are done with, as long as the stage has not said that they are gone."""
         self._gone: set[str] = set()

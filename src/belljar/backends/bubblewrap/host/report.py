@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from belljar.backends.bubblewrap.host import Host
-from belljar.backends.bubblewrap.stageplan import NOT_FROZEN
+from belljar.backends.bubblewrap.host.facts import Host
+from belljar.backends.bubblewrap.shared.stage_plan import NOT_FROZEN
+from belljar.backends.clauses import COVERED_IN_LIVE, lost_in_live, redaction_clauses, session_clauses
 from belljar.backends.contract import Clause, EnforcementReport, Status
-from belljar.backends.live_clauses import COVERED_IN_LIVE, lost_in_live
 from belljar.backends.machine import GAPS
 from belljar.backends.network.clauses import network_clauses
-from belljar.backends.redaction_clauses import redaction_clauses
-from belljar.backends.session_clauses import session_clauses
 from belljar.limits.detect import Mechanism
 from belljar.policy.models import ContainerPolicy, Policy
 

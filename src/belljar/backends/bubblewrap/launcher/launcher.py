@@ -12,24 +12,25 @@ import os
 import sys
 import time
 
+from belljar._startup import signals as signal
+from belljar._startup import sockets as socket
+from belljar._startup.records import NamedTuple
 from belljar.backends import kernel
-from belljar.backends import sockets as socket
-from belljar.backends.bubblewrap import stage, wire
-from belljar.backends.bubblewrap.loop import Loop
-from belljar.backends.bubblewrap.orphans import end_abandoned, end_orphans
-from belljar.backends.bubblewrap.running import COMMAND
-from belljar.backends.bubblewrap.stageplan import StagePlan
+from belljar.backends.bubblewrap.shared import wire
+from belljar.backends.bubblewrap.shared.loop import Loop
+from belljar.backends.bubblewrap.shared.orphans import end_abandoned, end_orphans
+from belljar.backends.bubblewrap.shared.stage_plan import StagePlan
+from belljar.backends.bubblewrap.stage import stage
+from belljar.backends.bubblewrap.stage.jar_run import COMMAND
 from belljar.backends.kernel_uid import FIRST_UID, spare_uid
 from belljar.backends.seccomp import filters
 from belljar.errors import BelljarError
-from belljar.limits import signals as signal
 from belljar.limits.clone_into import fork_into
 from belljar.limits.detect import CgroupSupport, Mechanism
 from belljar.limits.groups import JarGroup, create_jar_group, import_groups
 from belljar.limits.sweep import sweep_stale
-from belljar.policy.records import NamedTuple
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import NoReturn
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import select
 
-from belljar.policy.records import NamedTuple
+from belljar._startup.records import NamedTuple
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Any
 

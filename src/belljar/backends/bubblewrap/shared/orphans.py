@@ -9,7 +9,7 @@ import contextlib
 import os
 from collections.abc import Sequence
 
-from belljar.limits import signals as signal
+from belljar._startup import signals as signal
 
 _PARENTS = ("belljar-stage", "bwrap")
 """Whose children live."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import os
 
+from belljar._startup import signals as signal
 from belljar.backends import kernel
-from belljar.limits import signals as signal
 
 _ENDING_SECONDS = 4
 """How long a stage may take to end its jars once its launcher is gone; then the kernel ends it, and them with it."""

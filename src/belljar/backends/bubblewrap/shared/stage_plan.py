@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from belljar.policy.records import StrEnum, dataclass, field
+from belljar._startup.records import StrEnum, dataclass, field
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Any
 
@@ -46,7 +46,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class MountView:
     """One mount of the policy."""
 
     kind: ViewKind
@@ -90,7 +90,7 @@ class StagePlan:
     """All that is made once for a Sandbox, before its first jar."""
 
     sources: tuple[Source, ...]
-    views: tuple[View, ...]
+    views: tuple[MountView, ...]
     deny_globs: tuple[str, ...]
     size_bytes: int
     inodes: int
@@ -134,7 +134,7 @@ class StagePlan:
         """The inverse of `to_json`."""
         return cls(
             sources=tuple(Source(**source) for source in data["sources"]),
-            views=tuple(View(**{**view, "kind": ViewKind(view["kind"])}) for view in data["views"]),
+            views=tuple(MountView(**{**view, "kind": ViewKind(view["kind"])}) for view in data["views"]),
             deny_globs=tuple(data["deny_globs"]),
             size_bytes=data["size_bytes"],
             inodes=data["inodes"],
@@ -153,5 +153,5 @@ class StagePlan:
         )
 
 
-def _plain(record: Source | View | RuntimeTree | StagePlan) -> dict[str, Any]:
+def _plain(record: Source | MountView | RuntimeTree | StagePlan) -> dict[str, Any]:
     return {name: getattr(record, name) for name in record.__match_args__}

@@ -9,10 +9,10 @@ import os
 import sys
 from collections.abc import Iterable
 
-from belljar.backends import sockets as socket
-from belljar.policy import json_text
+from belljar._startup import json_text
+from belljar._startup import sockets as socket
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Any
 

@@ -11,9 +11,9 @@ import ctypes
 import os
 import struct
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
-    from belljar.backends.bubblewrap.whiteout import Whiteouts
+    from belljar.backends.bubblewrap.stage.whiteout import Whiteouts
 
 _CREATE, _MOVED_TO, _OVERFLOW, _IGNORED = 0x100, 0x80, 0x4000, 0x8000
 _ONLY_DIRECTORIES, _NO_FOLLOW, _EXCLUDE_UNLINKED = 0x01000000, 0x02000000, 0x04000000
@@ -25,7 +25,7 @@ _BUFFER = 1 << 16
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Lookout:
+class DenyWatch:
     """An inotify instance over the directories of some layers. Runs in the stage's event loop."""
 
     def __init__(self, layers: list[tuple[Whiteouts, str]]) -> None:

@@ -15,10 +15,10 @@ import stat
 from collections.abc import Callable
 
 from belljar.backends import kernel
-from belljar.backends.bubblewrap import layout
-from belljar.backends.bubblewrap.jar_root import create
+from belljar.backends.bubblewrap.shared import layout
+from belljar.backends.bubblewrap.stage.jar_root import create
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from belljar.backends.denied_walk import Denied
 

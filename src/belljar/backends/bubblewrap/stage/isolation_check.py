@@ -16,12 +16,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, lru_cache
 
+from belljar._startup.records import dataclass
 from belljar.backends import kernel
-from belljar.backends.bubblewrap.jar_root import DEVICES
-from belljar.backends.bubblewrap.own_proc import ONLY_PROCESSES
-from belljar.policy.records import dataclass
+from belljar.backends.bubblewrap.stage.jar_root import DEVICES
+from belljar.backends.bubblewrap.stage.own_proc import ONLY_PROCESSES
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Any
 
@@ -33,7 +33,7 @@ _READ_BYTES = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
-class Jar:
+class WaitingJar:
     """A waiting jar, held by descriptors so that a recycled process id can't stand in for it."""
 
     pid: int
@@ -47,7 +47,7 @@ class Jar:
     """Called while we wait for the jar: what it asks the stage about is answered, or it would wait for us."""
 
     @classmethod
-    def of(cls, pid: int, expect: Mapping[str, Any], meanwhile: Callable[[], object]) -> Jar:
+    def of(cls, pid: int, expect: Mapping[str, Any], meanwhile: Callable[[], object]) -> WaitingJar:
         """The jar whose gate is process `pid`."""
         status = _status(pid)
         init = int(_field(status, b"PPid"))
@@ -59,7 +59,7 @@ class Jar:
         return kernel.openat2(self.root_fd, "proc", os.O_RDONLY | os.O_DIRECTORY, resolve=kernel.RESOLVE_IN_ROOT)
 
 
-def failures(jar: Jar) -> list[str]:
+def failures(jar: WaitingJar) -> list[str]:
     """What is wrong with the jar, in words; empty when it holds."""
     return [problem for canary in CANARIES for problem in canary(jar)]
 
@@ -122,7 +122,7 @@ def _settled(pid: int, status: bytes, meanwhile: Callable[[], object]) -> bytes:
     return status
 
 
-def _namespaces(jar: Jar) -> Iterator[str]:
+def _namespaces(jar: WaitingJar) -> Iterator[str]:
     """Every namespace is the jar's own."""
     for name, ours in _our_namespaces(os.getpid()):
         if os.readlink(f"/proc/{jar.pid}/ns/{name}") == ours:
@@ -148,7 +148,7 @@ def _our_namespaces(pid: int) -> list[tuple[str, str]]:
     return [(name, os.readlink(f"/proc/{pid}/ns/{name}")) for name in _NAMESPACES]
 
 
-def _privileges(jar: Jar) -> Iterator[str]:
+def _privileges(jar: WaitingJar) -> Iterator[str]:
     """No capability, no root, no way to gain either, a seccomp filter: for the code, and for the jar's pid 1."""
     of_init = _status(jar.init_pid)
     for pid, first, who in ((jar.pid, jar.status, "the code"), (jar.init_pid, of_init, "the jar's pid 1")):
@@ -175,7 +175,7 @@ def _excess(rights: bytes, uid: bytes, kernel_uid: int, who: str) -> list[str]:
     return found
 
 
-def _mounts(jar: Jar) -> Iterator[str]:
+def _mounts(jar: WaitingJar) -> Iterator[str]:
     """Nothing is mounted but what the plan says, and read-only is read-only."""
     lines = [line.split(b" ", 6) for line in _text(f"/proc/{jar.pid}/mountinfo").split(b"\n") if line]
     mounts = tuple([tuple(words[4:6]) for words in lines])  # where and how: the rest is each one's
@@ -222,7 +222,7 @@ def _unescape(text: str) -> str:
     return first + "".join(chr(int(part[:3], 8)) + part[3:] for part in rest)
 
 
-def _network(jar: Jar) -> Iterator[str]:
+def _network(jar: WaitingJar) -> Iterator[str]:
     """No interface but loopback and the cable to its gateway, if it has one, and no route but through that."""
     devices, routes = _text(f"/proc/{jar.pid}/net/dev"), _text(f"/proc/{jar.pid}/net/route")
     yield from _reachable(devices, routes, tuple(jar.expect["interfaces"]), tuple(jar.expect["routes"]))
@@ -240,7 +240,7 @@ def _reachable(devices: bytes, routes: bytes, expected: tuple[str, ...], through
     return found
 
 
-def _denied_files(jar: Jar) -> Iterator[str]:
+def _denied_files(jar: WaitingJar) -> Iterator[str]:
     """Files that must not be there are not there."""
     for path in jar.expect["absent"]:
         found = kernel.try_openat2(jar.root_fd, path, os.O_RDONLY | os.O_NONBLOCK, resolve=kernel.RESOLVE_IN_ROOT)
@@ -251,7 +251,7 @@ def _denied_files(jar: Jar) -> Iterator[str]:
             yield f"{path} could not be tried: {os.strerror(-found)}"
 
 
-CANARIES: tuple[Callable[[Jar], Iterator[str]], ...] = (
+CANARIES: tuple[Callable[[WaitingJar], Iterator[str]], ...] = (
     _namespaces,
     _privileges,
     _mounts,

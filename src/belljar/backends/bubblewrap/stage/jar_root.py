@@ -10,8 +10,8 @@ import os
 import stat
 
 from belljar.backends import kernel
-from belljar.backends.bubblewrap import layout
-from belljar.backends.bubblewrap.stageplan import StagePlan
+from belljar.backends.bubblewrap.shared import layout
+from belljar.backends.bubblewrap.shared.stage_plan import StagePlan
 
 CLOSED = kernel.MOUNT_ATTR_RDONLY | kernel.MOUNT_ATTR_NOSUID | kernel.MOUNT_ATTR_NODEV
 _LARGEST_FILE, _PIECE = 16 << 20, 64 << 10

@@ -25,25 +25,26 @@ import select
 import struct
 import time
 
+from belljar._startup import signals as signal
+from belljar._startup import sockets as socket
+from belljar._startup.records import dataclass
 from belljar.backends import machine
-from belljar.backends import sockets as socket
-from belljar.backends.bubblewrap import layout, own_proc
-from belljar.backends.bubblewrap.canary import Jar, failures
-from belljar.backends.bubblewrap.lifeline import die_with
-from belljar.backends.bubblewrap.machine_calls import MachineCalls
-from belljar.backends.bubblewrap.observe import Observer
-from belljar.backends.bubblewrap.wire import Message, packed
+from belljar.backends.bubblewrap.shared import layout
+from belljar.backends.bubblewrap.shared.parent_death import die_with
+from belljar.backends.bubblewrap.shared.wire import Message, packed
+from belljar.backends.bubblewrap.stage import own_proc
+from belljar.backends.bubblewrap.stage.isolation_check import WaitingJar, failures
+from belljar.backends.bubblewrap.stage.machine_calls import MachineCalls
+from belljar.backends.bubblewrap.stage.observe import JarObserver
 from belljar.backends.network.addresses import JAR_INTERFACE
 from belljar.backends.seccomp import filters
-from belljar.backends.seccomp.notify import Listener
+from belljar.backends.seccomp.notify import NotifyListener
 from belljar.errors import SandboxUnavailableError
 from belljar.limits import killing, monitor, rlimits, stopping
-from belljar.limits import signals as signal
 from belljar.limits.groups import RunGroup
 from belljar.limits.values import Limits
-from belljar.policy.records import dataclass
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
@@ -100,8 +101,8 @@ class JarSpec:
 
 def import_network() -> None:
     """What a jar with a network needs, for a stage that can import nothing later."""
-    import belljar.backends.network.door
     import belljar.backends.network.gateway
+    import belljar.backends.network.port_forward
     import belljar.backends.network.probe  # noqa: F401
 
 
@@ -121,7 +122,7 @@ class Warm:
         return bool(message["warms"]) and self.program == message["command"][0] and self.env == message["env"]
 
 
-class Run:
+class JarRun:
     """A jar, waiting or in use."""
 
     counts_io = True
@@ -177,7 +178,7 @@ class Run:
         self.gate: socket.socket | None = None
         self.outputs = (-1, -1)
         """The ends of its output and errors that the host is to have."""
-        self.observer: Observer | None = None
+        self.observer: JarObserver | None = None
         self.listeners: tuple[GatewayListener, ...] = ()
         """The sockets of its gateway, which the host is to have."""
 
@@ -263,7 +264,7 @@ class Run:
         """Answer what the jar's filter asks."""
         limits = self.spec.limits
         calls = None if self.spec.host_info == "host" else MachineCalls(limits.mem_bytes, limits.cpu_quota)
-        self.observer = Observer(Listener(listener), calls)
+        self.observer = JarObserver(NotifyListener(listener), calls)
 
     # --- the gate ---
 
@@ -281,7 +282,7 @@ class Run:
     def examine(self, pid: int) -> bool:
         """Check the jar of the process that waits, and set the last limits; False if it does not hold."""
         meanwhile = self.observer.on_readable if self.observer else lambda: None
-        jar = Jar.of(pid, self._expectations(), meanwhile)
+        jar = WaitingJar.of(pid, self._expectations(), meanwhile)
         self.init_fd, self.init_pid, self.root_fd = jar.init_fd, jar.init_pid, jar.root_fd
         self._finish_proc(pid)
         if not (self.spec.memory_group and self.group and self.group.counts_all):
@@ -297,9 +298,9 @@ class Run:
             self.listeners = open_gateway(pid, self.spec.gateway_ports, separate=self.cabled)
         if self.spec.publishes:
             from belljar.backends.contract import Listener as GatewayListener
-            from belljar.backends.network.door import open_door
+            from belljar.backends.network.port_forward import open_port_forward
 
-            door, self.door_pid = open_door(pid)
+            door, self.door_pid = open_port_forward(pid)
             self.listeners += (GatewayListener("door", 0, door),)
         self.problems = failures(jar)
         if not self.spec.observe_files:  # then nobody looks for a file in it

@@ -1,8 +1,8 @@
 """Answers for the two calls that tell of the machine beside /proc: sysinfo(2) and sched_getaffinity(2).
 
 Runs in the stage, which seccomp asks. The answer is written into the caller's memory, which the code can change at any
-time: nobody else trusts what is written here. `Listener.still_valid`, asked after that memory was opened, says that it
-is the caller's.
+time: nobody else trusts what is written here. `NotifyListener.still_valid`, asked after that memory was opened, says
+that it is the caller's.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import struct
 import time
 
 from belljar.backends import kernel, machine
-from belljar.backends.bubblewrap.own_proc import host_memory
-from belljar.backends.seccomp.notify import Listener, Notification
+from belljar.backends.bubblewrap.stage.own_proc import host_memory
+from belljar.backends.seccomp.notify import Notification, NotifyListener
 
 _SYSINFO = struct.Struct("=q3Q6QHH4x2QI4x")
 _WORD = 8
@@ -31,7 +31,7 @@ class MachineCalls:
         self._cpu_quota = cpu_quota
         self._since = int(time.clock_gettime(time.CLOCK_BOOTTIME))
 
-    def answer(self, name: str, notification: Notification, listener: Listener) -> None:
+    def answer(self, name: str, notification: Notification, listener: NotifyListener) -> None:
         """Answer one call of `machine.ANSWERED`, whatever its arguments are."""
         try:
             if name == "sysinfo":
@@ -85,7 +85,7 @@ def _of_other(caller: int, pid: int) -> set[int]:
     return {number for number in range(mask.bit_length()) if mask >> number & 1}
 
 
-def _write(notification: Notification, listener: Listener, address: int, data: bytes) -> None:
+def _write(notification: Notification, listener: NotifyListener, address: int, data: bytes) -> None:
     """Raises OSError (EFAULT) where the caller has no memory."""
     if address >> 63 or not address:
         raise OSError(errno.EFAULT, "no address of a process")

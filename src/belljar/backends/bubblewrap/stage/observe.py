@@ -16,13 +16,13 @@ import select
 import struct
 from collections.abc import Callable
 
+from belljar._startup import sockets as socket
 from belljar.backends import kernel
-from belljar.backends import sockets as socket
-from belljar.backends.bubblewrap.machine_calls import MachineCalls
+from belljar.backends.bubblewrap.stage.machine_calls import MachineCalls
 from belljar.backends.seccomp.filters import ANSWERED, OBSERVED, syscall_name
-from belljar.backends.seccomp.notify import Listener, Notification
+from belljar.backends.seccomp.notify import Notification, NotifyListener
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Any
 
@@ -48,10 +48,10 @@ _THIS_JAR = ("[::1]", "[::]", "0.0.0.0", "[::ffff:0.0.0.0]")  # noqa: S104 compa
 """Addresses by which a connection stays in the jar. Resolvers connect to those of `bind`, to sort them."""
 
 
-class Observer:
+class JarObserver:
     """Answers a jar's notifications and remembers what would be, or was, refused."""
 
-    def __init__(self, listener: Listener, machine_calls: MachineCalls | None = None) -> None:
+    def __init__(self, listener: NotifyListener, machine_calls: MachineCalls | None = None) -> None:
         self.listener = listener
         self._machine_calls = machine_calls
         self._looks = False

@@ -5,7 +5,7 @@ switched on. So belljar first mounts its files over their names and opens those 
 name that has a mount on it, or is held open, is still found. That takes one mount for each name that is shown, instead
 of one for each of the forty that are not.
 
-Runs in the stage, as the jar's user. A pool's jars do the same to themselves (`guest/jar_steps.py`).
+Runs in the stage, as the jar's user. A pool's jars do the same to themselves (`guest/pool/jar_steps.py`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import os
 import time
 
 from belljar.backends import kernel, machine
-from belljar.backends.bubblewrap import layout
-from belljar.backends.bubblewrap.jar_root import CLOSED, create
+from belljar.backends.bubblewrap.shared import layout
+from belljar.backends.bubblewrap.stage.jar_root import CLOSED, create
 
 ONLY_PROCESSES = "subset=pid"
 _MS_NOEXEC = 8

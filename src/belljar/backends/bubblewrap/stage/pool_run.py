@@ -14,11 +14,11 @@ import sys
 import time
 from collections.abc import Callable
 
-from belljar.backends import sockets as socket
-from belljar.backends.bubblewrap import wire
-from belljar.backends.bubblewrap.running import JarSpec, Run
+from belljar._startup import sockets as socket
+from belljar.backends.bubblewrap.shared import wire
+from belljar.backends.bubblewrap.stage.jar_run import JarRun, JarSpec
 from belljar.errors import SandboxUnavailableError
-from belljar.guest.pooled_code import CLONE, HURRY
+from belljar.guest.pool.pooled_code import CLONE, HURRY
 from belljar.limits.groups import RunGroup
 
 _MAKING_SECONDS = 60.0
@@ -28,7 +28,7 @@ FIRST_SAMPLE_SECONDS = 0.01
 """Without a control group: of a run that was shorter, the stage knows nothing about its memory."""
 
 
-class PoolRun(Run):
+class PoolRun(JarRun):
     """A jar that was cloned from the zygote."""
 
     counts_io = False

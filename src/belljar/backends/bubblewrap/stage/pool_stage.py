@@ -20,13 +20,13 @@ import time
 from collections import deque
 from collections.abc import Collection
 
-from belljar.backends import sockets as socket
-from belljar.backends.bubblewrap import layout, wire
-from belljar.backends.bubblewrap.orphans import end_orphans
-from belljar.backends.bubblewrap.pool_run import PoolRun
-from belljar.backends.bubblewrap.pool_zygote import NATIVE, Zygote, polled, zygote_files
-from belljar.backends.bubblewrap.running import JarSpec, Run
-from belljar.backends.bubblewrap.stage import LAUNCHER_DIED, Stage
+from belljar._startup import sockets as socket
+from belljar.backends.bubblewrap.shared import layout, wire
+from belljar.backends.bubblewrap.shared.orphans import end_orphans
+from belljar.backends.bubblewrap.stage.jar_run import JarRun, JarSpec
+from belljar.backends.bubblewrap.stage.pool_run import PoolRun
+from belljar.backends.bubblewrap.stage.pool_zygote import NATIVE, Zygote, polled, zygote_files
+from belljar.backends.bubblewrap.stage.stage import LAUNCHER_DIED, Stage
 from belljar.errors import SandboxUnavailableError
 from belljar.limits.groups import RunGroup
 
@@ -67,7 +67,7 @@ class PoolStage(Stage):
         """Those that wait here."""
         self._lent: set[PoolRun] = set()
         """Those that wait at the host."""
-        self._busy: set[Run] = set()
+        self._busy: set[JarRun] = set()
         """Those for which there is a clock: in the making, or in use."""
         self._making = 0
         self._asking = 0
@@ -93,7 +93,7 @@ class PoolStage(Stage):
 
     # --- time ---
 
-    def _timed(self) -> Collection[Run]:
+    def _timed(self) -> Collection[JarRun]:
         return self._busy
 
     def _due(self) -> float:
@@ -283,7 +283,7 @@ class PoolStage(Stage):
     def _do_statistics(self, _message: wire.Message, _descriptors: list[int]) -> None:
         self._reply({"waiting": len(self._ready) + len(self._lent), "zygotes": self._zygotes})
 
-    def _on_host(self, run: Run, host: socket.socket) -> None:
+    def _on_host(self, run: JarRun, host: socket.socket) -> None:
         assert isinstance(run, PoolRun)
         received = wire.receive(host)
         if received is None:
@@ -313,7 +313,7 @@ class PoolStage(Stage):
 
     # --- the end ---
 
-    def _finish(self, run: Run) -> None:
+    def _finish(self, run: JarRun) -> None:
         """Its pid 1 is gone, and with that one everything."""
         assert isinstance(run, PoolRun)
         del self._runs[run.name]

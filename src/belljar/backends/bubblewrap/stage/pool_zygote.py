@@ -1,4 +1,4 @@
-"""The process from which a pool's jars are cloned, from the stage's side: `guest/zygote.py`, in an outer jar."""
+"""The process from which a pool's jars are cloned, from the stage's side: `guest/pool/zygote.py`, in an outer jar."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from binascii import a2b_base64
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from belljar.backends.bubblewrap import layout
-from belljar.backends.bubblewrap.lifeline import die_with
-from belljar.backends.bubblewrap.running import JarSpec, default_signals, memory_file, place
+from belljar.backends.bubblewrap.shared import layout
+from belljar.backends.bubblewrap.shared.parent_death import die_with
+from belljar.backends.bubblewrap.stage.jar_run import JarSpec, default_signals, memory_file, place
 from belljar.backends.seccomp import filters
 from belljar.errors import SandboxUnavailableError
 from belljar.limits import rlimits

@@ -15,28 +15,29 @@ import sys
 import time
 from collections.abc import Callable, Collection
 
+from belljar._startup import json_text
+from belljar._startup import sockets as socket
 from belljar.backends import kernel
-from belljar.backends import sockets as socket
-from belljar.backends.bubblewrap import layout, staging, wire
-from belljar.backends.bubblewrap.jar_root import write_all
-from belljar.backends.bubblewrap.lifeline import end_with
-from belljar.backends.bubblewrap.loop import Loop
-from belljar.backends.bubblewrap.orphans import end_orphans
-from belljar.backends.bubblewrap.running import JarSpec, Run, Warm, import_network
-from belljar.backends.bubblewrap.stageplan import StagePlan
-from belljar.backends.bubblewrap.tree import remove_in_place
-from belljar.backends.bubblewrap.views import import_denying, open_inside
+from belljar.backends.bubblewrap.shared import layout, wire
+from belljar.backends.bubblewrap.shared.loop import Loop
+from belljar.backends.bubblewrap.shared.orphans import end_orphans
+from belljar.backends.bubblewrap.shared.parent_death import end_with
+from belljar.backends.bubblewrap.shared.stage_plan import StagePlan
+from belljar.backends.bubblewrap.stage import staging
+from belljar.backends.bubblewrap.stage.jar_root import write_all
+from belljar.backends.bubblewrap.stage.jar_run import JarRun, JarSpec, Warm, import_network
+from belljar.backends.bubblewrap.stage.tree import remove_in_place
+from belljar.backends.bubblewrap.stage.views import import_denying, open_inside
 from belljar.errors import BelljarError, PolicyError, PrerequisiteError, SandboxUnavailableError
 from belljar.guest.tree import remove_tree
 from belljar.limits import rlimits
 from belljar.limits.groups import JarGroup, RunGroup
-from belljar.policy import json_text
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import NoReturn
 
-    from belljar.backends.bubblewrap.lookout import Lookout
+    from belljar.backends.bubblewrap.stage.deny_watch import DenyWatch
 
 _SAMPLE_SECONDS = 0.01
 _NEVER = float("inf")
@@ -77,7 +78,7 @@ def main(
 def _kind(plan: StagePlan) -> type[Stage]:
     if plan.pool is None:
         return Stage
-    from belljar.backends.bubblewrap.pool_stage import PoolStage
+    from belljar.backends.bubblewrap.stage.pool_stage import PoolStage
 
     return PoolStage
 
@@ -121,16 +122,16 @@ class Stage:
         self._group = group
         self._kernel_uid = kernel_uid
         self._loop = Loop()
-        self._runs: dict[str, Run] = {}
+        self._runs: dict[str, JarRun] = {}
         self._hosts: dict[str, socket.socket] = {}
         """For a run in use, the socket on which the host hears of it."""
-        self._spare: Run | None = None
-        self._lookout: Lookout | None = None
+        self._spare: JarRun | None = None
+        self._lookout: DenyWatch | None = None
         self._covers_everything = True
         self._cabled = True
         """Whether the gateways of its jars are namespaces of their own."""
         self._count = 0
-        self._over: Run | None = None
+        self._over: JarRun | None = None
         """A run of which traces are left, because the host is about to ask what it changed."""
         self._views: list[int] = []
         self._copied: list[int] = []
@@ -143,9 +144,9 @@ class Stage:
         self._copied, self._covered = staged.copied, staged.covered
         self._views = [open_inside(view.jar_path) for view in self._plan.views]
         if staged.whiteouts:
-            from belljar.backends.bubblewrap.lookout import Lookout
+            from belljar.backends.bubblewrap.stage.deny_watch import DenyWatch
 
-            self._lookout = Lookout(staged.whiteouts)
+            self._lookout = DenyWatch(staged.whiteouts)
             self._covers_everything = self._lookout.covers_everything()
             if not self._lookout.complete:
                 lost = (
@@ -183,7 +184,7 @@ class Stage:
 
     # --- time ---
 
-    def _timed(self) -> Collection[Run]:
+    def _timed(self) -> Collection[JarRun]:
         """The jars that may have to be ended at some time."""
         return self._runs.values()
 
@@ -351,7 +352,7 @@ class Stage:
         self._run_named(message).thaw()
         self._reply({"ok": True})
 
-    def _run_named(self, message: wire.Message) -> Run:
+    def _run_named(self, message: wire.Message) -> JarRun:
         if (run := self._runs.get(message["name"])) is None:
             raise ProcessLookupError(errno.ESRCH, "the run has ended")
         return run
@@ -377,13 +378,13 @@ class Stage:
                 hint="open a new Sandbox, or set fs.snapshot: true",
             )
 
-    def _choose_jar(self, message: wire.Message, standard_input: int) -> Run:
+    def _choose_jar(self, message: wire.Message, standard_input: int) -> JarRun:
         """The jar that waits, if it is the right one, else a new one."""
         spec = JarSpec.of(message["jar"])
         waiting = self._take_spare(spec, message) if standard_input < 0 else None
         return waiting or self._make_jar(spec, standard_input, message["absent_at_first"] if self._count == 0 else [])
 
-    def _start(self, run: Run, message: wire.Message, host: socket.socket, code: int) -> None:
+    def _start(self, run: JarRun, message: wire.Message, host: socket.socket, code: int) -> None:
         self._hosts[run.name] = host
         self._watch_run(run, host, lambda: self._on_host(run, host))
         self._write_code(run, message, code)
@@ -393,7 +394,7 @@ class Stage:
         if run.ready:
             self._go(run, host)
 
-    def _go(self, run: Run, host: socket.socket) -> None:
+    def _go(self, run: JarRun, host: socket.socket) -> None:
         """Open the gate; but where there are listeners, hand them over, and wait for the host's word that they work."""
         if not run.listeners:
             run.go()
@@ -413,7 +414,7 @@ class Stage:
                 self._spare = self._make_jar(spec, -1, [])
                 self._spare.warm = warm
 
-    def _take_spare(self, spec: JarSpec, message: wire.Message) -> Run | None:
+    def _take_spare(self, spec: JarSpec, message: wire.Message) -> JarRun | None:
         spare = self._spare
         if spare is None or spare.spec != spec or spare.problems or spare.ended_by:
             return None
@@ -422,14 +423,14 @@ class Stage:
         self._spare = None
         return spare
 
-    def _make_jar(self, spec: JarSpec, standard_input: int, absent: list[str]) -> Run:
+    def _make_jar(self, spec: JarSpec, standard_input: int, absent: list[str]) -> JarRun:
         self._count += 1
         name = f"run-{self._count}"
         group = None
         try:
             self._make_directories(name)
             group = self._group.run_group(name, spec.limits) if self._group else None
-            run = Run(name, spec, group, absent, self._covered, cabled=self._cabled)
+            run = JarRun(name, spec, group, absent, self._covered, cabled=self._cabled)
             run.launch(
                 os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) if standard_input < 0 else os.dup(standard_input)
             )
@@ -460,12 +461,12 @@ class Stage:
                 hint="remove files from it (files.remove), or raise fs.inodes and fs.size_mb",
             ) from error
 
-    def _watch_memory(self, run: Run) -> None:
+    def _watch_memory(self, run: JarRun) -> None:
         if run.group is None or (oom := run.group.oom_fd()) is None:
             return
         self._loop.register(oom, lambda: self._on_oom(run), events=run.group.oom_mask)
 
-    def _write_code(self, run: Run, message: wire.Message, code: int) -> None:
+    def _write_code(self, run: JarRun, message: wire.Message, code: int) -> None:
         """The code's file, and the command by which the gate becomes it. Both are read-only in the jar."""
         if code >= 0:
             self._write_file(f"{run.name}/{message['code_name']}", os.pread(code, os.fstat(code).st_size, 0))
@@ -476,7 +477,7 @@ class Stage:
             command = _becoming(message["env"], message["command"])
         self._write_file(f"{run.name}/{layout.COMMAND}", os.fsencode(command))
 
-    def _warm_up(self, run: Run, warm: Warm) -> None:
+    def _warm_up(self, run: JarRun, warm: Warm) -> None:
         """While it waits, let it become its interpreter: which starts where no run has files, since it looks there."""
         shim = f"{layout.JAR_CODE}/{layout.SHIM}"
         becoming = _becoming(warm.env, [warm.program, "-r", shim, warm.main])
@@ -491,7 +492,7 @@ class Stage:
         finally:
             os.close(target)
 
-    def _watch_run(self, run: Run, what: int | socket.socket | object, then: Callable[[], None]) -> None:
+    def _watch_run(self, run: JarRun, what: int | socket.socket | object, then: Callable[[], None]) -> None:
         """Watch something of one run's: whatever goes wrong there ends that run, and no other."""
 
         def guarded() -> None:
@@ -513,7 +514,7 @@ class Stage:
         except (KeyError, ValueError):
             pass
 
-    def _on_gate(self, run: Run) -> None:
+    def _on_gate(self, run: JarRun) -> None:
         self._forget(run.gate)
         try:
             holds = run.at_gate()
@@ -526,7 +527,7 @@ class Stage:
         elif run.warm:
             self._warm_up(run, run.warm)
 
-    def _on_host(self, run: Run, host: socket.socket) -> None:
+    def _on_host(self, run: JarRun, host: socket.socket) -> None:
         received = wire.receive(host)
         if received is not None and "go" in received[0]:
             run.go()
@@ -535,11 +536,11 @@ class Stage:
         if received is None:
             self._forget(host)
 
-    def _on_oom(self, run: Run) -> None:
+    def _on_oom(self, run: JarRun) -> None:
         if run.group and run.group.out_of_memory():
             run.kill("oom")
 
-    def _on_bubblewrap_end(self, run: Run) -> None:
+    def _on_bubblewrap_end(self, run: JarRun) -> None:
         """Bubblewrap ends when the code does; then its pid 1, and with it every process left, is killed and awaited."""
         self._forget(run.pidfd)
         if run.init_fd >= 0:
@@ -548,7 +549,7 @@ class Stage:
         else:
             self._finish(run)
 
-    def _finish(self, run: Run) -> None:
+    def _finish(self, run: JarRun) -> None:
         del self._runs[run.name]
         if self._spare is run:
             self._spare = None
@@ -567,7 +568,7 @@ class Stage:
         if run.prepares and self._control.fileno() >= 0:
             self._prepare(run.spec)
 
-    def _clean_up(self, run: Run, *, at_once: bool) -> None:
+    def _clean_up(self, run: JarRun, *, at_once: bool) -> None:
         """After the host has its answer: nothing of the run stays but what it left in the workspace.
 
         Where no other is to follow, the host is about to ask what this one changed, and then to leave: what is there

@@ -12,12 +12,12 @@ import os
 import stat
 
 from belljar.backends import kernel
-from belljar.backends.bubblewrap import layout
-from belljar.backends.bubblewrap.jar_root import CLOSED, make_root
-from belljar.backends.bubblewrap.lifeline import die_with
-from belljar.backends.bubblewrap.own_proc import NO_TIME_NAMESPACE, make_files, start_clocks
-from belljar.backends.bubblewrap.stageplan import Source, StagePlan
-from belljar.backends.bubblewrap.views import QUIET, Staged, make_runtime, make_view
+from belljar.backends.bubblewrap.shared import layout
+from belljar.backends.bubblewrap.shared.parent_death import die_with
+from belljar.backends.bubblewrap.shared.stage_plan import Source, StagePlan
+from belljar.backends.bubblewrap.stage.jar_root import CLOSED, make_root
+from belljar.backends.bubblewrap.stage.own_proc import NO_TIME_NAMESPACE, make_files, start_clocks
+from belljar.backends.bubblewrap.stage.views import QUIET, Staged, make_runtime, make_view
 from belljar.errors import PrerequisiteError, SandboxUnavailableError
 
 _NAMESPACE_LIMITS = {"max_user_namespaces": 128, "max_inotify_instances": 32, "max_inotify_watches": 8192}

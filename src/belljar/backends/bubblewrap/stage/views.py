@@ -13,14 +13,14 @@ import stat
 from collections.abc import Iterator
 
 from belljar.backends import kernel
-from belljar.backends.bubblewrap import layout
-from belljar.backends.bubblewrap.jar_root import CLOSED, create, write_all
-from belljar.backends.bubblewrap.stageplan import TOO_MANY_NAMES, RuntimeTree, StagePlan, View, ViewKind
+from belljar.backends.bubblewrap.shared import layout
+from belljar.backends.bubblewrap.shared.stage_plan import TOO_MANY_NAMES, MountView, RuntimeTree, StagePlan, ViewKind
+from belljar.backends.bubblewrap.stage.jar_root import CLOSED, create, write_all
 from belljar.errors import SandboxUnavailableError
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
-    from belljar.backends.bubblewrap.whiteout import Whiteouts
+    from belljar.backends.bubblewrap.stage.whiteout import Whiteouts
     from belljar.backends.denied_walk import Denied
     from belljar.policy.globs import DenyGlobs
 
@@ -32,9 +32,9 @@ def import_denying() -> None:
     """What views of the host's directories need, for a stage that can import nothing later."""
     import re  # noqa: F401 - what patterns are made of, when one is asked for
 
-    import belljar.backends.bubblewrap.frozen
-    import belljar.backends.bubblewrap.lookout
-    import belljar.backends.bubblewrap.whiteout  # noqa: F401
+    import belljar.backends.bubblewrap.stage.deny_watch
+    import belljar.backends.bubblewrap.stage.frozen
+    import belljar.backends.bubblewrap.stage.whiteout  # noqa: F401
 
 
 class Staged:
@@ -52,7 +52,7 @@ class Staged:
         """Layers of whiteouts, each with the staged directory that it covers."""
 
 
-def make_view(index: int, view: View, plan: StagePlan, staged: Staged) -> None:
+def make_view(index: int, view: MountView, plan: StagePlan, staged: Staged) -> None:
     """Mount one view in the jar's root, with the restrictions that it has there."""
     if view.source is None:
         with _mount_point(view) as target:
@@ -81,7 +81,7 @@ def make_runtime(index: int, tree: RuntimeTree, plan: StagePlan, staged: Staged)
         os.makedirs(os.path.dirname(f"{top}/{name}"), exist_ok=True)
         os.symlink(link, f"{top}/{name}")
     for number, (name, source) in enumerate(tree.parts):
-        view = View(ViewKind.READONLY, f"{tree.path}/{name}", writable=False, source=source)
+        view = MountView(ViewKind.READONLY, f"{tree.path}/{name}", writable=False, source=source)
         root, target = layout.source(source), f"{top}/{name}"
         if tree.searched and _is_denied(view, plan):
             continue
@@ -96,7 +96,7 @@ def make_runtime(index: int, tree: RuntimeTree, plan: StagePlan, staged: Staged)
     kernel.restrict(top, CLOSED, recursive=True)
 
 
-def _of_environment(name: str, view: View, plan: StagePlan, staged: Staged) -> str:
+def _of_environment(name: str, view: MountView, plan: StagePlan, staged: Staged) -> str:
     """Return the layers of a part of a virtual environment, as overlayfs' option; empty if no name needs hiding.
 
     Where names can't be frozen, only those that are denied now are hidden. An environment may have 50,000 names, and
@@ -115,7 +115,7 @@ def _of_environment(name: str, view: View, plan: StagePlan, staged: Staged) -> s
     return _whited_out(name, view, plan, denied)[1]
 
 
-def _is_denied(view: View, plan: StagePlan) -> bool:
+def _is_denied(view: MountView, plan: StagePlan) -> bool:
     from belljar.policy.globs import DenyGlobs
 
     directory, name = os.path.split(view.jar_path)
@@ -134,7 +134,7 @@ def open_inside(path: str, flags: int = os.O_PATH) -> int:
 
 
 @contextlib.contextmanager
-def _mount_point(view: View, *, directory: bool = True) -> Iterator[str]:
+def _mount_point(view: MountView, *, directory: bool = True) -> Iterator[str]:
     """A place to mount the view on, made if need be, as a name that no link can lead astray."""
     names = view.jar_path.strip("/").split("/")
     try:
@@ -158,13 +158,13 @@ def _mount_point(view: View, *, directory: bool = True) -> Iterator[str]:
         os.close(found)
 
 
-def _globs(view: View, plan: StagePlan, host_path: str) -> DenyGlobs:
+def _globs(view: MountView, plan: StagePlan, host_path: str) -> DenyGlobs:
     from belljar.policy.globs import DenyGlobs
 
     return DenyGlobs(plan.deny_globs).within(host_path, view.jar_path)
 
 
-def _denied_in(view: View, plan: StagePlan) -> Denied:
+def _denied_in(view: MountView, plan: StagePlan) -> Denied:
     from belljar.backends.denied_walk import find_denied
 
     assert view.source is not None
@@ -180,7 +180,7 @@ def _denied_in(view: View, plan: StagePlan) -> Denied:
         ) from error
 
 
-def _make_directory_view(index: int, view: View, target: str, plan: StagePlan, staged: Staged) -> None:
+def _make_directory_view(index: int, view: MountView, target: str, plan: StagePlan, staged: Staged) -> None:
     assert view.source is not None
     root = layout.source(view.source)
     found = _denied_in(view, plan)
@@ -205,9 +205,9 @@ def _plain_directory(index: int) -> str:
     return path
 
 
-def _lower_layers(name: str, view: View, plan: StagePlan, found: Denied, staged: Staged) -> str:
+def _lower_layers(name: str, view: MountView, plan: StagePlan, found: Denied, staged: Staged) -> str:
     """What overlayfs is to show, as its option; empty if nothing in the directory is denied, now or later."""
-    from belljar.backends.bubblewrap.whiteout import names_to_deny
+    from belljar.backends.bubblewrap.stage.whiteout import names_to_deny
 
     assert view.source is not None
     host_path = plan.sources[view.source].path
@@ -226,9 +226,9 @@ def _lower_layers(name: str, view: View, plan: StagePlan, found: Denied, staged:
     return lower
 
 
-def _whited_out(name: str, view: View, plan: StagePlan, found: Denied) -> tuple[Whiteouts, str]:
+def _whited_out(name: str, view: MountView, plan: StagePlan, found: Denied) -> tuple[Whiteouts, str]:
     """A layer of whiteouts for what was found, and overlayfs' option for both layers."""
-    from belljar.backends.bubblewrap.whiteout import Whiteouts
+    from belljar.backends.bubblewrap.stage.whiteout import Whiteouts
 
     assert view.source is not None
     root, host_path, layer = layout.source(view.source), plan.sources[view.source].path, f"{layout.MASKS}/{name}"
@@ -239,9 +239,9 @@ def _whited_out(name: str, view: View, plan: StagePlan, found: Denied) -> tuple[
     return whiteouts, f"lowerdir={layer}:{root}"
 
 
-def _frozen(name: str, view: View, host_path: str, globs: DenyGlobs, found: Denied) -> str:
+def _frozen(name: str, view: MountView, host_path: str, globs: DenyGlobs, found: Denied) -> str:
     """With the names that are there now, and no others; empty if the kernel can't, or there are too many of them."""
-    from belljar.backends.bubblewrap import frozen
+    from belljar.backends.bubblewrap.stage import frozen
 
     assert view.source is not None
     root, layer = layout.source(view.source), f"{layout.MASKS}/{name}-names"
@@ -343,7 +343,7 @@ def _mask_live(jar_path: str, found: Denied, staged: Staged) -> None:
         staged.covered.append(f"{jar_path}/{path}")
 
 
-def _copy(index: int, view: View, plan: StagePlan, found: Denied, staged: Staged) -> None:
+def _copy(index: int, view: MountView, plan: StagePlan, found: Denied, staged: Staged) -> None:
     """For a snapshot, or copy-on-write without overlayfs. Bounded by the quota that the copy is written to."""
     assert view.source is not None
     destination, host_path = _plain_directory(index), plan.sources[view.source].path

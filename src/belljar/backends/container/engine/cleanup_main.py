@@ -20,7 +20,7 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
-from belljar.backends.container.leftovers import Caller, remove, sweep, unmount
+from belljar.backends.container.engine.leftovers import Caller, remove, sweep, unmount
 
 GRACE_SECONDS = 2.0
 _SECONDS = 600.0

@@ -17,11 +17,12 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
-from belljar.backends.container import leftovers
-from belljar.backends.container.engine import Engine, engine_environment
+import belljar
+from belljar.backends.container.engine import leftovers
+from belljar.backends.container.engine.engine import Engine, engine_environment
 from belljar.errors import SandboxUnavailableError
 
-__all__ = ["KEEPER", "Keeper", "labels", "owner", "sweep"]
+__all__ = ["CLEANUP_PROCESS", "CleanupProcess", "labels", "owner", "sweep"]
 
 owner = leftovers.owner
 
@@ -40,14 +41,14 @@ def labels(jar: str) -> list[str]:
 
 def sweep(engine: Engine) -> list[str]:
     """Remove what dead belljars of this user left in a local engine, nothing of the living; what was removed."""
-    from belljar.backends.container.facts import facts
+    from belljar.backends.container.engine.facts import facts
 
     if not facts(engine).local:
         return []  # a process elsewhere can't be told dead from alive
     return leftovers.sweep(leftovers.Caller(tuple(engine.command()), engine.environment()))
 
 
-class Keeper:
+class CleanupProcess:
     """The keeper of this process: started when first needed, ended when this process ends."""
 
     def __init__(self) -> None:
@@ -73,7 +74,7 @@ class Keeper:
 
     def sweep(self, engine: Engine) -> None:
         """Have what dead belljars left in a local engine removed, meanwhile; once for each engine."""
-        from belljar.backends.container.facts import facts
+        from belljar.backends.container.engine.facts import facts
 
         command = tuple(engine.command())
         with self._lock:
@@ -137,10 +138,10 @@ class Keeper:
 def _spawn() -> tuple[socket.socket, int]:
     """A clean interpreter in a session of its own: no site packages, no environment, no descriptor but the socket."""
     ours, theirs = socket.socketpair()
-    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+    package = os.path.dirname(os.path.dirname(os.path.abspath(belljar.__file__)))
     program = (
         f"import sys;sys.path.append({package!r});"
-        f"from belljar.backends.container.keeper_main import main;main({_DESCRIPTOR},{os.getpid()})"
+        f"from belljar.backends.container.engine.cleanup_main import main;main({_DESCRIPTOR},{os.getpid()})"
     )
     null = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)]
     with theirs:
@@ -155,6 +156,6 @@ def _spawn() -> tuple[socket.socket, int]:
     return ours, pid
 
 
-KEEPER = Keeper()
-atexit.register(KEEPER.stop)
-os.register_at_fork(after_in_child=KEEPER.abandon_after_fork)
+CLEANUP_PROCESS = CleanupProcess()
+atexit.register(CLEANUP_PROCESS.stop)
+os.register_at_fork(after_in_child=CLEANUP_PROCESS.abandon_after_fork)

@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 import subprocess
 
-from belljar.backends.container.faults import GVISOR_INSTALL, GVISOR_NETWORK, fault, no_answer
+from belljar._startup.records import dataclass
+from belljar.backends.container.engine.faults import GVISOR_INSTALL, GVISOR_NETWORK, fault, no_answer
 from belljar.errors import BelljarError, PolicyError, PrerequisiteError, SandboxUnavailableError
-from belljar.policy.records import dataclass
 
 __all__ = ["Engine", "engine_environment", "fault", "find_engine", "find_program"]
 
@@ -53,7 +53,7 @@ class Engine:
 
     def _reaching_runtime(self) -> str:
         """docker's name for a runsc with `--network=host`: which, with docker's network `none`, is an empty one."""
-        from belljar.backends.container.facts import facts
+        from belljar.backends.container.engine.facts import facts
 
         known = facts(self).runtime_arguments
         for name, words in known.items():
@@ -180,7 +180,7 @@ def _find_gvisor(names: tuple[str, ...], timeout: float) -> Engine:
 
 def _has_runsc(engine: Engine, timeout: float) -> bool:
     if engine.name == "docker":
-        from belljar.backends.container.facts import facts
+        from belljar.backends.container.engine.facts import facts
 
         return "runsc" in facts(engine, timeout=timeout).runtimes
     needed = "containerd-shim-runsc-v1" if engine.name == "nerdctl" else "runsc"

@@ -11,7 +11,7 @@ import re
 from enum import StrEnum
 from typing import NamedTuple
 
-from belljar.policy.records import dataclass
+from belljar._startup.records import dataclass
 
 _INSTALL = (
     "install a newer runc: the distribution's (sudo apt update && sudo apt install --only-upgrade runc), "
@@ -20,7 +20,7 @@ _INSTALL = (
 )
 
 
-class Verdict(StrEnum):
+class EscapeVerdict(StrEnum):
     """Whether a known escape is open."""
 
     FIXED = "fixed"
@@ -72,10 +72,10 @@ _BACKPORTS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class EscapeJudgement:
     """What is open, and what to do."""
 
-    verdict: Verdict
+    verdict: EscapeVerdict
     text: str
     open: tuple[str, ...] = ()
     hint: str = ""
@@ -87,7 +87,7 @@ def judge(
     package: str = "",
     named: frozenset[str] = frozenset(),
     uses: frozenset[Use] = frozenset(),
-) -> Judgement:
+) -> EscapeJudgement:
     """Judge a runc by its `version`, its package's, the CVEs that the package's changelog names, and its use.
 
     A package of another version than the engine tells is not the one that is used, and counts for nothing.
@@ -97,20 +97,20 @@ def judge(
         package, named = "", frozenset()
     told = f"runc {package or version or 'of unknown version'}"
     if number is None:
-        return Judgement(
-            Verdict.UNKNOWN, f"{told}: nobody can tell whether a known escape is fixed in it", hint=_INSTALL
+        return EscapeJudgement(
+            EscapeVerdict.UNKNOWN, f"{told}: nobody can tell whether a known escape is fixed in it", hint=_INSTALL
         )
     backported = named | _backports(package) | _backports(version)  # a Debian docker tells the package's version
     still = [escape for escape in ESCAPES if escape.cve not in backported and not _is_fixed(number, escape.fixed)]
     if not still:
-        return Judgement(Verdict.FIXED, f"{told}: no known escape")
+        return EscapeJudgement(EscapeVerdict.FIXED, f"{told}: no known escape")
     cves = tuple(escape.cve for escape in still)
     reachable = [escape.cve for escape in still if escape.needs is None or escape.needs & uses]
     if reachable:
         text = f"{told} has a known escape that code in a jar could use: {', '.join(reachable)}"
-        return Judgement(Verdict.REACHABLE, text, cves, _INSTALL)
+        return EscapeJudgement(EscapeVerdict.REACHABLE, text, cves, _INSTALL)
     text = f"{told} lacks fixes ({', '.join(cves)}); they need mounts, images or terminals that a jar does not get"
-    return Judgement(Verdict.UNREACHABLE, text, cves, _INSTALL)
+    return EscapeJudgement(EscapeVerdict.UNREACHABLE, text, cves, _INSTALL)
 
 
 _Number = tuple[int, int, int, int, int]

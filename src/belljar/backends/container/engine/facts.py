@@ -7,12 +7,12 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from belljar.backends.container.engine import Engine, find_program
-from belljar.backends.container.escapes import Judgement, Use, Verdict, judge
-from belljar.backends.container.faults import fault
-from belljar.backends.container.patch_level import PatchLevel, patch_level
+from belljar._startup.records import dataclass
+from belljar.backends.container.engine.engine import Engine, find_program
+from belljar.backends.container.engine.escapes import EscapeJudgement, EscapeVerdict, Use, judge
+from belljar.backends.container.engine.faults import fault
+from belljar.backends.container.engine.patch_level import PatchLevel, patch_level
 from belljar.errors import PrerequisiteError, SandboxUnavailableError
-from belljar.policy.records import dataclass
 
 _SECONDS = 30.0
 _CONNECTION = (
@@ -174,10 +174,10 @@ def podman_facts(answer: dict[str, Any]) -> Facts:
     )
 
 
-def runtime_problem(known: Facts, uses: frozenset[Use] = frozenset()) -> Judgement:
+def runtime_problem(known: Facts, uses: frozenset[Use] = frozenset()) -> EscapeJudgement:
     """Whether the runtime that will be used has a known escape, for a plan with these uses. Only runc is judged."""
     if not _is_runc(known.runtime, known.runtime_path):
-        return Judgement(Verdict.UNKNOWN, f"{known.runtime} {known.runtime_version}".strip())
+        return EscapeJudgement(EscapeVerdict.UNKNOWN, f"{known.runtime} {known.runtime_version}".strip())
     program = find_program(os.path.basename(known.runtime_path) or "runc") if known.local else None
     if os.path.isabs(known.runtime_path):
         program = known.runtime_path if known.local else None
@@ -187,14 +187,14 @@ def runtime_problem(known: Facts, uses: frozenset[Use] = frozenset()) -> Judgeme
     return judge(known.runtime_version, package=level.version, named=level.fixed, uses=uses)
 
 
-def require_sound_runtime(known: Facts, uses: frozenset[Use] = frozenset()) -> Judgement:
+def require_sound_runtime(known: Facts, uses: frozenset[Use] = frozenset()) -> EscapeJudgement:
     """The judgement, for the report.
 
     Raises:
         PrerequisiteError: the runtime has a known escape that this plan brings within reach.
     """
     judgement = runtime_problem(known, uses)
-    if judgement.verdict is Verdict.REACHABLE:
+    if judgement.verdict is EscapeVerdict.REACHABLE:
         raise PrerequisiteError(judgement.text, hint=judgement.hint)
     return judgement
 

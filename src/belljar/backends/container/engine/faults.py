@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from belljar.errors import BelljarError, PrerequisiteError, SandboxUnavailableError
 
 if TYPE_CHECKING:
-    from belljar.backends.container.engine import Engine
+    from belljar.backends.container.engine.engine import Engine
 
 GVISOR_INSTALL = (
     "install gVisor: sudo apt install runsc (or see https://gvisor.dev/docs/user_guide/install), "

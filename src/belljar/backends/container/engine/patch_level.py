@@ -8,7 +8,7 @@ import re
 import subprocess
 from functools import cache
 
-from belljar.policy.records import dataclass
+from belljar._startup.records import dataclass
 
 _SECONDS = 5.0
 _MOST_BYTES = 4 * 1024 * 1024
@@ -74,7 +74,7 @@ def _rpm(path: str) -> PatchLevel:
 
 def _ask(*command: str) -> str:
     """What a package tool prints; nothing if it is not there, fails or hangs."""
-    from belljar.backends.container.engine import find_program
+    from belljar.backends.container.engine.engine import find_program
 
     program = find_program(command[0])
     if program is None:

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import IO, Any
 
-from belljar.backends.container.image_recipe import DATE, EPOCH, HOME, USER_ID
+from belljar.backends.container.images.recipe import DATE, EPOCH, HOME, USER_ID
 
 LABEL, RECIPE_LABEL = "belljar.image", "belljar.recipe"
 _CHUNK = 1 << 20

@@ -13,8 +13,8 @@ import signal
 import subprocess
 from collections.abc import Callable
 
-from belljar.backends.container.image_recipe import EPOCH, ROOTS, Recipe
-from belljar.backends.container.image_sources import Sources, building_program
+from belljar.backends.container.images.recipe import EPOCH, ROOTS, Recipe
+from belljar.backends.container.images.sources import Sources, building_program
 from belljar.errors import PrerequisiteError, SandboxUnavailableError
 
 Tell = Callable[[str], None]

@@ -1,4 +1,4 @@
-"""Building an image with no registry: packages by mmdebstrap, the files by `image_tree`, the archive by ourselves."""
+"""Building an image with no registry: packages by mmdebstrap, the files by `tree`, the archive by ourselves."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import os
 import shutil
 import tarfile
 
-from belljar.backends.container import image_archive, image_bootstrap, image_store, image_tree
-from belljar.backends.container.image_archive import engine_architecture, image_config, write_archive, write_layer
-from belljar.backends.container.image_bootstrap import Tell, bootstrap
-from belljar.backends.container.image_python import fetch_packages
-from belljar.backends.container.image_recipe import Recipe
-from belljar.backends.container.image_sources import Sources, host_sources
-from belljar.backends.container.image_store import Record
-from belljar.backends.container.image_tree import contents, straighten
+from belljar.backends.container.images import archive, store, tree
+from belljar.backends.container.images import bootstrap as bootstrapping
+from belljar.backends.container.images.archive import engine_architecture, image_config, write_archive, write_layer
+from belljar.backends.container.images.bootstrap import Tell, bootstrap
+from belljar.backends.container.images.python_packages import fetch_packages
+from belljar.backends.container.images.recipe import Recipe
+from belljar.backends.container.images.sources import Sources, host_sources
+from belljar.backends.container.images.store import Record
+from belljar.backends.container.images.tree import contents, straighten
 
 
 def build(recipe: Recipe, *, tell: Tell, fresh: bool = False) -> Record:
@@ -28,20 +29,20 @@ def build(recipe: Recipe, *, tell: Tell, fresh: bool = False) -> Record:
     tell("asking apt for its sources")
     sources = host_sources()
     digest = recipe.digest(release=sources.release, architecture=sources.architecture, code=_code())
-    if not fresh and (found := image_store.cached(digest)):
+    if not fresh and (found := store.cached(digest)):
         return found
-    with image_store.building(digest) as scratch:
-        if not fresh and (found := image_store.cached(digest)):
+    with store.building(digest) as scratch:
+        if not fresh and (found := store.cached(digest)):
             return found
         record = _build(recipe, sources, digest, scratch, tell)
-        image_store.keep(os.path.join(scratch, "image.tar"), record)
+        store.keep(os.path.join(scratch, "image.tar"), record)
         return record
 
 
 def _code() -> str:
     """The source of what decides on the image's bytes: with other code, what the cache holds is not what we make."""
     digest = hashlib.sha256()
-    for module in (image_archive, image_bootstrap, image_tree):
+    for module in (archive, bootstrapping, tree):
         with open(str(module.__file__), "rb") as file:
             digest.update(file.read())
     return digest.hexdigest()
@@ -79,4 +80,4 @@ def _build(recipe: Recipe, sources: Sources, digest: str, scratch: str, tell: Te
 
 def export(record: Record, path: str) -> None:
     """Copy the archive out of the cache, for an engine on another machine."""
-    shutil.copyfile(image_store.archive_path(record.recipe), path)
+    shutil.copyfile(store.archive_path(record.recipe), path)

@@ -11,10 +11,10 @@ import subprocess
 from collections.abc import Callable
 from typing import Any
 
-from belljar.backends.container.engine import Engine, fault, find_engine
-from belljar.backends.container.image_recipe import REPOSITORY, VERSION
+from belljar._startup.records import dataclass
+from belljar.backends.container.engine.engine import Engine, fault, find_engine
+from belljar.backends.container.images.recipe import REPOSITORY, VERSION
 from belljar.errors import BelljarError, PrerequisiteError, UsageError
-from belljar.policy.records import dataclass
 
 BASE_IMAGE = f"{REPOSITORY}:{VERSION}"
 """The image that runs use when the policy names none."""

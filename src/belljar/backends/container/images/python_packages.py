@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 
-from belljar.backends.container.image_sources import Sources, python_version
+from belljar.backends.container.images.sources import Sources, python_version
 from belljar.errors import PrerequisiteError, SandboxUnavailableError
 
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64", "i386": "i686", "ppc64el": "ppc64le", "s390x": "s390x"}

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
+from belljar._startup.records import dataclass
 from belljar.errors import UsageError
-from belljar.policy.records import dataclass
 
 VERSION = "1"
 """The tag of the base image. A change of what is below, or of how the layer is made, is a new version."""

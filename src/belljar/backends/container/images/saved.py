@@ -70,7 +70,7 @@ Visit = Callable[[int, tarfile.TarInfo, File], None]
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedImage:
     """What a saved image turned out to be."""
 
     config: dict[str, Any]
@@ -80,7 +80,7 @@ class Saved:
     """Layers that could not be looked into, and why."""
 
 
-def read_saved(stream: IO[bytes], visit: Visit) -> Saved:
+def read_saved(stream: IO[bytes], visit: Visit) -> SavedImage:
     """Show every file of every layer to `visit`. Raises SandboxUnavailableError for what is no saved image."""
     parts = _Parts(visit)
     try:
@@ -128,7 +128,7 @@ class _Parts:
             self._layers[name] = len(self._layers)
             _layer(Forward(content, start), self._layers[name], self._visit, packed=start.startswith(_GZIP))
 
-    def understand(self) -> Saved:
+    def understand(self) -> SavedImage:
         """Which of the documents is the config, and how the layers lie: docker's way, or that of an OCI layout."""
         documents = self._documents
         try:
@@ -141,7 +141,7 @@ class _Parts:
             places = [self.links.get(name, name) for name in names]
             order = tuple(self._layers[name] for name in places if name not in self._unread)
             unread = tuple(f"{name}: {why}" for name, why in self._unread.items())
-            return Saved(dict(documents[config]), order, unread)
+            return SavedImage(dict(documents[config]), order, unread)
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise _malformed("its manifest does not say what its layers are") from error
 

@@ -13,16 +13,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import IO, Any
 
-from belljar.backends.container.engine import Engine, fault
-from belljar.backends.container.image_packages import STATUS, Package, read_status
-from belljar.backends.container.image_saved import File, Saved, read_saved
+from belljar.backends.container.engine.engine import Engine, fault
+from belljar.backends.container.images.packages import STATUS, Package, read_status
+from belljar.backends.container.images.saved import File, SavedImage, read_saved
 
 _START = 4096
 _MOST_STATUS = 4 << 20
 
 
 @dataclass(frozen=True)
-class Finding:
+class ImageFinding:
     """Something that was found."""
 
     rule: str
@@ -36,7 +36,7 @@ class Finding:
 class Scan:
     """All that was found, the serious first."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[ImageFinding, ...]
     files: int
     packages: tuple[str, ...]
 
@@ -101,7 +101,7 @@ class Look:
     def __init__(self) -> None:
         self.layers: dict[int, dict[str, tuple[int, bytes]]] = {}
         """For each layer, path to mode and type."""
-        self.secrets: dict[str, Finding] = {}
+        self.secrets: dict[str, ImageFinding] = {}
         self.status: dict[int, str] = {}
 
     def __call__(self, layer: int, member: tarfile.TarInfo, read: File) -> None:
@@ -153,31 +153,34 @@ def _above(path: str) -> Iterator[str]:
         path = path.rpartition("/")[0]
 
 
-def secret(path: str, size: int, read: File) -> Finding | None:
+def secret(path: str, size: int, read: File) -> ImageFinding | None:
     """Whether a file is a secret by its name, or by how it begins."""
     if size == 0:
         return None
     if _SECRET_NAMES.search(path):
-        return Finding("secret-file", serious=True, place=path, reason="files of this name hold secrets")
+        return ImageFinding("secret-file", serious=True, place=path, reason="files of this name hold secrets")
     if size > (1 << 20) or _EXAMPLES.search(path) or path.endswith((".so", ".pyc", ".py", ".js", ".h", ".mo")):
         return None
     start = read(_START)
     for what, pattern in _SECRET_CONTENT:
         if pattern.search(start):
-            return Finding("secret-content", serious=True, place=path, reason=f"it contains {what}")
+            return ImageFinding("secret-content", serious=True, place=path, reason=f"it contains {what}")
     return None
 
 
-def judge(look: Look, saved: Saved) -> Scan:
+def judge(look: Look, saved: SavedImage) -> Scan:
     """Everything that is to be said of the image."""
     files = look.final(saved.order)
     status = next((look.status[number] for number in reversed(saved.order) if number in look.status), "")
     found = [*_config(saved.config), *look.secrets.values(), *_modes(files), *_programs(files)]
     found += [
-        Finding("unread-layer", serious=True, place=text, reason="it could not be looked into") for text in saved.unread
+        ImageFinding("unread-layer", serious=True, place=text, reason="it could not be looked into")
+        for text in saved.unread
     ]
     if not any(_PYTHON.fullmatch(path) for path in files):
-        found.append(Finding("no-python", serious=True, place="usr/bin/python3", reason="belljar's gate needs python3"))
+        found.append(
+            ImageFinding("no-python", serious=True, place="usr/bin/python3", reason="belljar's gate needs python3")
+        )
     found.sort(key=lambda finding: (not finding.serious, finding.rule, finding.place))
     return Scan(tuple(found), len(files), tuple(_listed(read_status(status))))
 
@@ -186,11 +189,11 @@ def _listed(packages: Iterable[Package]) -> Iterator[str]:
     return (f"{package.name} {package.version}" for package in packages)
 
 
-def _config(config: dict[str, Any]) -> Iterator[Finding]:
+def _config(config: dict[str, Any]) -> Iterator[ImageFinding]:
     settings = config.get("config") or {}
     user = str(settings.get("User") or "").partition(":")[0]
     if user in ("", "0", "root"):
-        yield Finding(
+        yield ImageFinding(
             "root-user", serious=True, place="config.User", reason="its programs run as root unless told otherwise"
         )
     for variable in settings.get("Env") or ():
@@ -198,30 +201,34 @@ def _config(config: dict[str, Any]) -> Iterator[Finding]:
         if value and (
             _SECRET_VARIABLE.search(name) or any(pattern.search(value.encode()) for _what, pattern in _SECRET_CONTENT)
         ):
-            yield Finding("secret-variable", serious=True, place=f"config.Env.{name}", reason="it looks like a secret")
+            yield ImageFinding(
+                "secret-variable", serious=True, place=f"config.Env.{name}", reason="it looks like a secret"
+            )
 
 
-def _modes(files: dict[str, tuple[int, bytes]]) -> Iterator[Finding]:
+def _modes(files: dict[str, tuple[int, bytes]]) -> Iterator[ImageFinding]:
     for path, (mode, kind) in files.items():
         if kind in (tarfile.CHRTYPE, tarfile.BLKTYPE) and not path.startswith("dev/"):  # engines mount their own /dev
-            yield Finding("device", serious=True, place=path, reason="a device in an image")
+            yield ImageFinding("device", serious=True, place=path, reason="a device in an image")
         regular = kind in tarfile.REGULAR_TYPES
         if regular and mode & 0o6000:
             which = "setuid" if mode & 0o4000 else "setgid"
-            yield Finding(which, serious=True, place=path, reason="it lends its owner's rights to whoever runs it")
+            yield ImageFinding(which, serious=True, place=path, reason="it lends its owner's rights to whoever runs it")
         if not mode & 0o002 or not (regular or kind == tarfile.DIRTYPE):
             continue
         if not any(path == shared or path.startswith(f"{shared}/") for shared in _SHARED):
-            yield Finding("world-writable", serious=regular, place=path, reason="everyone may change it")
+            yield ImageFinding("world-writable", serious=regular, place=path, reason="everyone may change it")
 
 
-def _programs(files: dict[str, tuple[int, bytes]]) -> Iterator[Finding]:
+def _programs(files: dict[str, tuple[int, bytes]]) -> Iterator[ImageFinding]:
     for path in files:
         match = _PROGRAMS.fullmatch(path)
         if match and match[1] in _MANAGERS:
-            yield Finding("package-manager", serious=False, place=path, reason="it installs more, and a jar needs none")
+            yield ImageFinding(
+                "package-manager", serious=False, place=path, reason="it installs more, and a jar needs none"
+            )
         elif match and match[1] in _DANGEROUS:
-            yield Finding("dangerous-program", serious=False, place=path, reason=f"it {_DANGEROUS[match[1]]}")
+            yield ImageFinding("dangerous-program", serious=False, place=path, reason=f"it {_DANGEROUS[match[1]]}")
 
 
 def scan_stream(stream: IO[bytes]) -> Scan:

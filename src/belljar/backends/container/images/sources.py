@@ -7,7 +7,7 @@ import re
 import subprocess
 from dataclasses import dataclass
 
-from belljar.backends.container import engine
+from belljar.backends.container.engine import engine
 from belljar.errors import PrerequisiteError
 
 _DISTRIBUTIONS = ("Debian", "Ubuntu")

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 
-from belljar.audit.state import state_directory
+from belljar.state import state_directory
 
 _UNUSED_SECONDS = 30 * 86400
 

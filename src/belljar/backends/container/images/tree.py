@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import IO
 
-from belljar.backends.container.image_packages import STATUS, Package, needed, read_status
-from belljar.backends.container.image_recipe import EPOCH, HOME, NEVER, ROOTS, USER, USER_ID, Recipe
+from belljar.backends.container.images.packages import STATUS, Package, needed, read_status
+from belljar.backends.container.images.recipe import EPOCH, HOME, NEVER, ROOTS, USER, USER_ID, Recipe
 
 Entry = tuple[tarfile.TarInfo, bytes | None]
 """A member, and its content if it is ours and not the tar file's."""

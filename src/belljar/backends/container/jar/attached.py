@@ -14,12 +14,12 @@ import time
 import weakref
 from typing import Any
 
-from belljar.backends.container.engine import Engine
-from belljar.backends.container.faults import fault, no_answer, says_something, stopped, went_away
-from belljar.backends.container.guest_program import bundle
-from belljar.backends.container.keeper import KEEPER
+from belljar.backends.container.engine.cleanup_process import CLEANUP_PROCESS
+from belljar.backends.container.engine.engine import Engine
+from belljar.backends.container.engine.faults import fault, no_answer, says_something, stopped, went_away
+from belljar.backends.container.jar.guest_program import bundle
 from belljar.errors import BelljarError, PrerequisiteError, SandboxUnavailableError
-from belljar.guest import wire
+from belljar.guest.container import wire
 
 START_SECONDS = 120.0
 _SILENT_SECONDS = 120.0
@@ -50,7 +50,7 @@ class Attached:
         if engine.name == "podman" and engine.runtime == "runsc":
             self.monitored = tempfile.mkdtemp(prefix="belljar-monitor-")
             self._forget = weakref.finalize(self, shutil.rmtree, self.monitored, ignore_errors=True)
-        KEEPER.add(engine.command(), "container", name)
+        CLEANUP_PROCESS.add(engine.command(), "container", name)
         self._client = subprocess.Popen(
             engine.command(*arguments),
             stdin=subprocess.PIPE,

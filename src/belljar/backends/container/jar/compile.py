@@ -13,21 +13,21 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from belljar.backends.container.facts import Facts
-from belljar.backends.container.guest_program import BOOT
-from belljar.backends.container.machine_files import HostMachine, machine_files
-from belljar.backends.container.report import observes, report
+from belljar._startup.records import dataclass, field
+from belljar.backends.container.engine.facts import Facts
+from belljar.backends.container.jar.guest_program import BOOT
+from belljar.backends.container.jar.machine_files import HostMachine, machine_files
+from belljar.backends.container.jar.report import observes, report
 from belljar.backends.contract import LaunchPlan, RunRequest
 from belljar.backends.network import opening
 from belljar.backends.network.addresses import PROXY_ADDRESS
 from belljar.errors import PolicyError, UsageError
-from belljar.guest import ballast
-from belljar.guest.files import LIVE, RESERVES
-from belljar.guest.user_files import USER_FILE_BYTES
-from belljar.guest.wicket import RESOLVER
+from belljar.guest.container import gvisor_cache_flush
+from belljar.guest.container.loopback_listener import RESOLVER
+from belljar.guest.container.user_files import USER_FILE_BYTES
+from belljar.guest.container.volume_server import LIVE, RESERVES
 from belljar.policy.models import Mount, Policy
 from belljar.policy.paths import PRIVATE_TEMPORARY, beneath
-from belljar.policy.records import dataclass, field
 
 HOME = "/tmp/home"
 CODE = "/run/jar"
@@ -61,7 +61,7 @@ _NOT_FOR_THE_GATE = (*_PROXIES, *map(str.upper, _PROXIES), "LD_PRELOAD", "LD_AUD
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ContainerHost:
     """What `compile` has to know: the engine, its image, and this host. Plain data."""
 
     backend: str
@@ -112,7 +112,7 @@ class Place:
         return self.root or not any(map(is_live, policy.fs.mounts))
 
 
-def compile_plan(policy: Policy, request: RunRequest, place: Place) -> LaunchPlan:
+def compile_plan(policy: Policy, request: RunRequest, place: ContainerHost) -> LaunchPlan:
     """The plan for one run. All but the command is the same for every run of a Sandbox."""
     least = LEAST_MEMORY.get(place.facts.runtime, _LEAST_MEMORY)
     if policy.proc.mem_bytes < least:
@@ -210,7 +210,7 @@ def is_live(mount: Mount) -> bool:
     return mount.source is not None and mount.rw and not mount.cow
 
 
-def _volume(policy: Policy, place: Place) -> dict[str, Any]:
+def _volume(policy: Policy, place: ContainerHost) -> dict[str, Any]:
     uid = _user(policy, place) if not place.facts.rootless else "0"
     named = len(USER_FILES) if place.own_user(policy) else 0
     blocks = max(1, (policy.fs.size_bytes + _OWN_BYTES + named * USER_FILE_BYTES) // PAGE)
@@ -220,18 +220,18 @@ def _volume(policy: Policy, place: Place) -> dict[str, Any]:
     return {"options": options, "bytes": blocks * PAGE, "files": files}
 
 
-def _user(policy: Policy, place: Place) -> str:
+def _user(policy: Policy, place: ContainerHost) -> str:
     return "{user}" if place.own_user(policy) else str(policy.proc.uid)
 
 
-def _own_files(place: Place) -> int:
+def _own_files(place: ContainerHost) -> int:
     """Files of belljar's in a volume, which are not counted as the code's: its top, and for each of two runs its
     directories and the reserves (while it runs: its code, and what is left of them).
     """
-    return 1 + 2 * (len(_own(place)) + len(RESERVES)) + (ballast.FILES if place.gvisor else 0)
+    return 1 + 2 * (len(_own(place)) + len(RESERVES)) + (gvisor_cache_flush.FILES if place.gvisor else 0)
 
 
-def _own_places(place: Place) -> dict[str, str]:
+def _own_places(place: ContainerHost) -> dict[str, str]:
     """The parts of the volume that are a run's own, and where it has them.
 
     gVisor has a tmpfs of its own for /dev/shm: of a file on the host it knows one name only, so a semaphore, which the
@@ -240,13 +240,13 @@ def _own_places(place: Place) -> dict[str, str]:
     return {"tmp": "/tmp", **({} if place.gvisor else {"shm": SHARED}), "code": CODE}
 
 
-def _own(place: Place) -> dict[str, int]:
+def _own(place: ContainerHost) -> dict[str, int]:
     """The directories of a run's own in the volume, and their modes; each after the one that it is in."""
     own = {f"{name}-{{slot}}": _OWN_DIRECTORIES[name] for name in _own_places(place)}
     return {**own, f"tmp-{{slot}}{HOME.removeprefix('/tmp')}": 0o755}
 
 
-def _common(policy: Policy, place: Place, *, name: str, kept: bool = False) -> list[str]:
+def _common(policy: Policy, place: ContainerHost, *, name: str, kept: bool = False) -> list[str]:
     """What every container of belljar's has: no privilege, no network, nothing to write on but what is mounted."""
     uid = _user(policy, place)
     arguments = ["run", "--interactive", *place.run_options, "--name", name, "--hostname", "jar"]
@@ -265,7 +265,7 @@ def _common(policy: Policy, place: Place, *, name: str, kept: bool = False) -> l
     return [*arguments, "--ulimit", "core=1:1", "--entrypoint", "python3"]
 
 
-def _depot_arguments(policy: Policy, place: Place) -> list[str]:
+def _depot_arguments(policy: Policy, place: ContainerHost) -> list[str]:
     arguments = _common(policy, place, name="belljar-{jar}-{run}")
     arguments += ["--network", "none", "--read-only", "--ulimit", f"nofile={_GATE_FILES}:{_GATE_FILES}"]
     if place.groups:
@@ -276,7 +276,7 @@ def _depot_arguments(policy: Policy, place: Place) -> list[str]:
     return [*arguments, "--mount", f"type=volume,src={{volume}},dst={DEPOT}", place.image, *_PYTHON]
 
 
-def _live_source(index: int, mount: Mount, place: Place) -> str:
+def _live_source(index: int, mount: Mount, place: ContainerHost) -> str:
     """What the engine binds: the host's directory, or, started by root, its mount with the owner mapped."""
     assert mount.source is not None
     return f"{{live}}/{index}" if place.root else mount.source
@@ -285,7 +285,7 @@ def _live_source(index: int, mount: Mount, place: Place) -> str:
 # --- a run's container -----------------------------------------------------------------------------------------------
 
 
-def _run_arguments(policy: Policy, request: RunRequest, place: Place) -> list[str]:
+def _run_arguments(policy: Policy, request: RunRequest, place: ContainerHost) -> list[str]:
     asked = policy.container
     opened = opens(policy, place)
     prefix = f"belljar-{asked.name}-" if asked.name else "belljar-"
@@ -320,12 +320,12 @@ def _run_arguments(policy: Policy, request: RunRequest, place: Place) -> list[st
     return [*arguments, place.image, *_PYTHON]
 
 
-def opens(policy: Policy, place: Place) -> bool:
+def opens(policy: Policy, place: ContainerHost) -> bool:
     """Whether its runs reach the egress proxy, and nothing else: by a gateway, or through the gate's own channel."""
     return policy.net.enabled and policy.container.network == "none" and place.facts.local
 
 
-def opened_files(request: RunRequest, place: Place) -> dict[str, bytes]:
+def opened_files(request: RunRequest, place: ContainerHost) -> dict[str, bytes]:
     """What a container with a network has in its /etc: by path, the content. The resolver, and certificates."""
     files = {"/etc/resolv.conf": opening.resolver(PROXY_ADDRESS if place.enters else RESOLVER).encode()}
     if request.trust is not None:
@@ -334,7 +334,7 @@ def opened_files(request: RunRequest, place: Place) -> dict[str, bytes]:
     return files
 
 
-def opened_directory(files: Mapping[str, bytes], place: Place) -> str:
+def opened_directory(files: Mapping[str, bytes], place: ContainerHost) -> str:
     """Where they lie on the host: a directory for each content, so that no other Sandbox changes what one mounts."""
     digest = hashlib.sha256()
     for path, content in files.items():
@@ -342,7 +342,7 @@ def opened_directory(files: Mapping[str, bytes], place: Place) -> str:
     return f"{place.opened}/{digest.hexdigest()[:16]}"
 
 
-def _laid_over(files: Mapping[str, bytes], place: Place) -> list[str]:
+def _laid_over(files: Mapping[str, bytes], place: ContainerHost) -> list[str]:
     """They are laid over the container's own, one by one."""
     directory = opened_directory(files, place)
     mounts = [bind(f"{directory}/{os.path.basename(path)}", path, writable=False) for path in files]
@@ -357,7 +357,7 @@ def bind(source: str, path: str, *, writable: bool) -> str:
     return f"type=bind,src={source},dst={path}" + ("" if writable else ",readonly")
 
 
-def _limits(policy: Policy, place: Place) -> list[str]:
+def _limits(policy: Policy, place: ContainerHost) -> list[str]:
     proc = policy.proc
     files = max(_GATE_FILES, proc.open_files)
     arguments = ["--ulimit", f"nofile={files}:{files}"]
@@ -371,7 +371,7 @@ def _limits(policy: Policy, place: Place) -> list[str]:
     return arguments
 
 
-def _rlimits(policy: Policy, place: Place) -> dict[str, int]:
+def _rlimits(policy: Policy, place: ContainerHost) -> dict[str, int]:
     """What the code's process sets on itself, before the code."""
     limits = {"RLIMIT_NOFILE": policy.proc.open_files, "RLIMIT_FSIZE": policy.proc.file_size_bytes, "RLIMIT_CORE": 1}
     if not place.gvisor:
@@ -383,7 +383,7 @@ def _rlimits(policy: Policy, place: Place) -> dict[str, int]:
     return limits
 
 
-def _expect(policy: Policy, place: Place) -> dict[str, Any]:
+def _expect(policy: Policy, place: ContainerHost) -> dict[str, Any]:
     """What the gate must find before any code may start."""
     asked = policy.container
     writable = [mount.path for mount in policy.fs.mounts if mount.rw]
@@ -409,7 +409,7 @@ def _expect(policy: Policy, place: Place) -> dict[str, Any]:
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
-def _environment(policy: Policy, request: RunRequest, place: Place) -> dict[str, str]:
+def _environment(policy: Policy, request: RunRequest, place: ContainerHost) -> dict[str, str]:
     environment = {
         "PATH": _PATH,
         "HOME": HOME,

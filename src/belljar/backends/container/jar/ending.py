@@ -10,13 +10,13 @@ import contextlib
 import os
 import select
 
-from belljar.backends.container.attached import Attached
+from belljar.backends.container.jar.attached import Attached
 from belljar.errors import BelljarError
 from belljar.limits import stopping
 from belljar.limits.killing import kill_once
 
 
-class Outside:
+class FirstProcess:
     """A container's first process, held by a pidfd: its number can't become another process's unnoticed."""
 
     def __init__(self, pid: int, pidfd: int) -> None:
@@ -24,7 +24,7 @@ class Outside:
         self._pidfd = pidfd
 
     @classmethod
-    def of(cls, container: Attached) -> Outside | None:
+    def of(cls, container: Attached) -> FirstProcess | None:
         """Find a container's first process; None if there is none, or the engine does not say.
 
         The engine is asked before and after the process is pinned: the number was the container's all the time. It is

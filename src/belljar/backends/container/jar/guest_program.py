@@ -10,7 +10,17 @@ import os
 
 import belljar.guest
 
-_ORDER = ("wire", "observer", "self_check", "usage", "ballast", "tree", "user_files", "files", "gate")
+_ORDER = (
+    "container.wire",
+    "container.observer",
+    "container.self_check",
+    "container.usage",
+    "container.gvisor_cache_flush",
+    "tree",
+    "container.user_files",
+    "container.volume_server",
+    "container.gate",
+)
 """Each after those that it imports."""
 
 BOOT = """\
@@ -35,15 +45,16 @@ _LOADER = """\
 def run(known):
     import sys
     module = type(sys)
-    for name in ("belljar", "belljar.guest"):
+    for name in ("belljar", "belljar.guest", "belljar.guest.container"):
         sys.modules[name] = module(name)
         sys.modules[name].__path__ = []
     for name, source in SOURCES:
         loaded = module("belljar.guest." + name)
         sys.modules[loaded.__name__] = loaded
-        setattr(sys.modules["belljar.guest"], name, loaded)
+        package, _, last = loaded.__name__.rpartition(".")
+        setattr(sys.modules[package], last, loaded)
         exec(compile(source, "<belljar>", "exec"), loaded.__dict__)
-    return sys.modules["belljar.guest.gate"].start(known)
+    return sys.modules["belljar.guest.container.gate"].start(known)
 """
 
 
@@ -52,8 +63,8 @@ def bundle(*, relay: bool = False) -> bytes:
     """What a container reads first: eight digits of length, then the program. `relay`: it carries connections, too."""
     directory = os.path.dirname(os.path.abspath(belljar.guest.__file__))
     sources = []
-    for name in (*_ORDER, "relay", "wicket") if relay else _ORDER:
-        with open(os.path.join(directory, f"{name}.py"), encoding="utf-8") as file:
+    for name in (*_ORDER, "container.relay", "container.loopback_listener") if relay else _ORDER:
+        with open(os.path.join(directory, f"{name.replace('.', '/')}.py"), encoding="utf-8") as file:
             sources.append((name, file.read()))
     program = f"SOURCES = {sources!r}\n{_LOADER}".encode()
     return b"%08d" % len(program) + program

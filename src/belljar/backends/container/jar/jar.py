@@ -14,25 +14,25 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from belljar.backends.container.attached import Attached
-from belljar.backends.container.broom import BROOM
-from belljar.backends.container.canary import failures
-from belljar.backends.container.compile import ANY_USER, CODE, DEPOT, HOME, bind
-from belljar.backends.container.depot import Depot, source_frames
-from belljar.backends.container.engine import Engine
-from belljar.backends.container.faults import UnattachedError
-from belljar.backends.container.keeper import KEEPER, owner
-from belljar.backends.container.live import Live, is_directory, need_writable, open_source, refuse_nested
-from belljar.backends.container.process import ContainerProcess, RefusedProcess
-from belljar.backends.container.report import newly_unheard, unheard
-from belljar.backends.container.slots import Slots
-from belljar.backends.container.waiting import Waiting
+from belljar.backends.container.engine.cleanup_process import CLEANUP_PROCESS, owner
+from belljar.backends.container.engine.engine import Engine
+from belljar.backends.container.engine.faults import UnattachedError
+from belljar.backends.container.jar.attached import Attached
+from belljar.backends.container.jar.compile import ANY_USER, CODE, DEPOT, HOME, bind
+from belljar.backends.container.jar.isolation_check import failures
+from belljar.backends.container.jar.live import LiveDirectories, is_directory, need_writable, open_source, refuse_nested
+from belljar.backends.container.jar.process import ContainerProcess, RefusedProcess
+from belljar.backends.container.jar.removal import REMOVAL
+from belljar.backends.container.jar.report import newly_unheard, unheard
+from belljar.backends.container.jar.run_directories import RunDirectories
+from belljar.backends.container.jar.volume import Volume, source_frames
+from belljar.backends.container.jar.waiting import Waiting
 from belljar.backends.contract import ChangedTree, Clause, Entry, LaunchPlan, RunRequest, Status
 from belljar.backends.denied_walk import find_denied
 from belljar.backends.kernel_uid import random_uid
 from belljar.errors import BelljarError, PrerequisiteError, SandboxUnavailableError, UsageError
-from belljar.guest import wire
-from belljar.guest.files import LIVE, RESERVES
+from belljar.guest.container import wire
+from belljar.guest.container.volume_server import LIVE, RESERVES
 from belljar.policy.globs import DenyGlobs
 
 _FULL = (
@@ -67,19 +67,19 @@ class ContainerJar:
         self._prepare_later: threading.Timer | None = None
         self._files = ""
         self._user = random_uid() if self._stage["own_user"] else self._stage["expect"]["uid"]
-        self._live = Live(os.path.join(state, "live"), self._id)
+        self._live = LiveDirectories(os.path.join(state, "live"), self._id)
         self._unheard: list[int] = []
         self._covers: list[tuple[str, str, str]] = []
         """Denied names in live directories: on the host, in a run, in the depot."""
-        KEEPER.sweep(engine)
-        KEEPER.add(engine.command(), "volume", self._volume)
+        CLEANUP_PROCESS.sweep(engine)
+        CLEANUP_PROCESS.add(engine.command(), "volume", self._volume)
         try:
             self._share_live(deny_globs)
             self._make_volume()
             self._depot_container = self._start_depot()
             mirrors = os.path.join(state, "mirrors")
-            self._depot = Depot(self._depot_container, mirrors, most_bytes=self._stage["volume"]["bytes"])
-            self._slots = Slots(self._depot, self._stage["own"])
+            self._depot = Volume(self._depot_container, mirrors, most_bytes=self._stage["volume"]["bytes"])
+            self._slots = RunDirectories(self._depot, self._stage["own"])
             self._make_places()
             self._spare = self._prepare()  # the first run's: it comes up while the files are copied
             if self._stage["runtime"] == "runsc":
@@ -280,7 +280,7 @@ class ContainerJar:
             self._forget(process, waiting)
             raise
         if self._stage["keep"]:
-            KEEPER.done(waiting.container.name)  # from here on it stays, whatever happens
+            CLEANUP_PROCESS.done(waiting.container.name)  # from here on it stays, whatever happens
             with self._lock:
                 self._alive.discard(waiting.container)
         if prepare and self._runs > 1:  # more will follow: the next one gets ready while this one runs
@@ -428,7 +428,7 @@ class ContainerJar:
             if container not in self._alive:
                 return
             self._alive.discard(container)
-        BROOM.remove(self._engine, [container])
+        REMOVAL.remove(self._engine, [container])
 
     def _give_back(self, waiting: Waiting) -> None:
         """Remove a container that no code ran in: its directories are as they were."""
@@ -498,7 +498,7 @@ class ContainerJar:
         if hasattr(self, "_depot"):
             self._depot.close()
         self._live.close()
-        BROOM.remove(self._engine, alive, self._volume)
+        REMOVAL.remove(self._engine, alive, self._volume)
 
 
 def _inside(outer: Mapping[str, Any], views: Sequence[Mapping[str, Any]]) -> list[str]:

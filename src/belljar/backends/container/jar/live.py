@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from belljar.backends import kernel
-from belljar.backends.container.keeper import KEEPER
-from belljar.backends.container.leftovers import owner, unmount
+from belljar.backends.container.engine.cleanup_process import CLEANUP_PROCESS
+from belljar.backends.container.engine.leftovers import owner, unmount
 from belljar.backends.denied_walk import find_denied
 from belljar.errors import PolicyError, SandboxUnavailableError
 from belljar.limits.naming import is_dead
@@ -30,7 +30,7 @@ _NAMESPACE = "import ctypes,sys;sys.exit(ctypes.CDLL(None).unshare(0x10000000)or
 """A process in a user namespace of its own, until its stdin ends: the namespace exists for its table of ids."""
 
 
-class Live:
+class LiveDirectories:
     """The live directories of one Sandbox."""
 
     def __init__(self, directory: str, jar: str) -> None:
@@ -43,7 +43,7 @@ class Live:
         target = os.path.join(self.directory, str(index))
         os.makedirs(self.directory, mode=0o700, exist_ok=True)
         os.mkdir(target, 0o700)
-        KEEPER.add((), "mount", target)
+        CLEANUP_PROCESS.add((), "mount", target)
         self._mounts.append(target)
         try:
             tree = kernel.open_tree(source, recursive=True)
@@ -94,7 +94,7 @@ class Live:
         """Unmount everything. A container that still ends has its own mount of it."""
         for target in self._mounts:
             unmount(target)
-            KEEPER.done(target)
+            CLEANUP_PROCESS.done(target)
         self._mounts.clear()
         _clear(self.directory)
 

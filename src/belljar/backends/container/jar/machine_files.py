@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from belljar._startup.records import dataclass
 from belljar.backends import machine
 from belljar.backends.contract import Clause, Status
 from belljar.policy.models import Policy
-from belljar.policy.records import dataclass
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
-    from belljar.backends.container.compile import Place
+    from belljar.backends.container.jar.compile import ContainerHost
 
 _RUNTIMES = ("runc", "crun")
 _COVERED = ("cpuinfo", "diskstats", "loadavg", "meminfo", "stat", "swaps")
@@ -28,7 +28,7 @@ class HostMachine:
     booted: int
 
 
-def machine_files(policy: Policy, place: Place) -> dict[str, bytes]:
+def machine_files(policy: Policy, place: ContainerHost) -> dict[str, bytes]:
     """Return what is mounted over files of a container's /proc: by path, the content."""
     host, proc = place.machine, policy.proc
     if proc.host_info == "host" or host is None or place.facts.runtime not in _RUNTIMES or policy.container.privileged:
@@ -40,7 +40,7 @@ def machine_files(policy: Policy, place: Place) -> dict[str, bytes]:
     return {f"/proc/{name}": (texts[name] if shows else "").encode() for name in _COVERED}
 
 
-def host_info_clause(policy: Policy, place: Place) -> Clause:
+def host_info_clause(policy: Policy, place: ContainerHost) -> Clause:
     """How far `proc.host_info` holds in a container."""
     key = "proc.host_info"
     if policy.proc.host_info == "host":

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from belljar.backends.container.attached import Attached
+from belljar.backends.container.jar.attached import Attached
 from belljar.errors import BelljarError
 
 _KILLED = 137

@@ -15,15 +15,15 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from belljar.backends.container.attached import Attached, ForgedFrameError
-from belljar.backends.container.ending import Outside
-from belljar.backends.container.faults import fault
-from belljar.backends.container.out_of_memory import told_late
+from belljar.backends.container.engine.faults import fault
+from belljar.backends.container.jar.attached import Attached, ForgedFrameError
+from belljar.backends.container.jar.ending import FirstProcess
+from belljar.backends.container.jar.out_of_memory import told_late
 from belljar.backends.contract import End, Frozen, Listener, Observation
 from belljar.backends.network.addresses import ALWAYS_HEARD
 from belljar.errors import BelljarError, SandboxUnavailableError
-from belljar.guest import wire
-from belljar.guest.relay import Exit, hand_over
+from belljar.guest.container import wire
+from belljar.guest.container.relay import Exit, hand_over
 
 _AHEAD = 1 << 18
 """How much input is sent before the code has taken any."""
@@ -85,7 +85,7 @@ class ContainerProcess:
         """Whether belljar itself may signal the container's processes."""
         self._timeout_seconds = timeout_seconds
         self._deadline = time.monotonic() + timeout_seconds + _SERVE_SECONDS
-        self._outside: Outside | None = None
+        self._outside: FirstProcess | None = None
         """Its processes, once they are known."""
         self._looking: threading.Thread | None = None
         self._tries = 0
@@ -344,7 +344,7 @@ class ContainerProcess:
         return float("inf")
 
     def _find_processes(self) -> None:
-        found = Outside.of(self._container)
+        found = FirstProcess.of(self._container)
         with self._lock:
             if self._over.is_set() or self._outside is not None:
                 if found is not None:

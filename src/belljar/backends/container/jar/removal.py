@@ -10,9 +10,9 @@ import queue
 import threading
 from typing import NamedTuple
 
-from belljar.backends.container.attached import Attached
-from belljar.backends.container.engine import Engine
-from belljar.backends.container.keeper import KEEPER
+from belljar.backends.container.engine.cleanup_process import CLEANUP_PROCESS
+from belljar.backends.container.engine.engine import Engine
+from belljar.backends.container.jar.attached import Attached
 
 _SECONDS = 30.0
 """For one command of the engine."""
@@ -25,7 +25,7 @@ class _Job(NamedTuple):
     volumes: list[str]
 
 
-class Broom:
+class Removal:
     """One thread, started when first needed."""
 
     def __init__(self) -> None:
@@ -89,11 +89,11 @@ def _remove(job: _Job) -> bool:
         return False  # some may come yet
     for container in job.containers:
         container.bury()
-        KEEPER.done(container.name)
+        CLEANUP_PROCESS.done(container.name)
     if job.volumes and not _succeeds(job.engine, "volume", "rm", "--force", *job.volumes):
         return False
     for volume in job.volumes:
-        KEEPER.done(volume)
+        CLEANUP_PROCESS.done(volume)
     return True
 
 
@@ -116,4 +116,4 @@ def _succeeds(engine: Engine, *args: str) -> bool:
     return engine.attempt(*args, timeout=_SECONDS)[0] == 0
 
 
-BROOM = Broom()
+REMOVAL = Removal()

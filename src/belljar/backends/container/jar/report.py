@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from belljar.backends.container.machine_files import host_info_clause
+from belljar.backends.clauses import COVERED_IN_LIVE, lost_in_live, redaction_clauses, session_clauses
+from belljar.backends.container.jar.machine_files import host_info_clause
 from belljar.backends.contract import Clause, EnforcementReport, Status
-from belljar.backends.live_clauses import COVERED_IN_LIVE, lost_in_live
 from belljar.backends.network.clauses import NETWORK_CLAUSES, network_clauses
-from belljar.backends.redaction_clauses import redaction_clauses
-from belljar.backends.session_clauses import session_clauses
 from belljar.policy.models import Policy
 
 if TYPE_CHECKING:
-    from belljar.backends.container.compile import Place
+    from belljar.backends.container.jar.compile import ContainerHost
 
 
-def report(policy: Policy, place: Place) -> EnforcementReport:
+def report(policy: Policy, place: ContainerHost) -> EnforcementReport:
     """Every clause, accounted for."""
     return EnforcementReport(
         (
@@ -46,12 +44,12 @@ def report(policy: Policy, place: Place) -> EnforcementReport:
     )
 
 
-def observes(policy: Policy, place: Place) -> bool:
+def observes(policy: Policy, place: ContainerHost) -> bool:
     """Whether the gate hears of refused calls: by seccomp's notifications, through a filter that belljar made."""
     return not _unseen(policy, place)
 
 
-def _unseen(policy: Policy, place: Place) -> str:
+def _unseen(policy: Policy, place: ContainerHost) -> str:
     what = "refused files, connections and system calls"
     if place.gvisor:
         return f"{what}: gVisor's kernel tells nobody of them (it has no seccomp notification)"
@@ -68,7 +66,7 @@ def _live(policy: Policy) -> list[str]:
     return [mount.path for mount in policy.fs.mounts if mount.source and mount.rw and not mount.cow]
 
 
-def _uid(policy: Policy, place: Place) -> Clause:
+def _uid(policy: Policy, place: ContainerHost) -> Clause:
     """Who else is counted as the container's user, where the kernel counts by user."""
     counted = "descriptors in flight, inotify instances and queued signals count"
     if place.gvisor:
@@ -88,7 +86,7 @@ def _deny_globs(policy: Policy) -> Clause:
     return _enforced("fs.deny_globs", "what is denied is not copied into the container's volume")
 
 
-def _size(policy: Policy, place: Place) -> tuple[Clause, ...]:
+def _size(policy: Policy, place: ContainerHost) -> tuple[Clause, ...]:
     keys = ("fs.size_mb", "fs.inodes")
     if live := _live(policy):
         lost = f"{', '.join(live)} is the host's own directory: only proc.file_size_mb holds there"
@@ -100,7 +98,7 @@ def _size(policy: Policy, place: Place) -> tuple[Clause, ...]:
     return tuple(_enforced(key, volume) for key in keys)
 
 
-def _net(policy: Policy, place: Place) -> tuple[Clause, ...]:
+def _net(policy: Policy, place: ContainerHost) -> tuple[Clause, ...]:
     asked = policy.container.network
     if asked != "none":
         lost = f"the container is on the network {asked!r}, and nothing stands in between"
@@ -151,7 +149,7 @@ def _deaf(ports: Sequence[int]) -> str:
     return f"the gate can't listen on port {named} of the container"
 
 
-def _groups(place: Place) -> tuple[Clause, ...]:
+def _groups(place: ContainerHost) -> tuple[Clause, ...]:
     group = f"cgroup v{place.facts.cgroup_version} ({place.engine})"
     if not place.groups:
         why = "an ordinary user's containers have no control group with cgroup v1"
@@ -183,7 +181,7 @@ def _python(policy: Policy) -> tuple[Clause, ...]:
     )
 
 
-def _syscalls(policy: Policy, place: Place) -> Clause:
+def _syscalls(policy: Policy, place: ContainerHost) -> Clause:
     if policy.container.privileged:
         return Clause("syscalls", Status.UNSUPPORTED, "nothing", "a privileged container may make every call")
     inner = "a filter that the gate puts on the code" if place.filters else ""
@@ -193,7 +191,7 @@ def _syscalls(policy: Policy, place: Place) -> Clause:
     return _enforced("syscalls", " and ".join(filter(None, (outer, inner))))
 
 
-def _container(policy: Policy, place: Place) -> tuple[Clause, ...]:
+def _container(policy: Policy, place: ContainerHost) -> tuple[Clause, ...]:
     asked = policy.container
     weaker = {
         "container.privileged": (asked.privileged, "the code has every privilege of the host"),

@@ -7,17 +7,17 @@ import threading
 import time
 from collections.abc import Mapping
 
-from belljar.backends.container.depot import Depot
-from belljar.backends.container.process import ContainerProcess, not_started
+from belljar.backends.container.jar.process import ContainerProcess, not_started
+from belljar.backends.container.jar.volume import Volume
 
 _SECONDS = 5.0
 _PAUSE_SECONDS = 0.002
 
 
-class Slots:
+class RunDirectories:
     """Numbers of runs' directories. Two are there from the start, before any code can have filled the volume."""
 
-    def __init__(self, depot: Depot, own: Mapping[str, int]) -> None:
+    def __init__(self, depot: Volume, own: Mapping[str, int]) -> None:
         self._depot = depot
         self._own = own
         self._lock = threading.Lock()

@@ -17,18 +17,18 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from belljar.backends.container.attached import Attached
-from belljar.backends.container.keeper import owner
+from belljar.backends.container.engine.cleanup_process import owner
+from belljar.backends.container.jar.attached import Attached
 from belljar.backends.contract import ChangedTree, Entry
 from belljar.backends.hostile_files import MAX_DEPTH, MAX_ENTRIES, MAX_NAMES, bounds, open_beneath, parts
 from belljar.errors import BelljarError, SandboxUnavailableError, UsageError
-from belljar.guest import wire
+from belljar.guest.container import wire
 
 Message = dict[str, Any]
 _BOUNDS = {"depth": MAX_DEPTH, "most": MAX_ENTRIES, "names": MAX_NAMES}
 
 
-class Depot:
+class Volume:
     """Asks the program in the depot's container. Any thread may call; one request at a time."""
 
     def __init__(self, container: Attached, mirrors: str, *, most_bytes: int) -> None:

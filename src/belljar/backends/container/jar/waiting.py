@@ -7,9 +7,9 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from belljar.backends.container.attached import Attached
+from belljar.backends.container.jar.attached import Attached
 from belljar.backends.contract import Listener
-from belljar.backends.network.outside import Outside
+from belljar.backends.network.outside import OutsideGateway
 
 
 class Waiting:
@@ -23,7 +23,7 @@ class Waiting:
         """Held while it comes up, by whoever waits for that; whoever closes it does not wait."""
         self._lock = threading.Lock()
         self._found: dict[str, Any] | None = None
-        self._outside: Outside | None = None
+        self._outside: OutsideGateway | None = None
         self._over = False
 
     def ready(self) -> dict[str, Any]:
@@ -34,11 +34,11 @@ class Waiting:
                 ports, publishes = self._stage["gateway_ports"], self._stage["publishes"]
                 if (ports is not None or publishes) and not self._over:
                     pid = int(self.container.state()["Pid"])
-                    self._keep(Outside(pid, ports, publishes=publishes))
+                    self._keep(OutsideGateway(pid, ports, publishes=publishes))
                 self._found = found
             return self._found
 
-    def _keep(self, outside: Outside) -> None:
+    def _keep(self, outside: OutsideGateway) -> None:
         with self._lock:
             if not self._over:
                 self._outside = outside

@@ -9,22 +9,18 @@ import asyncio
 from functools import partial
 from typing import Protocol
 
-from belljar.egress import refusal
-from belljar.egress.channel import Channel, reset
-from belljar.egress.decide import Verdict
-from belljar.egress.dial import UnreachableError
-from belljar.egress.gate import Gate, Passage
-from belljar.egress.http1_client import Exchange, RequestReader
-from belljar.egress.http1_messages import (
-    Answer,
-    BadMessageError,
-    split_absolute,
-)
-from belljar.egress.http1_server import ServerSide
-from belljar.egress.names import NameRefused
-from belljar.egress.passing import Meter
-from belljar.egress.turns import Errand
-from belljar.egress.websocket import WebSocketTunnel
+from belljar.egress.decide import refusal
+from belljar.egress.decide.names import NameRefused
+from belljar.egress.decide.steps import Verdict
+from belljar.egress.protocols.http1_messages import BadMessageError, ResponseHead, split_absolute
+from belljar.egress.proxy.channel import Channel, reset
+from belljar.egress.proxy.dial import UnreachableError
+from belljar.egress.proxy.relay.http1_client import Exchange, RequestReader
+from belljar.egress.proxy.relay.http1_server import ServerSide
+from belljar.egress.proxy.relay.passing import ByteMeter
+from belljar.egress.proxy.relay.request_check import Passage, RequestCheck
+from belljar.egress.proxy.relay.websocket import WebSocketTunnel
+from belljar.egress.proxy.time_slices import Errand
 
 _IDLE_SECONDS = 300.0
 _HEAD_SECONDS = 60.0
@@ -47,7 +43,7 @@ class Reach(Protocol):
 class Http1Relay:
     """A client's connection that speaks HTTP/1.1."""
 
-    def __init__(self, client: Channel, gate: Gate, owner: Reach, dialled: tuple[str, int] | None) -> None:
+    def __init__(self, client: Channel, gate: RequestCheck, owner: Reach, dialled: tuple[str, int] | None) -> None:
         """`dialled` is the host and port that the client connected to; None for one that uses us as its proxy."""
         self.bytes_out = 0
         self.bytes_in = 0
@@ -269,7 +265,7 @@ class Http1Relay:
     # What the server sends
 
     @property
-    def _meter(self) -> Meter | None:
+    def _meter(self) -> ByteMeter | None:
         current = self._current
         return current.passage.meter if current is not None and current.passage is not None else None
 
@@ -304,7 +300,7 @@ class Http1Relay:
         if current is None or (current.sent and not current.head.upgrade):
             self._client.start()
 
-    def answered(self, answer: Answer) -> None:
+    def answered(self, answer: ResponseHead) -> None:
         """The response is complete."""
         exchange = self._current
         assert exchange is not None

@@ -6,9 +6,9 @@ from collections import deque
 
 import httptools
 
-from belljar.egress.gate import Gate, Passage
-from belljar.egress.http1_messages import CHUNKS_END, MAX_HEAD, BadMessageError, Head, Header
-from belljar.egress.passing import Meter
+from belljar.egress.protocols.http1_messages import CHUNKS_END, MAX_HEAD, BadMessageError, Header, RequestHead
+from belljar.egress.proxy.relay.passing import ByteMeter
+from belljar.egress.proxy.relay.request_check import Passage, RequestCheck
 
 _PIECE = 1 << 10
 _CHUNKS_PIECE = 4 << 10
@@ -20,7 +20,7 @@ class Exchange:
 
     __slots__ = ("complete", "head", "host", "left", "passage", "pieces", "port", "scanner", "sent", "stops")
 
-    def __init__(self, head: Head) -> None:
+    def __init__(self, head: RequestHead) -> None:
         self.head = head
         self.pieces: list[bytes] = []
         """Its body so far, as it is sent on."""
@@ -30,7 +30,7 @@ class Exchange:
         self.stops = False
         self.sent = False
         self.passage: Passage | None = None
-        self.scanner: Meter | None = None
+        self.scanner: ByteMeter | None = None
         self.host = ""
         self.port = 0
 
@@ -44,7 +44,7 @@ class Exchange:
 class RequestReader:
     """Parses what a client sends. Requests that are complete up to their head wait in `waiting`."""
 
-    def __init__(self, gate: Gate, dialled: tuple[str, int]) -> None:
+    def __init__(self, gate: RequestCheck, dialled: tuple[str, int]) -> None:
         self._gate = gate
         self._dialled = dialled
         self._parser = httptools.HttpRequestParser(self)
@@ -130,7 +130,7 @@ class RequestReader:
     def on_headers_complete(self) -> None:
         """Its head is complete."""
         self.quiet = 0
-        head = Head(self._parser.get_method(), self._url, self._parser.get_http_version(), self._headers)
+        head = RequestHead(self._parser.get_method(), self._url, self._parser.get_http_version(), self._headers)
         self._parsing = Exchange(head)
         self._parsing.stops = self._parser.should_upgrade()
         texts = (value for header in self._headers for value in header)

@@ -6,28 +6,28 @@ from typing import Protocol
 
 import httptools
 
-from belljar.egress.channel import Channel
-from belljar.egress.credentials import Scrubber
-from belljar.egress.http1_messages import (
+from belljar.egress.decide.credentials import Scrubber
+from belljar.egress.protocols.http1_messages import (
     CHUNKS,
     CHUNKS_END,
     MAX_HEAD,
     NONE,
     UNTIL_CLOSE,
-    Answer,
     BadMessageError,
-    Head,
     Header,
+    RequestHead,
+    ResponseHead,
 )
+from belljar.egress.proxy.channel import Channel
 
 
-class Client(Protocol):
+class ResponseClient(Protocol):
     """Whom the response is for."""
 
     def from_server(self, data: bytes) -> None:
         """Part of the response, as it is to be sent."""
 
-    def answered(self, answer: Answer) -> None:
+    def answered(self, answer: ResponseHead) -> None:
         """The response is complete."""
 
     def upgraded(self, rest: bytes) -> None:
@@ -43,15 +43,15 @@ class Client(Protocol):
 class ServerSide:
     """One connection to a server. The relay uses it for one request at a time."""
 
-    def __init__(self, channel: Channel, host: str, port: int, client: Client) -> None:
+    def __init__(self, channel: Channel, host: str, port: int, client: ResponseClient) -> None:
         self.channel = channel
         self.host = host
         self.port = port
         self.used = 0
         """Requests so far."""
-        self.answer: Answer | None = None
+        self.answer: ResponseHead | None = None
         self._client = client
-        self._request: Head | None = None
+        self._request: RequestHead | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._words = b""
         self._headers: list[Header] = []
@@ -72,7 +72,7 @@ class ServerSide:
         """Whether another request may be sent."""
         return not (self._spent or self.channel.closed or self.channel.ended)
 
-    def request(self, head: Head, data: bytes, reflected: tuple[bytes, ...]) -> None:
+    def request(self, head: RequestHead, data: bytes, reflected: tuple[bytes, ...]) -> None:
         """Send a request, of which this is the first part. Secrets in `reflected` are blotted out of its answer."""
         self._reflected = reflected
         self._scrubber = Scrubber(reflected) if reflected else None
@@ -166,7 +166,7 @@ class ServerSide:
         """The head is complete."""
         assert self._request is not None
         status = self._parser.get_status_code()
-        answer = Answer(status, self._words, self._headers, self._request, reflected=self._reflected)
+        answer = ResponseHead(status, self._words, self._headers, self._request, reflected=self._reflected)
         if status == 101 and not self._request.upgrade:
             raise BadMessageError("a change of protocol that nobody asked for")
         self._out.append(answer.head)

@@ -12,14 +12,20 @@ from h2.errors import ErrorCodes
 from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes, Settings
 
-from belljar.egress import refusal
-from belljar.egress.channel import Channel
-from belljar.egress.decide import Verdict
-from belljar.egress.gate import Gate, Passage
-from belljar.egress.http1 import Reach
-from belljar.egress.http1_messages import BadMessageError, Header, check_fields, check_searched, reflected_header
-from belljar.egress.http2_connection import ToClient, ToServer
-from belljar.egress.http2_stream import Headers, Side, Stream
+from belljar.egress.decide import refusal
+from belljar.egress.decide.steps import Verdict
+from belljar.egress.protocols.http1_messages import (
+    BadMessageError,
+    Header,
+    check_fields,
+    check_searched,
+    reflected_header,
+)
+from belljar.egress.protocols.http2_connection import ToClient, ToServer
+from belljar.egress.proxy.channel import Channel
+from belljar.egress.proxy.relay.http1 import Reach
+from belljar.egress.proxy.relay.http2_stream import Headers, Http2Side, Http2Stream
+from belljar.egress.proxy.relay.request_check import Passage, RequestCheck
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _MAX_STREAMS = 100
@@ -39,16 +45,18 @@ _PSEUDO = (b":method", b":scheme", b":authority", b":path")
 class Http2Relay:
     """A client's connection and one to its server, both of which speak HTTP/2."""
 
-    def __init__(self, client: Channel, server: Channel, gate: Gate, owner: Reach, dialled: tuple[str, int]) -> None:
+    def __init__(
+        self, client: Channel, server: Channel, gate: RequestCheck, owner: Reach, dialled: tuple[str, int]
+    ) -> None:
         self.bytes_out = 0
         self.bytes_in = 0
         self._gate = gate
         self._owner: Reach | None = owner
         self._host, self._port = dialled
-        self._client = Side(client, ToClient())
-        self._server = Side(server, ToServer())
-        self._by_client: dict[int, Stream] = {}
-        self._by_server: dict[int, Stream] = {}
+        self._client = Http2Side(client, ToClient())
+        self._server = Http2Side(server, ToServer())
+        self._by_client: dict[int, Http2Stream] = {}
+        self._by_server: dict[int, Http2Stream] = {}
         self._waiting: list[tuple[int, Passage, list[Any]]] = []
         """Requests that are not recorded yet, or for which the server has no room, and what came for them."""
         self._resets = 0
@@ -90,7 +98,7 @@ class Http2Relay:
         self._server.unread += data
         self._work(self._server)
 
-    def _work(self, side: Side) -> None:
+    def _work(self, side: Http2Side) -> None:
         """Take what has come from one side, for a little while: one read may hold thousands of frames.
 
         What is left has its turn after the other connections, or when this one has read its answers.
@@ -207,7 +215,7 @@ class Http2Relay:
             return
         server_id = server.get_next_available_stream_id()
         server.send_headers(server_id, headers, end_stream=ended)
-        stream = Stream(stream_id, server_id, passage, self._client, self._server)
+        stream = Http2Stream(stream_id, server_id, passage, self._client, self._server)
         self._by_client[stream_id] = self._by_server[server_id] = stream
         if ended:
             stream.request.done = True
@@ -291,7 +299,7 @@ class Http2Relay:
             self._client.h2.close_connection()
             self._client.h2.state_machine.state = ConnectionState.SERVER_OPEN
 
-    def _respond(self, stream: Stream, headers: Headers) -> None:
+    def _respond(self, stream: Http2Stream, headers: Headers) -> None:
         if not self._spend(stream, _size(headers)):
             return
         kept = [header for header in headers if header[0] != b"alt-svc"]
@@ -302,14 +310,14 @@ class Http2Relay:
             return
         self._client.h2.send_headers(stream.client_id, scrubbed)
 
-    def _end_response(self, stream: Stream, trailers: Headers | None) -> None:
+    def _end_response(self, stream: Http2Stream, trailers: Headers | None) -> None:
         if stream.response.ended:
             return
         if stream.scrubber is not None:
             stream.response.add(stream.scrubber.finish(), 0)
         stream.response.end(trailers)
 
-    def _spend(self, stream: Stream, count: int) -> bool:
+    def _spend(self, stream: Http2Stream, count: int) -> bool:
         meter = stream.passage.meter
         if meter is None or meter.spend(count):
             return True
@@ -317,7 +325,7 @@ class Http2Relay:
         self._gate.turns.soon(self.close)
         return False
 
-    def _break_off(self, stream: Stream) -> None:
+    def _break_off(self, stream: Http2Stream) -> None:
         """Nothing more of it passes, and neither side takes what it has for the whole."""
         self._drop(stream, self._server, ErrorCodes.CANCEL)
         self._reset(self._client, stream.client_id, ErrorCodes.INTERNAL_ERROR)
@@ -362,11 +370,11 @@ class Http2Relay:
         if self._draining and not self._by_client:
             self._finish()
 
-    def _forget(self, stream: Stream) -> None:
+    def _forget(self, stream: Http2Stream) -> None:
         self._by_client.pop(stream.client_id, None)
         self._by_server.pop(stream.server_id, None)
 
-    def _drop(self, stream: Stream | None, other: Side, code: int | None) -> None:
+    def _drop(self, stream: Http2Stream | None, other: Http2Side, code: int | None) -> None:
         """One side gave the stream up: so does the other."""
         if stream is None:
             return
@@ -375,7 +383,7 @@ class Http2Relay:
         stream.response.drop()
         self._reset(other, stream.server_id if other is self._server else stream.client_id, code or 0)
 
-    def _reset(self, side: Side, stream_id: int, code: int) -> None:
+    def _reset(self, side: Http2Side, stream_id: int, code: int) -> None:
         try:
             side.h2.reset_stream(stream_id, code)
         except ProtocolError:  # it is closed already
@@ -440,7 +448,7 @@ def _size(headers: Iterable[Header]) -> int:
     return sum([len(name) + len(value) + 4 for name, value in headers])
 
 
-def _scrubbed(stream: Stream, headers: Headers) -> Headers:
+def _scrubbed(stream: Http2Stream, headers: Headers) -> Headers:
     """Without the credentials that the policy expects to come back. Raises BadMessageError."""
     reflected = stream.passage.reflected
     if not reflected:

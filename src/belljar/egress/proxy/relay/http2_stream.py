@@ -9,12 +9,12 @@ from collections.abc import Callable
 from h2.connection import H2Connection
 from h2.events import Event
 
-from belljar.egress.channel import Channel
-from belljar.egress.credentials import Scrubber
-from belljar.egress.gate import Passage
-from belljar.egress.http1_messages import Header
-from belljar.egress.passing import Meter
-from belljar.egress.turns import Turns
+from belljar.egress.decide.credentials import Scrubber
+from belljar.egress.protocols.http1_messages import Header
+from belljar.egress.proxy.channel import Channel
+from belljar.egress.proxy.relay.passing import ByteMeter
+from belljar.egress.proxy.relay.request_check import Passage
+from belljar.egress.proxy.time_slices import TimeSlices
 
 Headers = list[Header]
 _TURN_SECONDS = 0.001
@@ -22,7 +22,7 @@ _SMALLEST, _LARGE, _LARGEST = 128, 2 << 10, 16 << 10
 """Bytes that are parsed at once. They may hold a frame for each nine of them, while another run waits."""
 
 
-class Side:
+class Http2Side:
     """One of the two connections: its channel and its protocol state."""
 
     __slots__ = ("_events", "_size", "channel", "h2", "unread")
@@ -47,7 +47,7 @@ class Side:
         Raises:
             ProtocolError: it is not HTTP/2.
         """
-        largest = _LARGEST if Turns.alone() else _LARGE
+        largest = _LARGEST if TimeSlices.alone() else _LARGE
         self._size = min(self._size, largest)
         began = now = time.monotonic()
         while self.has_more and not self.channel.full and now - began < _TURN_SECONDS:
@@ -76,7 +76,7 @@ class Half:
 
     __slots__ = ("_held", "_into", "_into_id", "_origin", "_origin_id", "_trailers", "done", "ended")
 
-    def __init__(self, origin: Side, origin_id: int, into: Side, into_id: int) -> None:
+    def __init__(self, origin: Http2Side, origin_id: int, into: Http2Side, into_id: int) -> None:
         self._origin = origin
         self._origin_id = origin_id
         self._into = into
@@ -136,18 +136,18 @@ class Half:
         self.done = True
 
 
-class Stream:
+class Http2Stream:
     """A request that was sent on, and its response."""
 
     __slots__ = ("client_id", "passage", "request", "response", "scanner", "scrubber", "server_id")
 
-    def __init__(self, client_id: int, server_id: int, passage: Passage, client: Side, server: Side) -> None:
+    def __init__(self, client_id: int, server_id: int, passage: Passage, client: Http2Side, server: Http2Side) -> None:
         self.client_id = client_id
         self.server_id = server_id
         self.passage = passage
         self.request = Half(client, client_id, server, server_id)
         self.response = Half(server, server_id, client, client_id)
-        self.scanner: Meter | None = None
+        self.scanner: ByteMeter | None = None
         self.scrubber = Scrubber(passage.reflected) if passage.reflected else None
 
     @property

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from belljar.egress.canary import Scanner
-from belljar.egress.rules import Rule
+from belljar.egress.decide.canary_tokens import Scanner
+from belljar.egress.decide.rules import Rule
 
 if TYPE_CHECKING:
-    from belljar.egress.run import Run
+    from belljar.egress.proxy.run import ProxiedRun
 
 
-class Meter:
+class ByteMeter:
     """The bytes of one stream with one host. When a method says False, nothing more may pass."""
 
     __slots__ = ("_host", "_port", "_rule", "_run", "_scanner", "_stopped")
 
-    def __init__(self, run: Run, host: str, port: int, rule: Rule | None) -> None:
+    def __init__(self, run: ProxiedRun, host: str, port: int, rule: Rule | None) -> None:
         self._run = run
         self._host = host
         self._port = port

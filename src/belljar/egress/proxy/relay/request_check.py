@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from belljar.egress.credentials import Outgoing, outgoing, reflecting
-from belljar.egress.decide import Request, Verdict, decide_request
-from belljar.egress.http1_messages import Header, check_searched
-from belljar.egress.passing import Meter
-from belljar.egress.run import NOT_RECORDED, Run
-from belljar.egress.websocket import Watch
+from belljar.egress.decide.credentials import OutgoingRequest, outgoing, reflecting
+from belljar.egress.decide.steps import Request, Verdict, decide_request
+from belljar.egress.protocols.http1_messages import Header, check_searched
+from belljar.egress.proxy.relay.passing import ByteMeter
+from belljar.egress.proxy.relay.websocket import ClientSearch
+from belljar.egress.proxy.run import NOT_RECORDED, ProxiedRun
 
 
 class Passage:
@@ -19,7 +19,12 @@ class Passage:
     __slots__ = ("act", "headers", "meter", "reflected", "target")
 
     def __init__(
-        self, headers: tuple[Header, ...], target: bytes, meter: Meter | None, reflected: tuple[bytes, ...], act: int
+        self,
+        headers: tuple[Header, ...],
+        target: bytes,
+        meter: ByteMeter | None,
+        reflected: tuple[bytes, ...],
+        act: int,
     ) -> None:
         self.headers = headers
         """Names in small letters."""
@@ -40,12 +45,12 @@ def _is_small(said: _Said) -> bool:
     return len(said[4]) + sum([len(name) + len(value) for name, value in said[6]]) < _SMALL
 
 
-class Gate:
+class RequestCheck:
     """Judges the requests of one connection."""
 
     __slots__ = ("_run", "tls", "turns")
 
-    def __init__(self, run: Run, *, tls: bool) -> None:
+    def __init__(self, run: ProxiedRun, *, tls: bool) -> None:
         self._run = run
         self.turns = run.turns
         self.tls = tls
@@ -83,9 +88,9 @@ class Gate:
             kept = (*(header for header in kept if header[0] != b"accept-encoding"), (b"accept-encoding", b"identity"))
         return Passage(kept, sent.target.encode("latin-1"), run.meter(host, port, verdict.rule), reflected, run.act)
 
-    def _decided(self, said: _Said) -> tuple[Verdict, Outgoing | None]:
+    def _decided(self, said: _Said) -> tuple[Verdict, OutgoingRequest | None]:
         """The verdict, and what is sent. What depends on nothing but the request is decided once for the same one."""
-        known: tuple[Verdict, Outgoing | None] | None = self._run.decided.get(said)
+        known: tuple[Verdict, OutgoingRequest | None] | None = self._run.decided.get(said)
         if known is not None:
             return known
         request = Request(*said)
@@ -130,13 +135,13 @@ class Gate:
         """Whether there are tokens to look for."""
         return bool(self._run.tokens)
 
-    def scanner(self, host: str, port: int) -> Meter:
+    def scanner(self, host: str, port: int) -> ByteMeter:
         """For the body of a request, in its parts."""
-        return Meter(self._run, host, port, None)
+        return ByteMeter(self._run, host, port, None)
 
-    def watch(self, host: str, port: int) -> Watch | None:
+    def watch(self, host: str, port: int) -> ClientSearch | None:
         """For the frames of a WebSocket, if there are tokens to look for."""
-        return Watch(self.scanner(host, port), self.scanner(host, port)) if self.scans else None
+        return ClientSearch(self.scanner(host, port), self.scanner(host, port)) if self.scans else None
 
     def tell_refused(self, host: str, port: int, verdict: Verdict, method: str = "", path: str = "") -> None:
         """Tell of a request that was refused before it could be judged."""

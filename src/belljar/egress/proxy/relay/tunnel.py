@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from belljar.egress.channel import Channel
-from belljar.egress.passing import Meter
+from belljar.egress.proxy.channel import Channel
+from belljar.egress.proxy.relay.passing import ByteMeter
 
 
 class Tunnel:
@@ -17,7 +17,7 @@ class Tunnel:
         server: Channel,
         *,
         on_closed: Callable[[], None],
-        meter: Meter | None = None,
+        meter: ByteMeter | None = None,
     ) -> None:
         self.client = client
         self.server = server

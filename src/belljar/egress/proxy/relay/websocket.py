@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from belljar.egress.channel import Channel
-from belljar.egress.encodings import Reflected, Scrubber, scrub
-from belljar.egress.passing import Meter
-from belljar.egress.tunnel import Tunnel
-from belljar.policy.records import NamedTuple
+from belljar._startup.records import NamedTuple
+from belljar.egress.decide.encodings import Reflected, Scrubber, scrub
+from belljar.egress.proxy.channel import Channel
+from belljar.egress.proxy.relay.passing import ByteMeter
+from belljar.egress.proxy.relay.tunnel import Tunnel
 
 _FINAL, _RESERVED, _OPCODE, _MASKED, _LENGTH = 0x80, 0x70, 0x0F, 0x80, 0x7F
 _CONTROL = 8
@@ -25,7 +25,7 @@ class BadFrameError(Exception):
     """The bytes are no WebSocket frame, or need an extension that was not negotiated."""
 
 
-class Part(NamedTuple):
+class FramePart(NamedTuple):
     """Part of a frame, not masked."""
 
     opcode: int
@@ -41,7 +41,7 @@ class Part(NamedTuple):
         return self.opcode >= _CONTROL
 
 
-class Frames:
+class WebSocketFrames:
     """Reads the frames of one direction, wherever its chunks are cut."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Frames:
         self._left: int | None = None
         """What is still to come of a frame's payload; None between two frames."""
 
-    def take(self, data: bytes) -> Iterator[Part]:
+    def take(self, data: bytes) -> Iterator[FramePart]:
         """The parts that have come. Raises BadFrameError."""
         unread, at = self._unread + data, 0
         self._unread = b""
@@ -69,7 +69,7 @@ class Frames:
             self._left -= len(payload)
             ends = self._left == 0
             if payload or ends:
-                yield Part(self._opcode, self._unmasked(payload), self._final, ends)
+                yield FramePart(self._opcode, self._unmasked(payload), self._final, ends)
             if not ends:
                 return
             self._left = None
@@ -114,11 +114,11 @@ def frame(opcode: int, payload: bytes, *, final: bool) -> bytes:
     return bytes((first, 127)) + len(payload).to_bytes(8, "big") + payload
 
 
-class Watch:
+class ClientSearch:
     """Searches what a client sends: the payload of its messages, and of pings, apart from each other."""
 
-    def __init__(self, messages: Meter, controls: Meter) -> None:
-        self._frames = Frames()
+    def __init__(self, messages: ByteMeter, controls: ByteMeter) -> None:
+        self._frames = WebSocketFrames()
         self._messages = messages
         self._controls = controls
 
@@ -136,7 +136,7 @@ class FrameScrubber:
     """Blots secrets out of what a server sends. A message may leave in more frames than it came in."""
 
     def __init__(self, reflected: Reflected) -> None:
-        self._frames = Frames()
+        self._frames = WebSocketFrames()
         self._reflected = reflected
         self._scrubber = Scrubber(reflected)
         self._control: list[bytes] = []
@@ -174,7 +174,7 @@ class FrameScrubber:
                 of_messages += self._send(part, payload, of_messages, sent)
         return b"".join(sent)
 
-    def _send_control(self, part: Part, scrubbed: bytes, at: int, sent: list[bytes]) -> int:
+    def _send_control(self, part: FramePart, scrubbed: bytes, at: int, sent: list[bytes]) -> int:
         """Send a ping, a pong or the end once it is whole, and return how much that is of what was scrubbed."""
         self._control.append(part.payload)
         if not part.ends:
@@ -184,7 +184,7 @@ class FrameScrubber:
         sent.append(frame(part.opcode, scrubbed[at : at + size], final=True))
         return size
 
-    def _send(self, part: Part, scrubbed: bytes, at: int, sent: list[bytes]) -> int:
+    def _send(self, part: FramePart, scrubbed: bytes, at: int, sent: list[bytes]) -> int:
         """Send as much of a message as was scrubbed, and return how much that is."""
         if part.opcode:
             self._kind = part.opcode
@@ -207,8 +207,8 @@ class WebSocketTunnel(Tunnel):
         server: Channel,
         *,
         on_closed: Callable[[], None],
-        meter: Meter | None = None,
-        watch: Watch | None = None,
+        meter: ByteMeter | None = None,
+        watch: ClientSearch | None = None,
         reflected: Reflected | tuple[bytes, ...] = (),
     ) -> None:
         super().__init__(client, server, on_closed=on_closed, meter=meter)

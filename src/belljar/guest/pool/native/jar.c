@@ -20,7 +20,7 @@
 
 enum { SLOTS = 128, ARGUMENTS = 6, MOST_SAID = 200, NUMBERS = 5, FAILED = 125, RSEQ_NONE = -2 };
 
-/* As guest/jar_steps.py has them. */
+/* As guest/pool/jar_steps.py has them. */
 struct step {
     const char *what;
     long number;

@@ -587,7 +587,7 @@ class TestEnds:
         import subprocess
         import sys
 
-        code = "import sys, belljar; belljar.Pool; names = ('mcp', 'claude', 'belljar.coding_agents')\n"
+        code = "import sys, belljar; belljar.Pool; names = ('mcp', 'claude', 'belljar.tools')\n"
         code += "print([name for name in sys.modules if name.startswith(names)])"
         told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 

@@ -25,28 +25,30 @@ OF_THE_LAUNCHER = {"_ctypes", "_struct", "resource", "struct"}
 """What the launcher has besides: system calls, an event loop."""
 
 OWN = {
-    "belljar", *(f"belljar.audit{name}" for name in ("", ".chain", ".killswitch", ".log", ".state", ".stored")),
-     "belljar.backends", "belljar.errors", "belljar.guest", "belljar.state",
-    "belljar.guest.tree", "belljar.limits", "belljar.policy", "belljar.sandbox",
-    *(f"belljar.backends.{name}" for name in (
-        "contract", "hostile_files", "installations", "live_clauses", "machine", "network", "network.clauses",
-        "registry", "redaction_clauses", "runtimes", "session_clauses", "sockets",
+    "belljar", "belljar.errors", "belljar.state", "belljar.guest", "belljar.guest.tree",
+    *(f"belljar._startup{name}" for name in ("", ".json_text", ".records", ".sockets")),
+    *(f"belljar.audit{name}" for name in ("", ".chain", ".killswitch", ".log", ".stored")),
+    *(f"belljar.backends{name}" for name in (
+        "", ".clauses", ".contract", ".hostile_files", ".installations", ".machine", ".network", ".network.clauses",
+        ".registry", ".runtimes",
     )),
     *(f"belljar.backends.bubblewrap{name}" for name in (
-        "", ".backend", ".client", ".compile", ".host", ".layout", ".report", ".stageplan", ".wire",
+        "", ".host", ".host.backend", ".host.client", ".host.compile", ".host.facts", ".host.report", ".shared",
+        ".shared.layout", ".shared.stage_plan", ".shared.wire",
     )),
     *(f"belljar.cli{name}" for name in (
-        "", ".commands", ".jar_options", ".launching", ".main", ".parsing", ".request", ".run", ".running", ".sink",
-        ".standard_input", ".style",
+        "", ".commands", ".jar_options", ".main", ".parsing", ".run", ".run.launching", ".run.request", ".run.run",
+        ".run.run_to_exit_code", ".terminal", ".terminal.sink", ".terminal.standard_input", ".terminal.style",
     )),
-    *(f"belljar.limits.{name}" for name in ("detect", "naming", "proc_files", "values")),
-    *(f"belljar.policy.{name}" for name in (
-        "assemble", "digest", "json_text", "layer", "mapping", "merge", "models", "paths", "presets",
-        "presets._compiled", "problems", "records", "resolve",
+    *(f"belljar.limits{name}" for name in ("", ".detect", ".naming", ".proc_files", ".values")),
+    *(f"belljar.policy{name}" for name in (
+        "", ".digest", ".layer", ".load", ".load.assemble", ".load.merge", ".load.resolve", ".mapping", ".models",
+        ".paths", ".presets", ".presets._compiled", ".problems",
     )),
-    *(f"belljar.sandbox.{name}" for name in (
-        "control", "detect", "events", "inputs", "recording", "redacting", "result", "running", "sandbox", "stream",
-        "tracing",
+    *(f"belljar.sandbox{name}" for name in (
+        "", ".record", ".record.control", ".record.events", ".record.inputs", ".record.recording",
+        ".record.redacting", ".record.result", ".record.stream", ".record.tracing", ".run", ".run.backend_choice",
+        ".run.sandbox", ".run.watch",
     )),
 }  # fmt: skip
 """Of belljar, in the command's own process."""

@@ -11,9 +11,9 @@ from belljar.sandbox.files.changes import Change, Changes
 from belljar.sandbox.kept.applying import ApplyOutcome
 from belljar.sandbox.kept.applying import apply as apply_work
 from belljar.sandbox.kept.store import KeptWork, keep
+from belljar.sandbox.record.stream import new_run_id
 from belljar.sandbox.repository.incoming import Moved, incoming
 from belljar.sandbox.run.sandbox import Sandbox
-from belljar.sandbox.run.watch import new_run_id
 
 
 class Review:

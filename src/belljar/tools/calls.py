@@ -12,7 +12,7 @@ from belljar.audit.log import audit_log
 from belljar.audit.stored import keep_input
 from belljar.policy.models import Policy
 from belljar.sandbox.record import redacting
-from belljar.sandbox.run.watch import new_run_id
+from belljar.sandbox.record.stream import new_run_id
 
 _LONGEST_NAME = 200
 _LONGEST_REASON = 1000

@@ -151,16 +151,12 @@ class Evidence:
 
 def stored_policy(run_id: str) -> Policy | None:
     """That of a run that has ended; None if it is not stored, or makes no sense to this belljar."""
-    from belljar.sandbox.run.sandbox import resolved
+    from belljar.policy.load.resolve import resolve
 
     created = next((one for one in _records(run_id) if one["event"] == "created"), {})
     text = stored.load(stored.policies(), _digest(created.get("policy")), ".json")
     try:
-        return (
-            None
-            if text is None
-            else resolved(json.loads(text), backend=None, workspace=None, live=False, overrides=(), timeout=None)
-        )
+        return None if text is None else resolve(layers=[json.loads(text)])
     except BelljarError:
         return None
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from belljar.errors import BelljarError, SandboxUnavailableError, UsageError
 from belljar.sandbox.files import snapshots
 from belljar.sandbox.files.snapshots import Snapshot
-from belljar.sandbox.record.stream import Handle
-from belljar.sandbox.run.watch import new_run_id
+from belljar.sandbox.record.stream import Handle, new_run_id
 
 if TYPE_CHECKING:
     from belljar.sandbox.session.home import Home

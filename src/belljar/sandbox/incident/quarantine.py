@@ -10,7 +10,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from belljar._startup.records import dataclass
 from belljar.audit.log import audit_log, record
@@ -23,8 +23,10 @@ from belljar.sandbox.files.unfinished import sweep
 from belljar.sandbox.incident.evidence import Evidence, stored_policy
 from belljar.sandbox.incident.evidence_archive import EvidenceArchiveWriter
 from belljar.sandbox.record.stream import Access, Handle
-from belljar.sandbox.run.watch import Watch
 from belljar.state import private_directory, state_directory
+
+if TYPE_CHECKING:
+    from belljar.sandbox.run.watch import Watch
 
 Then = Literal["kill", "keep", "resume"]
 _NOT_FROZEN = Frozen("", still=False)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from belljar.backends.bubblewrap.host.pool_process import JarGoneError, PooledProcess, never_started
 from belljar.errors import BelljarError, SandboxUnavailableError
-from belljar.sandbox.run.watch import new_run_id
+from belljar.sandbox.record.stream import new_run_id
 
 if TYPE_CHECKING:
     from belljar.backends.contract import End

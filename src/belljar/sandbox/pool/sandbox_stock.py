@@ -17,9 +17,9 @@ from belljar.sandbox.pool.work import PoolWork
 from belljar.sandbox.record import recording
 from belljar.sandbox.record.events import Finished, Output
 from belljar.sandbox.record.result import RunResult
-from belljar.sandbox.record.stream import Handle
+from belljar.sandbox.record.stream import Handle, new_run_id
 from belljar.sandbox.run.sandbox import Sandbox
-from belljar.sandbox.run.watch import Watch, make_result, new_run_id
+from belljar.sandbox.run.watch import Watch, make_result
 
 if TYPE_CHECKING:
     from belljar.backends.contract import Process

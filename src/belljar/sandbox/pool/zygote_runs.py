@@ -19,9 +19,9 @@ from belljar.sandbox.record.control import CONTROL
 from belljar.sandbox.record.events import Finished, Output
 from belljar.sandbox.record.inputs import at_once, opened_input
 from belljar.sandbox.record.result import Artifact, RunResult
-from belljar.sandbox.record.stream import Access, Handle
+from belljar.sandbox.record.stream import Access, Handle, new_run_id
 from belljar.sandbox.run.sandbox import network_of
-from belljar.sandbox.run.watch import GIVEN_UP, Watch, give_up, make_result, new_run_id, refused_result
+from belljar.sandbox.run.watch import GIVEN_UP, Watch, give_up, make_result, refused_result
 
 if TYPE_CHECKING:
     from belljar.backends.bubblewrap.host.backend import BubblewrapBackend

@@ -109,6 +109,9 @@ def _refuses(path: str) -> bool:
 class Control:
     """The runs of this process."""
 
+    carry_out: Callable[[dict[str, Any], Handle | None, Any], dict[str, Any]]
+    """Keeps the files of a run or quarantines it, for another process. Set by `sandbox/run`, which knows how."""
+
     def __init__(self) -> None:
         self._lock = allocate_lock()
         self._runs: dict[str, tuple[Handle, dict[str, Any]]] = {}
@@ -292,9 +295,7 @@ class Control:
             if order["op"] == "pools":
                 told = {"pools": [state for pool in pools if (state := pool.state())]}
             else:
-                from belljar.sandbox.incident.orders import carry_out
-
-                told = carry_out(order, found[0] if found else None, session and session())
+                told = self.carry_out(order, found[0] if found else None, session and session())
             end.sendall(json_text.dumps(told).encode())
         except (OSError, ValueError, TypeError, KeyError):
             pass  # as above

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from belljar.errors import UsageError
-from belljar.redaction.slices import OutputStore, Slice, cut
+from belljar.sandbox.record.kept_outputs import OUTPUTS
 
 if TYPE_CHECKING:
     from belljar.sandbox.record.following import Piece
@@ -41,14 +41,6 @@ def parse(handle: str) -> Name:
     return Name(run, None if step is None else int(step), stream)
 
 
-def sliced(text: str, handle: str, *, head: int, tail: int, characters: int) -> Slice:
-    """The text as a bounded slice; if something is left out, the whole is kept here, under its handle."""
-    made = cut(text, head=head, tail=tail, characters=characters, handle=handle)
-    if not made.whole:
-        SHELF.put(text, handle)
-    return made
-
-
 def output(handle: str, start: int = 0, characters: int | None = None) -> str:
     """The output that a handle stands for, or a part of it.
 
@@ -60,7 +52,7 @@ def output(handle: str, start: int = 0, characters: int | None = None) -> str:
     Raises:
         UsageError: it is not kept here, the run is not in progress, and it was not stored.
     """
-    text = SHELF.get(handle, 0, None)
+    text = OUTPUTS.get(handle, 0, None)
     if text is None:
         text = _elsewhere(parse(handle))
     return text[start : None if characters is None else start + characters]
@@ -78,7 +70,3 @@ def _elsewhere(name: Name) -> str:
             raise UsageError(f"{name.run}: {stored.missing}", hint=stored.hint)
         pieces = list(stored.pieces)
     return b"".join(piece.data for piece in pieces if name.fits(piece)).decode(errors="replace")
-
-
-SHELF = OutputStore()
-"""That of this process."""

@@ -116,7 +116,7 @@ class RunResult:
         characters: int = 16_000,
     ) -> Slice:
         """The first and last lines of what it printed, for a model, and a handle to the whole (`belljar.output`)."""
-        from belljar.sandbox.record.handles import sliced
+        from belljar.sandbox.record.kept_outputs import sliced
 
         text = self.stdout if stream == "stdout" else self.stderr
         return sliced(text, f"{self.run_id}/{stream}", head=head, tail=tail, characters=characters)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from _thread import allocate_lock  # `threading` takes a millisecond to import
 from collections.abc import Callable, Iterator
 
@@ -19,6 +21,11 @@ if TYPE_CHECKING:
     from belljar.sandbox.record.sampling import Samples
 
 Event = Output | Finished
+
+
+def new_run_id() -> str:
+    """Return an id for a run: sortable by time, unguessable, short enough to type."""
+    return f"{int(time.time() * 1000):012x}-{os.urandom(4).hex()}"
 
 
 class Killable(Protocol):

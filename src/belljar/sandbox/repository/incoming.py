@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from belljar.errors import BelljarError
 from belljar.sandbox.record import recording
+from belljar.sandbox.record.stream import new_run_id
 from belljar.sandbox.repository import collecting, moving, receiving
 from belljar.sandbox.repository.checking import Checked, Commit, Touched, check
 from belljar.sandbox.repository.collecting import CommitsRefusedError, Tips
@@ -23,7 +24,6 @@ from belljar.sandbox.repository.host_git import GitError
 from belljar.sandbox.repository.judging import CommitJudgement, Mark, reachable
 from belljar.sandbox.repository.making import JarRepositories, JarRepository, jar_repositories, refs_of
 from belljar.sandbox.run.sandbox import Sandbox
-from belljar.sandbox.run.watch import new_run_id
 from belljar.state import private_directory, state_directory
 
 _MOST_STEPS = 5_000_000

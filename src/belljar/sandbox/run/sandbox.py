@@ -17,9 +17,9 @@ from belljar.sandbox.record.control import CONTROL
 from belljar.sandbox.record.events import Finished, Output
 from belljar.sandbox.record.inputs import Fed, Input, at_once, opened_input
 from belljar.sandbox.record.result import Artifact, RunResult
-from belljar.sandbox.record.stream import Access, Handle, Stream
+from belljar.sandbox.record.stream import Access, Handle, Stream, new_run_id
 from belljar.sandbox.run.backend_choice import open_best
-from belljar.sandbox.run.watch import GIVEN_UP, Watch, give_up, make_result, new_run_id, refused_result
+from belljar.sandbox.run.watch import GIVEN_UP, Watch, give_up, make_result, refused_result
 from belljar.state import private_directory, state_directory
 
 TYPE_CHECKING = False  # see _startup/records.py
@@ -36,6 +36,16 @@ if TYPE_CHECKING:
     from belljar.sandbox.files.snapshots import Held
     from belljar.sandbox.files.workspace_files import Files
     from belljar.sandbox.network.network import Network, RunNetwork
+
+
+def _carry_out(order: dict[str, Any], handle: Handle | None, home: Any) -> dict[str, Any]:
+    """Do to a run what another process asked for. Imported when somebody does."""
+    from belljar.sandbox.incident.orders import carry_out
+
+    return carry_out(order, handle, home)
+
+
+CONTROL.carry_out = _carry_out
 
 PolicyLike = Policy | str | os.PathLike[str] | Mapping[str, "Any"] | None
 

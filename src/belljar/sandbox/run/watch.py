@@ -32,11 +32,6 @@ _CANARIES = ("canary", "canary-token")
 """Why a run was ended, or not started: what must not be possible was, or it sent what it must not."""
 
 
-def new_run_id() -> str:
-    """Sortable by time, unguessable, short enough to type."""
-    return f"{int(time.time() * 1000):012x}-{os.urandom(4).hex()}"
-
-
 class Watch:
     """Reads a process to its end, and keeps what it wrote, up to the limit."""
 
@@ -276,4 +271,4 @@ def refused_result(
     return recording.finish(result, policy)
 
 
-__all__ = ["GIVEN_UP", "Finished", "Watch", "give_up", "make_result", "new_run_id", "refused_result"]
+__all__ = ["GIVEN_UP", "Finished", "Watch", "give_up", "make_result", "refused_result"]

@@ -17,8 +17,8 @@ from belljar.sandbox.files.snapshots import Snapshot
 from belljar.sandbox.record import recording
 from belljar.sandbox.record.control import CONTROL
 from belljar.sandbox.record.result import Artifact, Outcome, RunResult
+from belljar.sandbox.record.stream import new_run_id
 from belljar.sandbox.run.sandbox import MAX_ARTIFACTS, PolicyLike, Sandbox, resolved
-from belljar.sandbox.run.watch import new_run_id
 from belljar.sandbox.session import open_sessions, wire
 from belljar.sandbox.session.clock import Clock
 from belljar.sandbox.session.interpreter import SessionRun

@@ -17,9 +17,9 @@ from belljar.errors import BelljarError, SandboxUnavailableError
 from belljar.sandbox.network.network import RunNetwork
 from belljar.sandbox.record import recording
 from belljar.sandbox.record.result import RunResult
-from belljar.sandbox.record.stream import Handle
+from belljar.sandbox.record.stream import Handle, new_run_id
 from belljar.sandbox.run.sandbox import Sandbox
-from belljar.sandbox.run.watch import Watch, make_result, new_run_id, refused_result
+from belljar.sandbox.run.watch import Watch, make_result, refused_result
 from belljar.sandbox.session import wire
 from belljar.sandbox.session.clock import Clock
 from belljar.sandbox.session.program import program

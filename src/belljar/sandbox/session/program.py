@@ -1,4 +1,4 @@
-"""The program of a session's keeper: modules of `belljar.guest` as one piece of code, the same on every backend."""
+"""The program of a session's supervisor: modules of `belljar.guest` as one piece of code, the same on every backend."""
 
 from __future__ import annotations
 

@@ -16,8 +16,7 @@ from belljar.sandbox.files.workspace_files import Files, has_bytes
 from belljar.sandbox.record.events import Finished, Output
 from belljar.sandbox.record.inputs import Input
 from belljar.sandbox.record.result import RunResult
-from belljar.sandbox.record.stream import Stream
-from belljar.sandbox.run.watch import new_run_id
+from belljar.sandbox.record.stream import Stream, new_run_id
 from belljar.sandbox.session.home import Home
 from belljar.sandbox.session.step import Shown, StepFinished, StepResult
 from belljar.sandbox.session.step_watch import StepWatch

@@ -20,8 +20,7 @@ from typing import Any, Protocol
 from belljar._startup import sockets as socket
 from belljar.backends.bubblewrap.host.backend import BubblewrapJar, BubblewrapProcess
 from belljar.backends.bubblewrap.shared import wire
-from belljar.backends.bubblewrap.stage.jar_root import write_all
-from belljar.backends.bubblewrap.stage.pool_run import FIRST_SAMPLE_SECONDS
+from belljar.backends.bubblewrap.shared.wire import FIRST_SAMPLE_SECONDS, write_all
 from belljar.backends.contract import End
 from belljar.errors import UsageError
 from belljar.guest.pool.pooled_code import AWAKE, GO, INLINE, MAIN, MOST_INLINE, SPILLED, UNFIT

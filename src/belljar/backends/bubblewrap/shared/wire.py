@@ -22,6 +22,9 @@ LAUNCHER_DIED = {
 }
 """What the stage says last, and the host where no stage is left to say it."""
 
+FIRST_SAMPLE_SECONDS = 0.01
+"""Without a control group: of a run that was shorter, the stage knows nothing about its memory."""
+
 MAX_MESSAGE = 4 << 20
 _MAX_DESCRIPTORS = 250
 _INT = 4
@@ -36,6 +39,13 @@ def pair() -> tuple[socket.socket, socket.socket]:
     for end in (ours, theirs):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MAX_MESSAGE)
     return ours, theirs
+
+
+def write_all(descriptor: int, content: bytes) -> None:
+    """write(2) until everything is written: a full tmpfs writes a part first and fails only then."""
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
 
 
 def send(end: socket.socket, message: Message, descriptors: tuple[int, ...] = ()) -> None:

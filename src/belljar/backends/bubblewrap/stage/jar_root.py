@@ -12,6 +12,7 @@ import stat
 from belljar.backends import kernel
 from belljar.backends.bubblewrap.shared import layout
 from belljar.backends.bubblewrap.shared.stage_plan import StagePlan
+from belljar.backends.bubblewrap.shared.wire import write_all
 
 CLOSED = kernel.MOUNT_ATTR_RDONLY | kernel.MOUNT_ATTR_NOSUID | kernel.MOUNT_ATTR_NODEV
 _LARGEST_FILE, _PIECE = 16 << 20, 64 << 10
@@ -53,13 +54,6 @@ def create(path: str, content: bytes = b"") -> None:
         write_all(descriptor, content)
     finally:
         os.close(descriptor)
-
-
-def write_all(descriptor: int, content: bytes) -> None:
-    """write(2) until everything is written: a full tmpfs writes a part first and fails only then."""
-    rest = memoryview(content)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
 
 
 def _share(host_path: str, staged_path: str, attributes: int) -> None:

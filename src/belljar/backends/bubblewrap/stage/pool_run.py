@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 from belljar._startup import sockets as socket
 from belljar.backends.bubblewrap.shared import wire
+from belljar.backends.bubblewrap.shared.wire import FIRST_SAMPLE_SECONDS
 from belljar.backends.bubblewrap.stage.jar_run import JarRun, JarSpec
 from belljar.errors import SandboxUnavailableError
 from belljar.guest.pool.pooled_code import CLONE, HURRY
@@ -24,8 +25,6 @@ from belljar.limits.groups import RunGroup
 _MAKING_SECONDS = 60.0
 _BESIDE = socket.CMSG_SPACE(12) + socket.CMSG_SPACE(8)
 """Who says it, and two descriptors."""
-FIRST_SAMPLE_SECONDS = 0.01
-"""Without a control group: of a run that was shorter, the stage knows nothing about its memory."""
 
 
 class PoolRun(JarRun):

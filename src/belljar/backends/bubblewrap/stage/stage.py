@@ -23,8 +23,8 @@ from belljar.backends.bubblewrap.shared.loop import Loop
 from belljar.backends.bubblewrap.shared.orphans import end_orphans
 from belljar.backends.bubblewrap.shared.parent_death import end_with
 from belljar.backends.bubblewrap.shared.stage_plan import StagePlan
+from belljar.backends.bubblewrap.shared.wire import write_all
 from belljar.backends.bubblewrap.stage import staging
-from belljar.backends.bubblewrap.stage.jar_root import write_all
 from belljar.backends.bubblewrap.stage.jar_run import JarRun, JarSpec, Warm, import_network
 from belljar.backends.bubblewrap.stage.tree import remove_in_place
 from belljar.backends.bubblewrap.stage.views import import_denying, open_inside

@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from belljar.backends import kernel
 from belljar.backends.bubblewrap.shared import layout
 from belljar.backends.bubblewrap.shared.stage_plan import TOO_MANY_NAMES, MountView, RuntimeTree, StagePlan, ViewKind
-from belljar.backends.bubblewrap.stage.jar_root import CLOSED, create, write_all
+from belljar.backends.bubblewrap.shared.wire import write_all
+from belljar.backends.bubblewrap.stage.jar_root import CLOSED, create
 from belljar.errors import SandboxUnavailableError
 
 TYPE_CHECKING = False  # see _startup/records.py

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from belljar.sandbox.pool.pool import Pool
     from belljar.sandbox.record.handles import output
     from belljar.sandbox.record.result import RunResult
+    from belljar.sandbox.run.executor import Command, Executor
     from belljar.sandbox.run.sandbox import Sandbox, run
     from belljar.sandbox.session.session import Session
 
@@ -28,6 +29,8 @@ __all__ = [
     "AsyncSandbox",
     "AsyncSession",
     "BelljarError",
+    "Command",
+    "Executor",
     "Policy",
     "PolicyError",
     "Pool",
@@ -46,6 +49,8 @@ _HOMES = {
     "AsyncSandbox": "belljar.sandbox.aio.sandbox",
     "AsyncSession": "belljar.sandbox.aio.session",
     "BelljarError": "belljar.errors",
+    "Command": "belljar.sandbox.run.executor",
+    "Executor": "belljar.sandbox.run.executor",
     "Policy": "belljar.policy.models",
     "PolicyError": "belljar.errors",
     "Pool": "belljar.sandbox.pool.pool",

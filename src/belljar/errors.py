@@ -5,7 +5,6 @@
     ├── UsageError               the caller: an argument that can't be
     ├── PrerequisiteError        the host: something is missing or forbidden here
     ├── SandboxUnavailableError  the run: the jar could not be made or was lost
-    │   ├── CanaryError          the jar was made, and is not what the policy says
     │   ├── AuditError           the audit log can't be written, so nothing may happen
     │   └── KillSwitchError      the kill switch is on
     └── InternalError            ours: please report it
@@ -46,10 +45,6 @@ class PrerequisiteError(BelljarError):
 
 class SandboxUnavailableError(BelljarError):
     """The jar could not be made, or was lost before the code ended."""
-
-
-class CanaryError(SandboxUnavailableError):
-    """A canary succeeded: the jar does not hold, so the code was never started."""
 
 
 class AuditError(SandboxUnavailableError):

@@ -7,7 +7,7 @@ import pytest
 from belljar.cli.commands import COMMANDS
 from belljar.cli.helptext import of_command, top_level
 from belljar.cli.main import find
-from belljar.cli.parsing import Command, Parsed, parse
+from belljar.cli.parsing import CliCommand, Parsed, parse
 from belljar.cli.run.exec import COMMAND as EXEC
 from belljar.cli.run.run import COMMAND as RUN
 from belljar.errors import UsageError
@@ -34,7 +34,7 @@ def seen(parsed: Parsed) -> tuple[dict[str, list[str]], list[str], list[str] | N
         (EXEC, "env -- x", ({}, ["env", "--", "x"], None)),
     ],
 )
-def test_words(command: Command, words: str, expected: object) -> None:
+def test_words(command: CliCommand, words: str, expected: object) -> None:
     """What is an option, what is a word, what comes after `--`."""
     assert seen(parse(command, words.split())) == expected
 

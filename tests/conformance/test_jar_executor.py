@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from jars import WAIT_FOR_GO
 
-from belljar import Sandbox
+from belljar import Command, Executor, Sandbox
 from belljar.errors import UsageError
-from belljar.sandbox.run.executor import Executor, ExecutorCommand
 
 
 def outcomes(results: list) -> list[tuple[str, int | None]]:  # type: ignore[type-arg]
@@ -22,7 +21,7 @@ class TestSequence:
         commands = [
             ["sh", "-c", "echo 1 >> log"],
             "echo 2 >> log",
-            ExecutorCommand(code="open('log', 'a').write('3')"),
+            Command(code="open('log', 'a').write('3')"),
             ["cat", "log"],
         ]
         results = Executor(jar).sequence(commands)

@@ -16,7 +16,7 @@ TYPE_CHECKING = False  # type checkers take it for true; `typing` itself costs 5
 if TYPE_CHECKING:
     from typing import NoReturn
 
-    from belljar.cli.parsing import Command
+    from belljar.cli.parsing import CliCommand
 
 USAGE, FAULT, INTERRUPTED, BROKEN_PIPE = 2, 125, 130, 141
 _OBJECTS_BETWEEN_COLLECTIONS = 200_000
@@ -120,7 +120,7 @@ def _call(words: list[str]) -> int:
     return _run(find(" ".join(words[:length])), words[length:])
 
 
-def _run(command: Command, words: list[str]) -> int:
+def _run(command: CliCommand, words: list[str]) -> int:
     if _asks_for_help(command, words):
         from belljar.cli.helptext import of_command
 
@@ -130,7 +130,7 @@ def _run(command: Command, words: list[str]) -> int:
     return command.run(parse(command, words))
 
 
-def _asks_for_help(command: Command, words: list[str]) -> bool:
+def _asks_for_help(command: CliCommand, words: list[str]) -> bool:
     """`--help` among the command's own words; after `--`, or after the command of `exec`, it is the code's."""
     if words and words[0] in ("-h", "--help"):
         return True
@@ -138,7 +138,7 @@ def _asks_for_help(command: Command, words: list[str]) -> bool:
     return not command.options_first and ("--help" in own or "-h" in own)
 
 
-def find(name: str) -> Command:
+def find(name: str) -> CliCommand:
     """The command called `name`, imported. Raises UsageError with the nearest."""
     if name not in COMMANDS:
         import difflib
@@ -150,7 +150,7 @@ def find(name: str) -> Command:
         raise UsageError(f"there is no command {name!r}", hint=hint)
     module = COMMANDS[name][0]
     __import__(module)  # `importlib` itself would have to be imported
-    command: Command = sys.modules[module].COMMAND
+    command: CliCommand = sys.modules[module].COMMAND
     return command
 
 

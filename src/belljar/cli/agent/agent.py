@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from belljar.cli.agent.options import AGENT, wanted
-from belljar.cli.parsing import Command, Option, Parsed
+from belljar.cli.parsing import CliCommand, Option, Parsed
 from belljar.errors import UsageError
 
 
@@ -22,7 +22,7 @@ def run(parsed: Parsed) -> int:
     return run_agent(parsed, asked, converses=True)
 
 
-COMMAND = Command(
+COMMAND = CliCommand(
     "agent",
     "Run any command-line agent in a jar, and bring back what you approve.",
     usage="agent [OPTIONS] [--] COMMAND [ARGS…]",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from belljar.cli.jar_options import JSON
-from belljar.cli.parsing import Command, Option, Parsed
+from belljar.cli.parsing import CliCommand, Option, Parsed
 from belljar.cli.terminal.safe_text import visible
 from belljar.errors import UsageError
 
@@ -70,7 +70,7 @@ def _diff(project: str | None, before: list[str], after: list[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-COMMAND = Command(
+COMMAND = CliCommand(
     "allow",
     "Let agents reach a host, in one project or in all.",
     usage="allow [OPTIONS] HOST…",

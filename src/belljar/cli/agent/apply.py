@@ -6,7 +6,7 @@ import os
 import sys
 
 from belljar.cli.jar_options import JSON
-from belljar.cli.parsing import Command, Option, Parsed
+from belljar.cli.parsing import CliCommand, Option, Parsed
 from belljar.cli.terminal.safe_text import visible
 from belljar.errors import UsageError
 
@@ -81,7 +81,7 @@ def _tell(work: KeptWork, done: ApplyOutcome, *, left_ignored: int, refused: lis
         sys.stderr.write("hint: --apply-protected brings in what a tool would act on\n")
 
 
-COMMAND = Command(
+COMMAND = CliCommand(
     "apply",
     "Bring kept work of an agent's run into its project.",
     usage="apply [OPTIONS] RUN [PATH…]",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from belljar.cli.agent.options import AGENT, wanted
-from belljar.cli.parsing import Command, Parsed
+from belljar.cli.parsing import CliCommand, Parsed
 
 
 def run(parsed: Parsed) -> int:
@@ -19,7 +19,7 @@ def run(parsed: Parsed) -> int:
     return run_agent(parsed, asked, converses=not {"-p", "--print", "-v", "--version", "-h", "--help"} & set(words))
 
 
-COMMAND = Command(
+COMMAND = CliCommand(
     "claude",
     "Run Claude Code in a jar, and bring back what you approve.",
     usage="claude [OPTIONS] [--] [CLAUDE'S ARGUMENTS…]",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from belljar.cli.jar_options import JSON
-from belljar.cli.parsing import Command, Parsed, expect_words
+from belljar.cli.parsing import CliCommand, Parsed, expect_words
 
 _MOST = 1000
 
@@ -28,7 +28,7 @@ def run(parsed: Parsed) -> int:
     return 0
 
 
-COMMAND = Command(
+COMMAND = CliCommand(
     "discard",
     "Remove kept work of an agent's run.",
     usage="discard [OPTIONS] RUN…",

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from belljar.cli.jar_options import JSON
-from belljar.cli.parsing import Command, Option, Parsed, expect_words
+from belljar.cli.parsing import CliCommand, Option, Parsed, expect_words
 from belljar.cli.terminal.safe_text import visible, visible_lines
 from belljar.errors import UsageError
 
@@ -157,7 +157,7 @@ def _other(changes: Changes, parsed: Parsed) -> list[tuple[str, str]]:
     return [(one.path, one.refusal) for one in changes if one.refusal and not one.ignored and not _wanted(one, parsed)]
 
 
-COMMAND = Command(
+COMMAND = CliCommand(
     "review",
     "Show the work of an agent's run that is kept, or list all that is.",
     usage="review [OPTIONS] [RUN]",

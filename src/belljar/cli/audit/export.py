@@ -8,7 +8,7 @@ from typing import Any
 
 from belljar.cli.audit.show import FILTERS, chosen
 from belljar.cli.jar_options import whole_number
-from belljar.cli.parsing import Command, Option, Parsed
+from belljar.cli.parsing import CliCommand, Option, Parsed
 from belljar.cli.terminal.progress import counted, waiting
 from belljar.cli.terminal.safe_text import visible
 from belljar.errors import UsageError
@@ -39,7 +39,7 @@ def _chosen(parsed: Parsed) -> Iterator[dict[str, Any]]:
     return (record for record in chosen(parsed, parsed.all_words()) if record["seq"] > after)
 
 
-COMMAND = Command(
+COMMAND = CliCommand(
     "audit export",
     "Write the audit log for other programs, or send it to them.",
     usage="audit export [OPTIONS] [NAME=VALUE…]",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from belljar.cli.jar_options import JSON
-from belljar.cli.parsing import Command, Parsed, expect_words
+from belljar.cli.parsing import CliCommand, Parsed, expect_words
 
 
 def run(parsed: Parsed) -> int:
@@ -23,7 +23,7 @@ def run(parsed: Parsed) -> int:
     return 0
 
 
-COMMAND = Command(
+COMMAND = CliCommand(
     "audit keygen",
     "Make an Ed25519 key to sign the audit log with.",
     usage="audit keygen [OPTIONS] FILE",

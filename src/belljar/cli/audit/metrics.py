@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from belljar.cli.jar_options import JSON
-from belljar.cli.parsing import Command, Option, Parsed, expect_words
+from belljar.cli.parsing import CliCommand, Option, Parsed, expect_words
 from belljar.errors import UsageError
 
 
@@ -53,7 +53,7 @@ def _serve(made: object, listen: str) -> int:
     return 0
 
 
-COMMAND = Command(
+COMMAND = CliCommand(
     "metrics",
     "Print the numbers of all runs for Prometheus, or serve them.",
     usage="metrics [OPTIONS]",

@@ -7,7 +7,7 @@ from typing import Any
 
 from belljar.cli.audit.show import FILTERS, chosen, show, wanted
 from belljar.cli.jar_options import JSON
-from belljar.cli.parsing import Command, Option, Parsed
+from belljar.cli.parsing import CliCommand, Option, Parsed
 from belljar.cli.terminal.progress import counted, waiting
 from belljar.cli.terminal.safe_text import visible
 
@@ -53,7 +53,7 @@ class _Members:
         return "no record fits"
 
 
-COMMAND = Command(
+COMMAND = CliCommand(
     "audit query",
     "Show the records of the audit log that fit.",
     usage="audit query [OPTIONS] [NAME=VALUE…]",

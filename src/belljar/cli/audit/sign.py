@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from belljar.cli.jar_options import JSON
-from belljar.cli.parsing import Command, Parsed, expect_words
+from belljar.cli.parsing import CliCommand, Parsed, expect_words
 from belljar.cli.terminal.progress import waiting
 
 
@@ -26,7 +26,7 @@ def run(parsed: Parsed) -> int:
     return 0
 
 
-COMMAND = Command(
+COMMAND = CliCommand(
     "audit sign",
     "Sign the audit log as it is now.",
     usage="audit sign [OPTIONS] KEYFILE",

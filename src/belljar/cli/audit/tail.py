@@ -6,7 +6,7 @@ from collections import deque
 
 from belljar.cli.audit.show import chosen, show
 from belljar.cli.jar_options import JSON
-from belljar.cli.parsing import Command, Option, Parsed
+from belljar.cli.parsing import CliCommand, Option, Parsed
 from belljar.cli.terminal.progress import waiting
 
 
@@ -38,7 +38,7 @@ def _show_last(parsed: Parsed, words: list[str], count: int, until: dict[str, in
     show(last, json=parsed.flag("--json"))
 
 
-COMMAND = Command(
+COMMAND = CliCommand(
     "audit tail",
     "Show the last records of the audit log.",
     usage="audit tail [OPTIONS] [NAME=VALUE…]",

@@ -6,7 +6,7 @@ import os
 import sys
 
 from belljar.cli.jar_options import JSON
-from belljar.cli.parsing import Command, Option, Parsed, expect_words
+from belljar.cli.parsing import CliCommand, Option, Parsed, expect_words
 from belljar.cli.terminal.progress import waiting
 from belljar.errors import UsageError
 
@@ -79,7 +79,7 @@ def _expect_log(path: str) -> None:
         raise UsageError(f"there is no audit log in {path}", hint="it is in `audit` in the state directory")
 
 
-COMMAND = Command(
+COMMAND = CliCommand(
     "audit verify",
     "Say whether the audit log is as it was written.",
     usage="audit verify [OPTIONS] [DIRECTORY]",

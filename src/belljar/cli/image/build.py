@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from belljar.cli.image.options import ALL_ENGINES, engines, megabytes
 from belljar.cli.jar_options import JSON, QUIET
-from belljar.cli.parsing import Command, Option, Parsed, expect_words
+from belljar.cli.parsing import CliCommand, Option, Parsed, expect_words
 from belljar.cli.terminal.progress import Progress
 from belljar.errors import InternalError, UsageError
 
@@ -84,7 +84,7 @@ def _report(parsed: Parsed, record: Record, targets: list[str], loaded: list[str
         sys.stderr.write(f"belljar: {where}{already} ({seconds:.0f} s)\n")
 
 
-COMMAND = Command(
+COMMAND = CliCommand(
     "image build",
     "Build the image that containers run, with no registry.",
     usage="image build [OPTIONS]",

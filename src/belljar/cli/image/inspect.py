@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from belljar.cli.image.options import FIRST_ENGINE, first_with, image_or_base, megabytes
 from belljar.cli.jar_options import JSON
-from belljar.cli.parsing import Command, Parsed, expect_words
+from belljar.cli.parsing import CliCommand, Parsed, expect_words
 from belljar.cli.terminal.progress import Progress
 from belljar.cli.terminal.safe_text import visible
 
@@ -80,7 +80,7 @@ def _text(document: dict[str, Any]) -> str:
     return aligned(rows) + aligned(columns, indent="  ")
 
 
-COMMAND = Command(
+COMMAND = CliCommand(
     "image inspect",
     "Show what an image is and what is in it.",
     usage="image inspect [OPTIONS] [IMAGE]",

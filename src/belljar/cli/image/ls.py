@@ -6,7 +6,7 @@ import sys
 
 from belljar.cli.image.options import ALL_ENGINES, engines, megabytes
 from belljar.cli.jar_options import JSON
-from belljar.cli.parsing import Command, Parsed, expect_words
+from belljar.cli.parsing import CliCommand, Parsed, expect_words
 from belljar.cli.terminal.safe_text import visible
 
 _HEAD = ("engine", "image", "id", "size", "recipe")
@@ -35,7 +35,7 @@ def run(parsed: Parsed) -> int:
     return 0
 
 
-COMMAND = Command(
+COMMAND = CliCommand(
     "image ls",
     "List the images that belljar built, on each engine.",
     usage="image ls [OPTIONS]",

@@ -6,7 +6,7 @@ import sys
 
 from belljar.cli.image.options import ALL_ENGINES, all_with
 from belljar.cli.jar_options import JSON
-from belljar.cli.parsing import Command, Option, Parsed, expect_words
+from belljar.cli.parsing import CliCommand, Option, Parsed, expect_words
 from belljar.cli.terminal.safe_text import visible
 
 
@@ -30,7 +30,7 @@ def run(parsed: Parsed) -> int:
     return 0
 
 
-COMMAND = Command(
+COMMAND = CliCommand(
     "image rm",
     "Remove an image.",
     usage="image rm [OPTIONS] IMAGE",

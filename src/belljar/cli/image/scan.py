@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from belljar.cli.image.options import FIRST_ENGINE, first_with, image_or_base
 from belljar.cli.jar_options import JSON
-from belljar.cli.parsing import Command, Option, Parsed, expect_words
+from belljar.cli.parsing import CliCommand, Option, Parsed, expect_words
 from belljar.cli.terminal.progress import Progress
 from belljar.cli.terminal.safe_text import visible
 from belljar.errors import UsageError
@@ -65,7 +65,7 @@ def describe(name: str, scan: Scan) -> str:
     return aligned(rows) + f"{visible(name)}: {counted}\n"
 
 
-COMMAND = Command(
+COMMAND = CliCommand(
     "image scan",
     "Look through an image for what should not be in it.",
     usage="image scan [OPTIONS] [IMAGE]",

@@ -7,7 +7,7 @@ import sys
 
 from belljar.cli.jar_options import JSON, policy_name
 from belljar.cli.mcp.serve import SERVED, toolbox_of
-from belljar.cli.parsing import Command, Option, Parsed, expect_words
+from belljar.cli.parsing import CliCommand, Option, Parsed, expect_words
 from belljar.errors import UsageError
 
 
@@ -60,7 +60,7 @@ def _words(parsed: Parsed) -> list[str]:
     return words + (["--stateful"] if parsed.flag("--stateful") else [])
 
 
-COMMAND = Command(
+COMMAND = CliCommand(
     "mcp config",
     "Print what to paste so that an MCP client has the tools.",
     usage="mcp config --client NAME [OPTIONS]",

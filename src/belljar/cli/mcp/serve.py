@@ -6,7 +6,7 @@ import os
 import sys
 
 from belljar.cli.jar_options import JAR, JSON, policy_name
-from belljar.cli.parsing import Command, Option, Parsed, expect_words
+from belljar.cli.parsing import CliCommand, Option, Parsed, expect_words
 from belljar.errors import UsageError
 
 TYPE_CHECKING = False  # see _startup/records.py
@@ -106,7 +106,7 @@ def _given_token(parsed: Parsed) -> str:
     return token
 
 
-COMMAND = Command(
+COMMAND = CliCommand(
     "mcp",
     "Serve the tools to any MCP client.",
     usage="mcp [OPTIONS]",

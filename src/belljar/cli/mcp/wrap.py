@@ -6,7 +6,7 @@ import os
 import sys
 
 from belljar.cli.jar_options import JAR, policy_name, published
-from belljar.cli.parsing import Command, Option, Parsed
+from belljar.cli.parsing import CliCommand, Option, Parsed
 from belljar.errors import UsageError
 
 
@@ -53,7 +53,7 @@ def run(parsed: Parsed) -> int:
     return 0 if result.ok else exit_code(result)
 
 
-COMMAND = Command(
+COMMAND = CliCommand(
     "mcp wrap",
     "Run someone else's MCP server in a jar.",
     usage="mcp wrap [OPTIONS] [--] COMMAND [ARGS…]",

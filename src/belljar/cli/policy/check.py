@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from belljar.cli.jar_options import JSON
-from belljar.cli.parsing import Command, Option, Parsed, expect_words
+from belljar.cli.parsing import CliCommand, Option, Parsed, expect_words
 from belljar.cli.terminal.safe_text import visible
 from belljar.errors import PolicyError
 
@@ -42,7 +42,7 @@ def _wrong(name: str, error: PolicyError, *, as_json: bool) -> int:
     return WRONG
 
 
-COMMAND = Command(
+COMMAND = CliCommand(
     "policy check",
     "Say what is wrong with a policy.",
     usage="policy check [OPTIONS] FILE|PRESET",

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from belljar.cli.jar_options import JSON
-from belljar.cli.parsing import Command, Parsed, expect_words
+from belljar.cli.parsing import CliCommand, Parsed, expect_words
 from belljar.cli.terminal.safe_text import visible
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def _value(text: str) -> str:
     return "(nothing)" if text == "null" else text
 
 
-COMMAND = Command(
+COMMAND = CliCommand(
     "policy diff",
     "Show what one policy allows otherwise than another.",
     usage="policy diff [OPTIONS] OLD NEW",

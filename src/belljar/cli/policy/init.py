@@ -6,7 +6,7 @@ import os
 import sys
 
 from belljar.cli.jar_options import JSON, PROJECT_FILE
-from belljar.cli.parsing import Command, Option, Parsed, expect_words
+from belljar.cli.parsing import CliCommand, Option, Parsed, expect_words
 from belljar.cli.terminal.safe_text import visible
 from belljar.errors import UsageError
 
@@ -47,7 +47,7 @@ def _write(path: str, text: str, *, force: bool) -> None:
         file.write(text)
 
 
-COMMAND = Command(
+COMMAND = CliCommand(
     "init",
     "Write a policy file with every key explained.",
     usage="init [OPTIONS] [FILE]",

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from belljar.cli.jar_options import JSON, policy_name
-from belljar.cli.parsing import Command, Option, Parsed, expect_words
+from belljar.cli.parsing import CliCommand, Option, Parsed, expect_words
 from belljar.cli.terminal.safe_text import visible
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def describe(findings: tuple[LintFinding, ...]) -> str:
     return text + f"{warnings} warning{'s' * (warnings != 1)}, {notes} note{'s' * (notes != 1)}\n"
 
 
-COMMAND = Command(
+COMMAND = CliCommand(
     "policy lint",
     "Warn of what a policy allows that its author may not have meant.",
     usage="policy lint [OPTIONS] [FILE|PRESET]",

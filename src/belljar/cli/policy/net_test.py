@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from belljar.cli.jar_options import JSON, policy_name
-from belljar.cli.parsing import Command, Option, Parsed, expect_words
+from belljar.cli.parsing import CliCommand, Option, Parsed, expect_words
 from belljar.cli.terminal.safe_text import visible
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _carried(result: Trial) -> list[tuple[str, str]]:
     return facts
 
 
-COMMAND = Command(
+COMMAND = CliCommand(
     "net test",
     "Say whether a policy lets a request pass, and why.",
     usage="net test [OPTIONS] URL",

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from belljar.cli.jar_options import JSON
-from belljar.cli.parsing import Command, Parsed, expect_words
+from belljar.cli.parsing import CliCommand, Parsed, expect_words
 
 if TYPE_CHECKING:
     from belljar.policy.models import Policy
@@ -50,7 +50,7 @@ def _network(policy: Policy) -> str:
     return (", ".join(rule.host for rule in policy.net.allowlist) or "no host yet") if policy.net.enabled else "off"
 
 
-COMMAND = Command(
+COMMAND = CliCommand(
     "presets",
     "List the policies that come with belljar.",
     usage="presets [OPTIONS]",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from belljar.cli.jar_options import JSON
-from belljar.cli.parsing import Command, Parsed, expect_words
+from belljar.cli.parsing import CliCommand, Parsed, expect_words
 
 
 def run(parsed: Parsed) -> int:
@@ -16,7 +16,7 @@ def run(parsed: Parsed) -> int:
     return 0
 
 
-COMMAND = Command(
+COMMAND = CliCommand(
     "policy schema",
     "Print the JSON Schema of a policy file, for editors.",
     usage="policy schema",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from belljar.cli.jar_options import JSON, policy_name
-from belljar.cli.parsing import Command, Option, Parsed, expect_words
+from belljar.cli.parsing import CliCommand, Option, Parsed, expect_words
 from belljar.cli.terminal.safe_text import visible_lines
 from belljar.cli.terminal.style import is_terminal
 
@@ -30,7 +30,7 @@ def run(parsed: Parsed) -> int:
     return 0
 
 
-COMMAND = Command(
+COMMAND = CliCommand(
     "policy show",
     "Show what a policy comes to, and where each value is from.",
     usage="policy show [OPTIONS] [FILE|PRESET]",

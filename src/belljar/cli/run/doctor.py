@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from belljar.cli.jar_options import JSON, policy_name
-from belljar.cli.parsing import Command, Option, Parsed
+from belljar.cli.parsing import CliCommand, Option, Parsed
 from belljar.cli.run.host_checks import blocking, host_checks
 from belljar.cli.terminal.progress import waiting
 from belljar.cli.terminal.safe_text import visible
@@ -97,7 +97,7 @@ def _verdict(choice: Choice | PrerequisiteError) -> str:
     return f"`belljar run` uses {choice.backend}: {visible(choice.reason)}\n"
 
 
-COMMAND = Command(
+COMMAND = CliCommand(
     "doctor",
     "Say what works on this host, what does not, and what to type about it.",
     usage="doctor [OPTIONS]",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from belljar.cli.jar_options import JAR, RUNNING
-from belljar.cli.parsing import Command, Parsed
+from belljar.cli.parsing import CliCommand, Parsed
 from belljar.cli.run.request import of_command
 
 
@@ -15,7 +15,7 @@ def run(parsed: Parsed) -> int:
     return execute(parsed, lambda _jar: request)
 
 
-COMMAND = Command(
+COMMAND = CliCommand(
     "exec",
     "Run a command in a jar.",
     usage="exec [OPTIONS] [--] COMMAND [ARGS…]",

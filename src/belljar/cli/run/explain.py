@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from belljar.cli import jar_options
 from belljar.cli.jar_options import JAR, JSON
 from belljar.cli.main import FAULT
-from belljar.cli.parsing import Command, Parsed
+from belljar.cli.parsing import CliCommand, Parsed
 from belljar.cli.run.request import CODE, LANG, CommandLineRequest, of_code, of_command
 from belljar.cli.terminal.safe_text import visible
 
@@ -81,7 +81,7 @@ def _shell(words: list[str] | tuple[str, ...]) -> str:
     return visible(shlex.join(words))
 
 
-COMMAND = Command(
+COMMAND = CliCommand(
     "explain",
     "Show what a run would do, and how far each clause of its policy holds.",
     usage="explain [OPTIONS] [FILE|-|-c CODE [WORDS…]] [-- ARGS…|COMMAND…]",

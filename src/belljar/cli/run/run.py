@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from belljar.cli.jar_options import JAR, RUNNING
-from belljar.cli.parsing import Command, Parsed
+from belljar.cli.parsing import CliCommand, Parsed
 from belljar.cli.run.request import CODE, LANG, of_code
 
 
@@ -14,7 +14,7 @@ def run(parsed: Parsed) -> int:
     return execute(parsed, lambda jar: of_code(parsed, jar))
 
 
-COMMAND = Command(
+COMMAND = CliCommand(
     "run",
     "Run a file or a piece of code in a jar.",
     usage="run [OPTIONS] FILE|-|-c CODE [WORDS…] [-- ARGS…]",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from belljar.cli.jar_options import JAR
-from belljar.cli.parsing import Command, Option, Parsed, expect_words
+from belljar.cli.parsing import CliCommand, Option, Parsed, expect_words
 
 
 def run(parsed: Parsed) -> int:
@@ -22,7 +22,7 @@ def run(parsed: Parsed) -> int:
     return converse(parsed)
 
 
-COMMAND = Command(
+COMMAND = CliCommand(
     "shell",
     "A Python prompt in a jar, with variables that stay.",
     usage="shell [OPTIONS]",

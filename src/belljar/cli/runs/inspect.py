@@ -8,7 +8,7 @@ from typing import Any
 
 from belljar.cli.audit.show import line
 from belljar.cli.jar_options import JSON
-from belljar.cli.parsing import Command, Parsed, expect_words
+from belljar.cli.parsing import CliCommand, Parsed, expect_words
 from belljar.cli.terminal.progress import waiting
 from belljar.cli.terminal.safe_text import visible
 from belljar.errors import UsageError
@@ -137,7 +137,7 @@ def _output(run: str, records: list[dict[str, Any]]) -> str:
     return f"`belljar logs {run}`" + (f"; {output.missing}" if output.missing else "")
 
 
-COMMAND = Command(
+COMMAND = CliCommand(
     "inspect",
     "Show all that is known of a run.",
     usage="inspect [OPTIONS] RUN",

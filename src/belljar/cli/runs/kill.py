@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from belljar.cli.jar_options import JSON
-from belljar.cli.parsing import Command, Option, Parsed
+from belljar.cli.parsing import CliCommand, Option, Parsed
 from belljar.errors import UsageError
 
 TYPE_CHECKING = False  # see _startup/records.py
@@ -71,7 +71,7 @@ def tell_problems(stopped: StoppedRuns) -> int:
     return 1 if stopped.remaining or stopped.unrecorded else 0
 
 
-COMMAND = Command(
+COMMAND = CliCommand(
     "kill",
     "End a run of any belljar process of this user.",
     usage="kill [OPTIONS] RUN…|--all",

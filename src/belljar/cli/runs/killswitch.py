@@ -6,7 +6,7 @@ import sys
 import time
 
 from belljar.cli.jar_options import JSON
-from belljar.cli.parsing import Command, Option, Parsed, expect_words
+from belljar.cli.parsing import CliCommand, Option, Parsed, expect_words
 from belljar.cli.terminal.safe_text import visible
 from belljar.errors import UsageError
 
@@ -96,7 +96,7 @@ def _status(parsed: Parsed) -> int:
     return 1 if why else 0
 
 
-COMMAND = Command(
+COMMAND = CliCommand(
     "killswitch",
     "End every jar of this user, and let none start until it is off.",
     usage="killswitch [OPTIONS] on|off|status",

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from belljar.cli.jar_options import JSON
-from belljar.cli.parsing import Command, Option, Parsed, expect_words
+from belljar.cli.parsing import CliCommand, Option, Parsed, expect_words
 from belljar.errors import UsageError
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def _tell_as_it_comes(output: _Ended | _Live, pieces: Iterable[Piece]) -> None:
     say(ended=not output.running, missing=output.missing)
 
 
-COMMAND = Command(
+COMMAND = CliCommand(
     "logs",
     "Show what a run printed, or prints.",
     usage="logs [OPTIONS] RUN[/STEP][/stdout|/stderr]",

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from belljar.cli.jar_options import JSON
-from belljar.cli.parsing import Command, Option, Parsed, expect_words
+from belljar.cli.parsing import CliCommand, Option, Parsed, expect_words
 from belljar.cli.terminal.progress import waiting
 from belljar.cli.terminal.safe_text import visible
 
@@ -90,7 +90,7 @@ def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 3]}…{text[-_LONGEST * 2 // 3 + 1 :]}"
 
 
-COMMAND = Command(
+COMMAND = CliCommand(
     "ps",
     "List what runs, in every belljar process of this user.",
     usage="ps [OPTIONS]",

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from belljar.cli.jar_options import JSON
-from belljar.cli.parsing import Command, Option, Parsed, expect_words
+from belljar.cli.parsing import CliCommand, Option, Parsed, expect_words
 from belljar.cli.terminal.safe_text import visible
 from belljar.errors import UsageError
 
@@ -104,7 +104,7 @@ def _tell(done: dict[str, Any]) -> None:
     sys.stderr.write("".join(f"belljar: {visible(line)}\n" for line in lines))
 
 
-COMMAND = Command(
+COMMAND = CliCommand(
     "quarantine",
     "Have a run stand still, take all evidence of it, and kill it.",
     usage="quarantine [OPTIONS] RUN",

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from belljar.cli.jar_options import JSON
-from belljar.cli.parsing import Command, Option, Parsed, expect_words
+from belljar.cli.parsing import CliCommand, Option, Parsed, expect_words
 from belljar.cli.terminal.safe_text import visible
 from belljar.errors import UsageError
 
@@ -124,7 +124,7 @@ def _as_path(bundle: EvidenceArchive) -> str:
     return os.path.abspath(bundle.path)
 
 
-COMMAND = Command(
+COMMAND = CliCommand(
     "quarantine open",
     "Show what is in the bundle of a quarantine.",
     usage="quarantine open [OPTIONS] FILE",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from belljar.cli.jar_options import JSON
-from belljar.cli.parsing import Command, Parsed, expect_words
+from belljar.cli.parsing import CliCommand, Parsed, expect_words
 from belljar.cli.terminal.progress import waiting
 from belljar.cli.terminal.safe_text import visible
 
@@ -39,7 +39,7 @@ def run(parsed: Parsed) -> int:
     return 1 if again.differences else 0
 
 
-COMMAND = Command(
+COMMAND = CliCommand(
     "replay",
     "Run again what ran, under the same policy, and say what differs.",
     usage="replay [OPTIONS] RUN",

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from belljar.cli.jar_options import JSON
-from belljar.cli.parsing import Command, Option, Parsed, expect_words
+from belljar.cli.parsing import CliCommand, Option, Parsed, expect_words
 from belljar.cli.terminal.safe_text import visible, visible_lines
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def _side(kept: SnapshotFile | None) -> dict[str, Any] | None:
     return {"kind": kept.kind, "size": kept.size, "mode": f"{kept.mode:04o}", "target": kept.target or None}
 
 
-COMMAND = Command(
+COMMAND = CliCommand(
     "diff",
     "Show what differs between two snapshots.",
     usage="diff [OPTIONS] A B",

@@ -6,7 +6,7 @@ import sys
 import time
 
 from belljar.cli.jar_options import JSON
-from belljar.cli.parsing import Command, Parsed, expect_words
+from belljar.cli.parsing import CliCommand, Parsed, expect_words
 from belljar.cli.terminal.safe_text import visible
 
 
@@ -41,7 +41,7 @@ def run(parsed: Parsed) -> int:
     return 0
 
 
-COMMAND = Command(
+COMMAND = CliCommand(
     "snapshot ls",
     "List the snapshots.",
     usage="snapshot ls [OPTIONS]",

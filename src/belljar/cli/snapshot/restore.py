@@ -6,7 +6,7 @@ import os
 import sys
 
 from belljar.cli.jar_options import JSON
-from belljar.cli.parsing import Command, Option, Parsed, expect_words
+from belljar.cli.parsing import CliCommand, Option, Parsed, expect_words
 from belljar.cli.terminal.safe_text import visible
 
 
@@ -38,7 +38,7 @@ def run(parsed: Parsed) -> int:
     return 1 if done.refused else 0
 
 
-COMMAND = Command(
+COMMAND = CliCommand(
     "restore",
     "Write the files of a snapshot into a new directory.",
     usage="restore [OPTIONS] NAME DIR",

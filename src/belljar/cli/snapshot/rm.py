@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from belljar.cli.jar_options import JSON
-from belljar.cli.parsing import Command, Parsed, expect_words
+from belljar.cli.parsing import CliCommand, Parsed, expect_words
 
 _MOST = 1000
 
@@ -27,7 +27,7 @@ def run(parsed: Parsed) -> int:
     return 0
 
 
-COMMAND = Command(
+COMMAND = CliCommand(
     "snapshot rm",
     "Remove snapshots.",
     usage="snapshot rm [OPTIONS] NAME…",

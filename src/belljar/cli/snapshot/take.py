@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from belljar.cli.jar_options import JSON
-from belljar.cli.parsing import Command, Option, Parsed, expect_words
+from belljar.cli.parsing import CliCommand, Option, Parsed, expect_words
 from belljar.errors import UsageError
 
 
@@ -62,7 +62,7 @@ def _why_not(target: str) -> UsageError:
     )
 
 
-COMMAND = Command(
+COMMAND = CliCommand(
     "snapshot",
     "Keep the files of a run or session, as they are now.",
     usage="snapshot [OPTIONS] RUN|SESSION",

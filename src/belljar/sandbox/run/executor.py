@@ -12,7 +12,7 @@ from belljar.sandbox.run.sandbox import Sandbox
 
 
 @dataclass(frozen=True, slots=True)
-class ExecutorCommand:
+class Command:
     """A command line, or code in a language."""
 
     argv: tuple[str, ...] = ()
@@ -20,9 +20,9 @@ class ExecutorCommand:
     language: str = "python"
 
     @classmethod
-    def of(cls, what: ExecutorCommand | str | Sequence[str]) -> ExecutorCommand:
+    def of(cls, what: Command | str | Sequence[str]) -> Command:
         """A command from what people write: a list of words, or a string for the shell."""
-        if isinstance(what, ExecutorCommand):
+        if isinstance(what, Command):
             return what
         if isinstance(what, str):
             return cls(code=what, language="bash")
@@ -35,15 +35,15 @@ class Executor:
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
 
-    def execute(self, command: ExecutorCommand | str | Sequence[str]) -> RunResult:
+    def execute(self, command: Command | str | Sequence[str]) -> RunResult:
         """Run one command."""
-        wanted = ExecutorCommand.of(command)
+        wanted = Command.of(command)
         if wanted.code is not None:
             return self._sandbox.run(wanted.code, language=wanted.language)
         return self._sandbox.exec(wanted.argv)
 
     def sequence(
-        self, commands: Sequence[ExecutorCommand | str | Sequence[str]], *, stop_on_failure: bool = True
+        self, commands: Sequence[Command | str | Sequence[str]], *, stop_on_failure: bool = True
     ) -> list[RunResult]:
         """Run them one after the other; by default the first that is not `ok` is the last. The results so far."""
         results = []
@@ -53,7 +53,7 @@ class Executor:
                 break
         return results
 
-    def parallel(self, commands: Sequence[ExecutorCommand | str | Sequence[str]], *, limit: int = 4) -> list[RunResult]:
+    def parallel(self, commands: Sequence[Command | str | Sequence[str]], *, limit: int = 4) -> list[RunResult]:
         """Run them side by side, at most `limit` at once. Results in the order of the commands; a fault is raised."""
         if limit < 1:
             raise UsageError(f"a limit of {limit} runs nothing", hint="use 1 or more")

@@ -246,8 +246,8 @@ def nothing_left_by_the_session() -> Iterator[None]:
     LAUNCHER.stop()
     if client := sys.modules.get("belljar.egress.client.client"):
         client.PROXY.stop()
-    if keeper := sys.modules.get("belljar.backends.container.engine.cleanup_process"):
-        keeper.KEEPER.stop()
+    if cleanup := sys.modules.get("belljar.backends.container.engine.cleanup_process"):
+        cleanup.CLEANUP_PROCESS.stop()
     patience = _ENGINE_PATIENCE_SECONDS if _engines_before else _PATIENCE_SECONDS  # the keeper removes what is left
     left = _wait_until_empty(lambda: Leftovers.here(groups=True, launcher=True).beyond(before), patience)
     assert not left, f"the tests left behind: {left}"

@@ -141,7 +141,7 @@ class TestBounds:
         with Toolbox({"logging": {"redact_in": places}}, pool_size=0) as box:
             tools = Tools(box)
             ran = tools("run", code=self.LOOK)
-            (kept,) = box.keeper.files()
+            (kept,) = box.handles.files()
             tools("run", code=self.LOOK, session="s")
             missing = tools("run", code=f"raise ValueError({self.MAIL!r})", session="s")
             told = [ran, missing, tools("read_file", path=kept.handle), tools("list_files", session="s")]
@@ -358,7 +358,7 @@ class TestSessions:
 
         tools.box.end_scope("one")
 
-        assert tools.box.keeper.files(scope="one") == []
+        assert tools.box.handles.files(scope="one") == []
         assert "has ended" in tools("run", code="1", session="s", scope="one").text
         assert tools("run", code="x", session="s", scope="two").text == "1"
 

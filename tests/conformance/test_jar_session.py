@@ -375,7 +375,7 @@ class TestCrash:
         ("import os; os.closerange(3, 200); os.write(2, b'gone')", ""),
     )
 
-    @pytest.mark.parametrize(("code", "words"), CRASHES, ids=["segfault", "exit", "abort", "keeper", "closed"])
+    @pytest.mark.parametrize(("code", "words"), CRASHES, ids=["segfault", "exit", "abort", "supervisor", "closed"])
     def test_told_and_started_again(self, open_session: OpenSession, code: str, words: str) -> None:
         """With the reason; files stay, variables do not."""
         session = open_session(restart=True)
@@ -384,11 +384,11 @@ class TestCrash:
         assert result.state_lost
         assert not result.ok
         assert words in result.reason
-        assert result.stdout == "last words\n" or "getppid" in code, "what the keeper held dies with it"
+        assert result.stdout == "last words\n" or "getppid" in code, "what the supervisor held dies with it"
         assert session.run("'x' in globals(), open('kept').read()").value == "(False, 'k')"
 
     def test_a_forged_word_of_the_keepers(self, open_session: OpenSession) -> None:
-        """Code that takes the keeper's place can break its own session, and nothing else."""
+        """Code that takes the supervisor's place can break its own session, and nothing else."""
         session = open_session(restart=True)
         forged = "import os\nfd = os.open(f'/proc/{os.getppid()}/fd/1', os.O_WRONLY)\nos.write(fd, b'nonsense' * 100)"
         result = session.run(f"{forged}\nimport time; time.sleep(50)", timeout=20)

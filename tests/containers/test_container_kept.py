@@ -67,7 +67,7 @@ class TestLive:
         assert [path.name for path in tmp_path.iterdir()] == ["made"]
 
     def test_denied_names_are_denied_to_the_api_too(self, engine: str, tmp_path: Path) -> None:
-        """Covered in the depot as in the runs; the host's file stays what it is."""
+        """Covered in the volume server as in the runs; the host's file stays what it is."""
         (tmp_path / ".env").write_text("secret")
         (tmp_path / ".ssh").mkdir()
         (tmp_path / ".ssh" / "id_rsa").write_text("secret")

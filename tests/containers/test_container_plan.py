@@ -119,7 +119,7 @@ class TestPlan:
 
     @each_place
     def test_what_every_container_has(self, place: ContainerHost) -> None:
-        """The depot as well as the run, whatever the engine."""
+        """The volume server as well as the run, whatever the engine."""
         for arguments in (plan(place=place).stage["depot"], plan(place=place).stage["run"]):
             assert "--read-only" in arguments
             assert after(arguments, "--cap-drop") == ["ALL"]
@@ -205,7 +205,7 @@ class TestPlan:
         assert plan().stage["expect"]["shared_bytes"] == plan().stage["volume"]["bytes"]
 
     def test_gvisor_is_asked_for_by_name(self) -> None:
-        """For the depot too: what lies in the volume was made by the code."""
+        """For the volume server too: what lies in the volume was made by the code."""
         made = plan(place=GVISOR)
         assert after(made.stage["run"], "--runtime") == after(made.stage["depot"], "--runtime") == ["runsc"]
 
@@ -222,7 +222,7 @@ class TestLive:
         return [mount.split(",")[1] for mount in mounts if "dst=/data" in mount or "dst=/live" in mount]
 
     def test_root_binds_a_mount_with_the_owner_mapped(self, tmp_path: Path) -> None:
-        """The run and the depot see the same."""
+        """The run and the volume server see the same."""
         assert set(self.sources(tmp_path, DOCKER)) == {"src={live}/1"}
 
     def test_an_ordinary_user_binds_it_as_it_is(self, tmp_path: Path) -> None:
@@ -295,7 +295,7 @@ class TestDangers:
     """What opens the host."""
 
     def test_only_a_dangerous_policy_gets_it(self, asked: dict[str, Any], words: list[str]) -> None:
-        """And then for the run's container alone, never the depot's."""
+        """And then for the run's container alone, never the volume server's."""
         made = plan(container(**asked), preset="unrestricted")
         assert " ".join(words) in " ".join(made.stage["run"])
         assert " ".join(words) not in " ".join(made.stage["depot"])

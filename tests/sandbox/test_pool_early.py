@@ -49,7 +49,7 @@ def pool(early: list[PooledProcess]) -> Iterator[Pool]:
 
 def settle(pool: Pool) -> None:
     """Until all its jars wait here, not only in the stage."""
-    until(lambda: pool._clones is not None and len(pool._clones._jars._shelf._jars) >= pool._size)
+    until(lambda: pool._zygote_runs is not None and len(pool._zygote_runs._jars._ready_jars._jars) >= pool._size)
 
 
 def until(is_so: Callable[[], bool]) -> None:
@@ -170,7 +170,7 @@ def test_one_that_a_forked_process_has_too(pool: Pool, early: list[PooledProcess
     held, release = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with pool._clones._jars._shelf._lock:  # type: ignore[union-attr]
+        with pool._zygote_runs._jars._ready_jars._lock:  # type: ignore[union-attr]
             held.set()
             release.wait(60)
 

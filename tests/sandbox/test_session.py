@@ -245,7 +245,7 @@ class TestHostileFrames:
         assert {rich.mime for rich in shown.forms} == {"application/octet-stream", "image/../png"}
 
     def test_a_keeper_that_is_stopped(self) -> None:
-        """Code that stops the keeper is killed when its time is over."""
+        """Code that stops the supervisor is killed when its time is over."""
         with Session({"proc": {"timeout_ms": "1s"}}, restart=True) as session:
             session.run("x = 1")
             result = session.run("import os, signal\nos.kill(os.getppid(), signal.SIGSTOP)")

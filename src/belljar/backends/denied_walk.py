@@ -15,7 +15,7 @@ class Denied:
 
     def __init__(self) -> None:
         self.paths: list[str] = []
-        self.doors: list[str] = []
+        self.sockets: list[str] = []
         """Sockets and named pipes: who opens one talks to a process of the host's."""
         self.directories: list[str] = []
         """Every directory that stays visible, the nearest to the top first."""
@@ -43,7 +43,7 @@ def find_denied(root: str, host_root: str, jar_root: str, globs: DenyGlobs, star
             elif entry.is_dir(follow_symlinks=False):
                 queue.append(below)
             elif not entry.is_file(follow_symlinks=False) and _is_door(entry):
-                found.doors.append(below)
+                found.sockets.append(below)
     found.paths.extend(_other_names(root, found))
     return found
 

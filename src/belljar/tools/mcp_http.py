@@ -36,7 +36,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-class Door:
+class Admission:
     """Keeps clients that do not show the token from using up the server's file descriptors.
 
     To connect and say nothing, or to say it byte by byte, costs a client nothing. So strangers have little time and few
@@ -80,7 +80,7 @@ class Door:
 
     def protocol(self) -> type[H11Protocol]:
         """What uvicorn makes of each connection."""
-        door = self
+        admission = self
 
         class Guarded(H11Protocol):
             _patience: asyncio.TimerHandle | None = None
@@ -88,18 +88,18 @@ class Door:
             def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
                 super().connection_made(transport)
                 self._patience = self.loop.call_later(_STRANGER_SECONDS, transport.abort)
-                door.opened(self, transport.abort)
+                admission.opened(self, transport.abort)
 
             def connection_lost(self, exc: Exception | None) -> None:
                 self._no_hurry()
-                door.closed(self)
+                admission.closed(self)
                 super().connection_lost(exc)
 
             def data_received(self, data: bytes) -> None:
                 super().data_received(data)
-                if not door.knows(self) and self.headers and door.has_token(self.headers):
+                if not admission.knows(self) and self.headers and admission.has_token(self.headers):
                     self._no_hurry()
-                    door.shown(self)
+                    admission.shown(self)
 
             def _no_hurry(self) -> None:
                 if self._patience is not None:
@@ -111,13 +111,13 @@ class Door:
 class BearerOnly:
     """Answers 401 to whoever does not have the token, before anything else looks at the request."""
 
-    def __init__(self, app: App, door: Door) -> None:
-        self._app, self._door = app, door
+    def __init__(self, app: App, admission: Admission) -> None:
+        self._app, self._admission = app, admission
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request; what is none of HTTP's (the start and the end of the server) passes."""
         if scope["type"] == "http":
-            if not self._door.has_token(scope["headers"]):
+            if not self._admission.has_token(scope["headers"]):
                 headers = [(b"www-authenticate", b"Bearer"), (b"content-length", b"0"), (b"connection", b"close")]
                 await send({"type": "http.response.start", "status": 401, "headers": headers})
                 await send({"type": "http.response.body", "body": b""})
@@ -210,10 +210,10 @@ def serve(toolbox: Toolbox, listener: socket.socket, token: str, *, names: Seque
         max_request_body_size=_MOST_BODY,
         max_sessions=_MOST_SESSIONS,
     )
-    door = Door(token)
+    admission = Admission(token)
     config = uvicorn.Config(
-        BearerOnly(ConnectionsOnly(app), door),
-        http=door.protocol(),
+        BearerOnly(ConnectionsOnly(app), admission),
+        http=admission.protocol(),
         log_level="warning",
         access_log=False,
         ws="none",

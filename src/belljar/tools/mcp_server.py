@@ -159,7 +159,7 @@ class _Handlers:
     async def list_resources(
         self, context: Context, _params: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
-        files = self._toolbox.keeper.files(scope=_scope(context))[:_MOST_LISTED]
+        files = self._toolbox.handles.files(scope=_scope(context))[:_MOST_LISTED]
         return types.ListResourcesResult(
             resources=[
                 types.Resource(uri=kept.handle, name=plain(kept.name), mime_type=kept.mime, size=len(kept.data))
@@ -170,7 +170,7 @@ class _Handlers:
     async def read_resource(
         self, context: Context, params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult:
-        kept = self._toolbox.keeper.get(str(params.uri), scope=_scope(context))
+        kept = self._toolbox.handles.get(str(params.uri), scope=_scope(context))
         if kept is None:
             raise MCPError(types.INVALID_PARAMS, f"{json.dumps(str(params.uri)[:200])} is not kept, or not any more")
         return types.ReadResourceResult(contents=[_content(kept)])

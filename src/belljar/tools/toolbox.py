@@ -65,7 +65,7 @@ class Toolbox:
             policy, backend=backend, workspace=workspace, live=live, overrides=overrides, timeout=timeout
         )
         self._workspace, self._live = workspace, live
-        self.keeper = HandleStore()
+        self.handles = HandleStore()
         self._stateful = stateful
         self._jars = Jars(self.policy, pool_size=pool_size)
         self._tighter: OrderedDict[str, Jars] = OrderedDict()
@@ -161,7 +161,7 @@ class Toolbox:
             call.cancel("abandoned")
         for jars in every:
             jars.end_scope(scope)
-        self.keeper.forget(scope)
+        self.handles.forget(scope)
 
     def close(self) -> None:
         """End every jar. Calls that are under way end, and are recorded so, before this returns."""
@@ -220,18 +220,18 @@ class Toolbox:
         return self._cleaners.of(call.policy or self.policy, call.scope)
 
     def _maker(self, call: Call) -> Maker:
-        return Maker(partial(self.keeper.put_output, scope=call.scope), self._clean(call))
+        return Maker(partial(self.handles.put_output, scope=call.scope), self._clean(call))
 
     def _put(self, run_id: str, content: Mapping[str, bytes], call: Call) -> list[StoredFile]:
-        return self.keeper.put(run_id, content, scope=call.scope, clean=self._clean(call).text)
+        return self.handles.put(run_id, content, scope=call.scope, clean=self._clean(call).text)
 
     def _read_file(self, given: Arguments, call: Call, jars: Jars) -> ToolAnswer:
         path, start = given.text("path"), given.whole("start")
-        if (whole := self.keeper.output(path, scope=call.scope)) is not None:
+        if (whole := self.handles.output(path, scope=call.scope)) is not None:
             return self._part(path, whole, start)
         clean, note = self._clean(call).text, ""
         if path.startswith(PREFIX):
-            kept = self.keeper.get(path, scope=call.scope)
+            kept = self.handles.get(path, scope=call.scope)
             if kept is None:
                 raise UsageError(f"{plain(path)} is not kept any more", hint="run it again")
             data, clean = kept.data, _both(clean, kept.clean)

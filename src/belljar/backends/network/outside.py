@@ -1,7 +1,7 @@
 """Gateways for jars that an engine makes: a small process of one thread lays the cable, because belljar may have many.
 
-It gets the pid of the jar's first process, makes what is asked for, hands the sockets back, and ends; with a door it
-stays in the jar's network until its socket closes.
+It gets the pid of the jar's first process, makes what is asked for, hands the sockets back, and ends; with a port
+forward it stays in the jar's network until its socket closes.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _SECONDS = 20.0
 
 
 class OutsideGateway:
-    """The sockets of a jar's gateway, and the process at its door if it has one."""
+    """The sockets of a jar's gateway, and its port forward if it has one."""
 
     def __init__(self, pid: int, ports: Sequence[int] | None, *, publishes: bool) -> None:
-        """Lay the cable; `ports` None for a jar that reaches nothing and only has a door.
+        """Lay the cable; `ports` None for a jar that reaches nothing and only has a port forward.
 
         Raises:
             SandboxUnavailableError: with what could not be done.

@@ -1,4 +1,4 @@
-"""The door of a jar: connects, from inside the jar's network, to a server of the code's, for someone outside.
+"""A port forward into a jar: connects, from inside the jar's network, to a server of the code's, for someone outside.
 
 A child of one thread stays in the jar's user and network namespaces (and in no other of the jar's: the code sees no
 process of it). It is asked for a port on a socket, and answers with a connection to that port of the jar's loopback, on
@@ -26,7 +26,7 @@ _LOOPBACK = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
 
 
 def open_port_forward(pid: int) -> tuple[int, int]:
-    """The door of the jar of process `pid`: a descriptor to ask on, and the child's pid, for the caller to wait for.
+    """Make a port forward into the jar of process `pid`. Return a descriptor to ask on, and a child to wait for.
 
     Forks: for a process of one thread.
 
@@ -49,7 +49,7 @@ def open_port_forward(pid: int) -> tuple[int, int]:
 
 
 def stay(control: socket.socket, pid: int) -> None:
-    """Be the door of the jar of process `pid`, until the socket closes."""
+    """Be the port forward into the jar of process `pid`, until the socket closes."""
     _enter(os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC), control.fileno())
     _serve(control)
 
@@ -144,7 +144,7 @@ def _asked(control: socket.socket) -> list[_Caller] | None:
     return [_Caller(_PORT.unpack(request)[0], socket.socket(fileno=descriptor)) for descriptor in descriptors]
 
 
-def ask(door: socket.socket, port: int) -> socket.socket:
+def ask(forward: socket.socket, port: int) -> socket.socket:
     """A connection to the port. For whoever has the descriptor; many may ask at once.
 
     Raises:
@@ -153,7 +153,7 @@ def ask(door: socket.socket, port: int) -> socket.socket:
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with here:
         with there:
-            socket.send_fds(door, [_PORT.pack(port)], [there.fileno()])
+            socket.send_fds(forward, [_PORT.pack(port)], [there.fileno()])
         answer, ancillary, _flags, _address = here.recvmsg(16, socket.CMSG_SPACE(4), socket.MSG_CMSG_CLOEXEC)
     if not answer:
         raise OSError(errno.ETIMEDOUT, "nobody accepts there, or the jar is gone")

@@ -87,10 +87,10 @@ class GateRun:
 class Gate:
     """Waits at the channel, then at the run."""
 
-    def __init__(self, channel: wire.FrameChannel, key: bytearray, wicket: LoopbackListener | None) -> None:
+    def __init__(self, channel: wire.FrameChannel, key: bytearray, listener: LoopbackListener | None) -> None:
         self._channel = channel
         self._key = key
-        self._wicket = wicket
+        self._listener = listener
         self._children, self._child_ended = os.pipe()
         for end in (self._children, self._child_ended):
             os.set_blocking(end, False)
@@ -161,8 +161,8 @@ class Gate:
             self._hear_child(run)
         run.kill(run.ended_by)
         self._bury_everyone(run)
-        if self._wicket is not None:
-            self._wicket.look_once_more()
+        if self._listener is not None:
+            self._listener.look_once_more()
         for descriptor in list(run.outputs):
             while self._forward(run, descriptor):
                 self._channel.drain()
@@ -187,10 +187,10 @@ class Gate:
             poll.register(run.observer.fileno(), select.POLLIN)
         if run.child is not None:
             poll.register(run.child.fileno(), select.POLLIN)
-        if self._wicket is not None:
-            self._wicket.register(poll, may_read=self._channel.backlog < _BACKLOG)
+        if self._listener is not None:
+            self._listener.register(poll, may_read=self._channel.backlog < _BACKLOG)
         for descriptor, event in poll.poll(_TICK_SECONDS * 1000):
-            if self._wicket is None or not self._wicket.handle(descriptor, event):
+            if self._listener is None or not self._listener.handle(descriptor, event):
                 self._handle(run, descriptor)
         if run.meter.new_oom_kills() and not run.ended_by:
             run.kill("oom")
@@ -229,8 +229,8 @@ class Gate:
         self._channel.frames.clear()
 
     def _obey(self, run: GateRun, kind: bytes, payload: bytes) -> None:
-        if kind == wire.NET and self._wicket is not None:
-            self._wicket.hear(payload)
+        if kind == wire.NET and self._listener is not None:
+            self._listener.hear(payload)
         elif kind == wire.STDIN:
             run.stdin_waiting += payload
             run.stdin_ended = run.stdin_ended or not payload
@@ -284,7 +284,7 @@ class Gate:
         assert run.child is not None
         data, descriptors, _flags, _address = socket.recv_fds(run.child, _MOST_TOLD, 1)
         if descriptors:
-            answering = self._wicket.answering if self._wicket is not None else ""
+            answering = self._listener.answering if self._listener is not None else ""
             run.observer = observer.GateObserver(descriptors[0], run.names, run.observed, answering)
         elif data:
             run.failure = json.loads(data)
@@ -536,22 +536,22 @@ def start(started_with: frozenset[str]) -> Started | None:
     if frame is None:
         os._exit(0)
     config = json.loads(frame[1])
-    wicket = _open_wicket(channel, config["relay"]) if config.get("relay") else None
+    listener = _open_loopback_listener(channel, config["relay"]) if config.get("relay") else None
     found = self_check.look(config["absent"], config["quota"])
-    channel.send(wire.message({"ready": {**found, "unheard": wicket.unheard if wicket is not None else []}}))
+    channel.send(wire.message({"ready": {**found, "unheard": listener.unheard if listener is not None else []}}))
     channel.drain()
     if config["role"] == "depot":
         from belljar.guest.container import volume_server
 
         volume_server.VolumeServer(channel, config["quota"], config["live"]).serve()
         os._exit(0)
-    started = Gate(channel, key, wicket).wait()
+    started = Gate(channel, key, listener).wait()
     if started is None:
         os._exit(0)
     return started
 
 
-def _open_wicket(channel: wire.FrameChannel, ports: list[int]) -> LoopbackListener:
+def _open_loopback_listener(channel: wire.FrameChannel, ports: list[int]) -> LoopbackListener:
     from belljar.guest.container.loopback_listener import LoopbackListener  # sent only where it is needed
 
     return LoopbackListener(lambda payload: channel.send(wire.encode(wire.NET, payload)), ports)

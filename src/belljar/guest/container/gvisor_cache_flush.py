@@ -1,9 +1,9 @@
-"""Names for the depot to look at, so that gVisor lets go of what it looked at before.
+"""Names for the volume server to look at, so that gVisor lets go of what it looked at before.
 
 A file that is removed gives back its room when nobody has it open any more. gVisor keeps open what a program in it has
 looked at, until the program has looked at a thousand others. The code removes files in another container, of which the
-depot's gVisor hears nothing: so the depot has names of its own, in a directory that no run sees, and looks at them when
-it has nothing else to do.
+server's gVisor hears nothing: so the server has names of its own, in a directory that no run sees, and looks at them when it
+has nothing else to do.
 """
 
 from __future__ import annotations

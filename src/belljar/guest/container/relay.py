@@ -1,7 +1,7 @@
 """Connections to the egress proxy, for a container that no cable can be laid to: carried over the gate's own channel.
 
-The gate listens on the container's loopback (`wicket`). What programs say there travels in frames to the host, which
-hands each connection to the proxy; the container itself has no network at all. Both sides use this.
+The gate listens on the container's loopback (`loopback_listener`). What programs say there travels in frames to the
+host, which hands each connection to the proxy; the container itself has no network at all. Both sides use this.
 
 A frame's payload is the connection's number, a letter, and data:
 

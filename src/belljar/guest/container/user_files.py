@@ -1,6 +1,6 @@
 """The lists of users and groups of a Sandbox whose user id is its own: the image's, with a name for that id.
 
-Runs in the depot, which has the image's own files in its /etc. The runs' containers have the new ones mounted there.
+Runs in the volume server, which has the image's own files in its /etc. The runs' containers have the new ones there.
 """
 
 from __future__ import annotations

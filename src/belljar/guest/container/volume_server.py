@@ -1,4 +1,4 @@
-"""The depot: keeps a Sandbox's files in its volume and serves them to the host.
+"""The volume server: keeps a Sandbox's files in its volume and serves them to the host.
 
 Runs in a container of its own, which has the volume and nothing else; no code of the user's ever runs in it. What lies
 in the volume was made by that code: names, links, modes and depths are hostile, so every path is walked one name at a
@@ -32,7 +32,7 @@ RESERVES = {".name": 0, ".room": 1 << 16}
 """In a directory for code: the file that becomes the code's own, and bytes for it. They are no part of what the
 policy lets the code write, so that after code that fills everything another can still start."""
 LIVE = "/live"
-"""Where the depot has the host's own directories, if the policy shows any for writing."""
+"""Where the volume server has the host's own directories, if the policy shows any for writing."""
 
 Request = dict[str, Any]
 Reply = dict[str, Any]

@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 from belljar.guest.session import rich
 
 HEAD = struct.Struct("!cI")
-"""Between a keeper and its interpreters: kind, length."""
+"""Between a supervisor and its interpreters: kind, length."""
 STEP, FORK, UP, SHOWN, DONE = b"S", b"F", b"U", b"D", b"R"
 SLOT = struct.Struct("!Q")
 _COROUTINE = 0x80
@@ -37,13 +37,13 @@ class Interpreter:
     def __init__(self, channel: socket.socket, marks: Any, slot: int) -> None:
         self._channel = channel
         self._marks = marks
-        """Shared with the keeper: for each interpreter, the step that is to be interrupted."""
+        """Shared with the supervisor: for each interpreter, the step that is to be interrupted."""
         self._slot = slot
         self._step = 0
         self._running = False
         """Whether code of the step's runs, which may be interrupted: its own, and what renders its value."""
         self._pid = os.getpid()
-        """The process that the keeper leads. A child that a step forked has all this, too, and is led by nobody."""
+        """The process that the supervisor leads. A child that a step forked has all this, too, and is led by nobody."""
         self._thread = get_ident()
         """The one that runs the steps, and that an interrupt is for."""
         self._telling = allocate_lock()
@@ -54,7 +54,7 @@ class Interpreter:
         self.main.__dict__.update(__builtins__=builtins, display=self._display)
 
     def serve(self) -> None:
-        """Do what comes, until the keeper is gone."""
+        """Do what comes, until the supervisor is gone."""
         self._settle()
         self._tell(UP, {"pid": os.getpid(), "python": sys.version.split()[0]})
         while True:

@@ -1,4 +1,4 @@
-"""A session's keeper: the first process of its jar, which has an interpreter run the steps and passes on what it says.
+"""A session's supervisor: the first process of its jar. An interpreter runs the steps, and it passes on what that says.
 
 It runs inside, as the code's own user, and could be stopped or replaced by the code: the host believes nothing of what
 it says, and bounds everything. Because it is another process than the interpreter, it can interrupt it, can tell when
@@ -19,7 +19,7 @@ from typing import Any
 from belljar.guest.session.steps import DONE, FORK, HEAD, SHOWN, SLOT, STEP, UP, Interpreter
 
 FRAME = struct.Struct("!cHI")
-"""Between the host and a keeper: kind, interpreter, length."""
+"""Between the host and a supervisor: kind, interpreter, length."""
 INTERRUPT, END, STDOUT, STDERR, GONE = b"I", b"X", b"o", b"e", b"G"
 MOST_INTERPRETERS = 64
 _PIECE = 1 << 16
@@ -239,16 +239,16 @@ class Supervisor:
 
 
 def _ends() -> tuple[socket.socket, socket.socket, list[tuple[int, int]]]:
-    """A socket for the keeper, one for an interpreter, and two pipes for what it prints."""
+    """A socket for the supervisor, one for an interpreter, and two pipes for what it prints."""
     ours, theirs = socket.socketpair()
     return ours, theirs, [os.pipe(), os.pipe()]
 
 
 def main() -> Any:
-    """The program. In the keeper it does not return; in an interpreter, returns it."""
-    keeper = Supervisor()
-    interpreter = keeper.start()
+    """The program. In the supervisor it does not return; in an interpreter, returns it."""
+    supervisor = Supervisor()
+    interpreter = supervisor.start()
     if interpreter is None:
-        keeper.serve()
+        supervisor.serve()
         os._exit(0)
     return interpreter

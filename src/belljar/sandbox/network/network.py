@@ -85,10 +85,10 @@ class RunNetwork:
 
     def serve(self, process: Process) -> None:
         """The jar is there: let its connections out, and others' in; and then let the code start."""
-        doors = [one.descriptor for one in process.listeners if one.role == "door"]
+        forwards = [one.descriptor for one in process.listeners if one.role == "door"]
         process.listeners = tuple(one for one in process.listeners if one.role != "door")
-        if self._published and doors:
-            self._published.start(doors[0])
+        if self._published and forwards:
+            self._published.start(forwards[0])
         if self._egress and process.listeners:
             self.traffic = self._egress.serve(self._run_id, process, self._secrets, self._kill)
             self._stack.callback(self.traffic.close)

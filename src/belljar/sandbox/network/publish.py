@@ -20,7 +20,7 @@ class Published:
     """The listeners of one run. They are there before the code starts, and gone when it has ended."""
 
     def __init__(self, ports: Sequence[str]) -> None:
-        self._door: socket.socket | None = None
+        self._forward: socket.socket | None = None
         self._turn = threading.Lock()
         self._open: set[socket.socket] = set()
         self._closed = False
@@ -37,9 +37,9 @@ class Published:
                 ) from error
             self._listeners.append((listener, int(inside or outside)))
 
-    def start(self, door: int) -> None:
-        """Let connections in through the jar's door, a descriptor that is taken over."""
-        self._door = socket.socket(fileno=door)
+    def start(self, forward: int) -> None:
+        """Let connections in through the jar's port forward, a descriptor that is taken over."""
+        self._forward = socket.socket(fileno=forward)
         for listener, port in self._listeners:
             threading.Thread(
                 target=self._accept, args=(listener, port), daemon=True, name=f"belljar-publish-{port}"
@@ -73,11 +73,11 @@ class Published:
 
     def _connect(self, port: int) -> socket.socket:
         with self._turn:
-            if self._door is None:
+            if self._forward is None:
                 raise OSError(errno.EPIPE, "the run has ended")
-            door = self._door.dup()
-        with door:
-            connection = ask(door, port)
+            forward = self._forward.dup()
+        with forward:
+            connection = ask(forward, port)
         connection.setblocking(True)  # noqa: FBT003
         return connection
 
@@ -92,7 +92,7 @@ class Published:
         with self._turn:
             self._closed = True
             connections = list(self._open)
-            door, self._door = self._door, None
+            forward, self._forward = self._forward, None
         for listener, _port in self._listeners:
             with contextlib.suppress(OSError):
                 listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits in accept
@@ -100,8 +100,8 @@ class Published:
         for connection in connections:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
-        if door is not None:
-            door.close()
+        if forward is not None:
+            forward.close()
 
     def __enter__(self) -> Self:
         return self

@@ -109,8 +109,8 @@ class Pool:
         self._outcomes: dict[str, int] = {}
         self._size, self._on_egress = size, on_egress
         self._closed = False
-        self._stock: SandboxStock | None = None
-        self._clones: ZygoteRuns | None = None
+        self._sandbox_stock: SandboxStock | None = None
+        self._zygote_runs: ZygoteRuns | None = None
         self._clone: Callable[[], ZygoteRuns] | None = None
         """How jars for Python are made, where they are cloned."""
         self._opening = threading.Lock()
@@ -121,7 +121,7 @@ class Pool:
 
             cloning = cast("BubblewrapBackend", chosen)
             self._clone = lambda: ZygoteRuns(cloning, self.policy, size, preload, on_egress)
-            self._clones = self._clone()
+            self._zygote_runs = self._clone()
         elif preload:
             raise UsageError(f"preload is for bubblewrap, and the policy's backend is {chosen.name}")
         else:
@@ -227,8 +227,8 @@ class Pool:
             from belljar.sandbox.files.host_directory import check_target
 
             check_target(into)
-        if known == "python" and self._clones is not None and stdin is None and not files:
-            early = self._clones.begun(text, name, words)
+        if known == "python" and self._zygote_runs is not None and stdin is None and not files:
+            early = self._zygote_runs.begun(text, name, words)
         work = PoolWork(text, known, name, words, content, stdin, into, caller, overwrite)
         handle = Handle()
         return Stream(handle, self._events(handle, work, early))
@@ -237,9 +237,9 @@ class Pool:
         with self._lock:
             self._running.add(handle)  # from here on no jars are dropped
         try:
-            if self._clones is None and self._stock is None:
+            if self._zygote_runs is None and self._sandbox_stock is None:
                 killswitch.check()  # before anything is made that would be dropped again
-            clones = (self._clones or self._cloned()) if work.language == "python" else None
+            clones = (self._zygote_runs or self._cloned()) if work.language == "python" else None
             events = clones.events(handle, work, early) if clones else self._other(work.language).events(handle, work)
             try:
                 for event in events:
@@ -254,19 +254,19 @@ class Pool:
 
     def _cloned(self) -> ZygoteRuns | None:
         """The jars for Python, where they are cloned; made anew if the kill switch was on."""
-        if self._clones is None and self._clone is not None:
+        if self._zygote_runs is None and self._clone is not None:
             with self._opening:
-                if self._clones is None and not self._closed:
-                    self._clones = self._clone()
-        return self._clones
+                if self._zygote_runs is None and not self._closed:
+                    self._zygote_runs = self._clone()
+        return self._zygote_runs
 
     def drop_waiting(self) -> None:
         """Let go of every jar that waits, unless there is a run: the kill switch is on. The next run makes others."""
         with self._lock:
             if self._running or self._closed:
                 return
-            clones, self._clones = self._clones, None
-            stock, self._stock = self._stock, None
+            clones, self._zygote_runs = self._zygote_runs, None
+            stock, self._sandbox_stock = self._sandbox_stock, None
         for jars in (clones, stock):
             if jars is not None:
                 jars.close()
@@ -276,12 +276,12 @@ class Pool:
         with self._lock:
             if self._closed:
                 raise UsageError("this Pool is closed")
-            if self._stock is None:
+            if self._sandbox_stock is None:
                 from belljar.sandbox.pool.sandbox_stock import SandboxStock
 
-                self._stock = SandboxStock(self.policy, self._size, self._on_egress)
-            self._stock.ask_for(language)
-            return self._stock
+                self._sandbox_stock = SandboxStock(self.policy, self._size, self._on_egress)
+            self._sandbox_stock.ask_for(language)
+            return self._sandbox_stock
 
     def map(
         self, codes: Iterable[str | bytes], *, concurrency: int | None = None, ordered: bool = True
@@ -322,12 +322,12 @@ class Pool:
     def statistics(self) -> PoolStatistics:
         """What it has done so far, and what it has ready: nothing, if it is closed."""
         seen = {"waiting": 0, "running": 0, "queued": 0, "zygotes": 0}
-        clones, stock = (None, None) if self._closed else (self._clones, self._stock)
+        clones, stock = (None, None) if self._closed else (self._zygote_runs, self._sandbox_stock)
         if clones:
             try:
                 seen = clones.statistics()
             except (BelljarError, OSError):
-                if clones is self._clones and not self._closed:
+                if clones is self._zygote_runs and not self._closed:
                     raise
                 # else they were let go of meanwhile, and there is nothing
         if stock:
@@ -364,10 +364,10 @@ class Pool:
         with self._lock:
             self._closed = True
         self.kill("abandoned")
-        if self._clones:
-            self._clones.close()
-        if self._stock:
-            self._stock.close()
+        if self._zygote_runs:
+            self._zygote_runs.close()
+        if self._sandbox_stock:
+            self._sandbox_stock.close()
 
 
 def _refuse_shared(policy: Policy) -> None:

@@ -36,7 +36,7 @@ class _Waiter:
     """A run for which there is no place yet."""
 
     def __init__(self, stock: SandboxStock, caller: Hashable) -> None:
-        self._stock = stock
+        self._sandbox_stock = stock
         self.caller = caller
         self.woken = threading.Event()
         self.has_place = False
@@ -44,7 +44,7 @@ class _Waiter:
 
     def kill(self, reason: str) -> None:
         """It is not wanted any more. From any thread."""
-        self._stock.call_off(self, reason)
+        self._sandbox_stock.call_off(self, reason)
 
 
 class SandboxStock:

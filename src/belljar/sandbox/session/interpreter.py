@@ -1,4 +1,4 @@
-"""A session's run, seen from outside: the keeper in its jar, what it says sorted by interpreter, and its end."""
+"""A session's run, seen from outside: the supervisor in its jar, what it says sorted by interpreter, and its end."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _MOST_QUEUED = 1000
 """Pieces of output that wait in the order in which they came. Beyond that each stream is in order, but not both
 together: streams that take turns byte by byte would need a hundred times their size."""
 _LAST_SECONDS = 1.0
-"""How long a keeper may take to go."""
+"""How long a supervisor may take to go."""
 _FAULT_BYTES = 1 << 14
-"""How much of what the keeper itself says about a fault is kept."""
+"""How much of what the supervisor itself says about a fault is kept."""
 _MOST_PRINTED, _MOST_PARTS = 4 << 20, 200
 """How much of what its steps printed is kept for others to read, in bytes and in steps; the last step always is."""
 
@@ -65,7 +65,7 @@ class Inbox:
             self._told_bytes += len(payload) if kind != wire.SHOWN else 0
             if self._told > _MOST_TOLD or self._told_bytes > longest_frame(
                 self._limit
-            ):  # nobody says so much that is not printed: the keeper is not what it was
+            ):  # nobody says so much that is not printed: the supervisor is not what it was
                 raise wire.BrokenError
         if kind in (wire.STDOUT, wire.STDERR, wire.SHOWN):
             room = self._limit - self._taken
@@ -226,7 +226,7 @@ class SessionRun:
     # --- orders ---
 
     def send(self, kind: bytes, number: int, payload: bytes, deadline: float) -> bool:
-        """Give the keeper an order. False if it takes none: then it has ended, or is not what it was."""
+        """Give the supervisor an order. False if it takes none: then it has ended, or is not what it was."""
         rest = memoryview(wire.encode(kind, number, payload))
         while rest:
             with self.changed:
@@ -242,7 +242,7 @@ class SessionRun:
                     continue
             if time.monotonic() > deadline:
                 return False
-            time.sleep(_TICK_SECONDS)  # a pipe that is full, because the keeper is busy with the rest of this order
+            time.sleep(_TICK_SECONDS)  # a pipe that is full, because the supervisor is busy with the rest of this order
         return True
 
     def kill(self, why: str) -> None:
@@ -252,7 +252,7 @@ class SessionRun:
         self._handle.kill("killed")
 
     def finish(self, why: str) -> None:
-        """End it in good order: the keeper goes when its orders end, and everything with it. Else it is killed."""
+        """End it in good order: the supervisor goes when its orders end, and everything with it. Else it is killed."""
         with self.changed:
             self.why = self.why or why
         self._hang_up()

@@ -192,7 +192,7 @@ class StepWatch:
         return StepError(error.type, self._clean(error.message), self._clean(error.traceback))
 
     def _wait_for_last_words(self) -> None:
-        """The jar itself knows more than the keeper: that memory ran out, for example."""
+        """The jar itself knows more than the supervisor: that memory ran out, for example."""
         live = self._live
         until = time.monotonic() + _LAST_WORDS_SECONDS
         with live.changed:
@@ -253,7 +253,7 @@ class StepWatch:
     def _why(self) -> str:
         """In words, if belljar itself ended the jar."""
         words = {
-            "broken": "what came from the jar makes no sense: the code took the keeper's place",
+            "broken": "what came from the jar makes no sense: the code took the supervisor's place",
             "restarted": "the session was started again",
             "closed": "the session was closed",
         }

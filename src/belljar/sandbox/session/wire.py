@@ -1,4 +1,4 @@
-"""What a session's keeper says, taken apart. All of it is the guest's word: bounded, and checked for its form. Pure."""
+"""Messages of a session's supervisor, taken apart. All of it is the guest's word: bounded and checked. Pure."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _SUFFIXES = {
 
 
 class BrokenError(Exception):
-    """What came is no frame: the keeper is not what it was."""
+    """What came is no frame: the supervisor is not what it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class SessionFrames:
 
 
 def encode(kind: bytes, number: int, payload: bytes) -> bytes:
-    """A frame for the keeper."""
+    """A frame for the supervisor."""
     return FRAME.pack(kind, number, len(payload)) + payload
 
 

@@ -29,12 +29,12 @@ class BubblewrapPool(BubblewrapJar):
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             wire.send(control, {"do": "lend"}, (theirs.fileno(),))
-        self._shelf = ReadyJars(ours, weakref.proxy(self), prepare, helpers)
+        self._ready_jars = ReadyJars(ours, weakref.proxy(self), prepare, helpers)
 
     def take_ready(self) -> PooledProcess | None:
         """A jar for one run, if one waits. Any thread may call."""
         self._check_ours()
-        return self._shelf.take_ready()
+        return self._ready_jars.take_ready()
 
     def _check_ours(self) -> None:
         if self._control.fileno() < 0:
@@ -46,7 +46,7 @@ class BubblewrapPool(BubblewrapJar):
         """A jar for one run, or how the run ended for which there is none. Any thread may call."""
         self._check_ours()
         try:
-            found = self._shelf.take(caller)
+            found = self._ready_jars.take(caller)
         except BelljarError as error:
             raise self._told(error) from None
         if isinstance(found, PooledProcess):
@@ -64,15 +64,17 @@ class BubblewrapPool(BubblewrapJar):
 
     def bury(self, process: PooledProcess) -> None:
         """It has ended: let go of it, soon, off the caller's path."""
-        if os.getpid() == self._owner:  # in a forked one neither the shelf's thread is there, nor whoever locked it
-            self._shelf.bury(process)
+        if (
+            os.getpid() == self._owner
+        ):  # in a forked one neither the thread of the ready jars is there, nor whoever locked it
+            self._ready_jars.bury(process)
 
     def statistics(self) -> dict[str, int]:
         """How many jars wait, how many runs wait for one, and how many zygotes there have been."""
         answer, _descriptors = self._ask({"do": "statistics"})
-        return {"waiting": answer["waiting"], "zygotes": answer["zygotes"], "queued": self._shelf.queued}
+        return {"waiting": answer["waiting"], "zygotes": answer["zygotes"], "queued": self._ready_jars.queued}
 
     def close(self) -> None:
         """End the stage, and with it every run and mount."""
-        self._shelf.close("the pool was closed before the run had begun")
+        self._ready_jars.close("the pool was closed before the run had begun")
         super().close()

@@ -1,7 +1,7 @@
 """The jars that a pool's stage has lent to the host, and the runs for which there is none yet.
 
 A thread takes what is offered, has it prepared, and gives it to a run of the caller whose turn it is. Whoever finds one
-on the shelf has no other thread to wait for.
+that is ready has no other thread to wait for.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Prepare = Callable[[PooledProcess], None]
 class Waiter:
     """A run for which there is no jar yet."""
 
-    def __init__(self, shelf: ReadyJars, caller: Hashable) -> None:
-        self._shelf = shelf
+    def __init__(self, ready: ReadyJars, caller: Hashable) -> None:
+        self._ready_jars = ready
         self.caller = caller
         self._woken = threading.Lock()
         self._woken.acquire()
@@ -61,7 +61,7 @@ class Waiter:
 
     def kill(self, reason: str) -> None:
         """It is not wanted any more. From any thread."""
-        self._shelf.call_off(self, reason)
+        self._ready_jars.call_off(self, reason)
 
 
 class ReadyJars:
@@ -127,7 +127,7 @@ class ReadyJars:
                 self._tell_queued()
 
     def bury(self, process: PooledProcess) -> None:
-        """Let go of a run that has ended: in the shelf's thread, when the stage has seen that nothing is left of it."""
+        """Close a run that has ended: in this object's thread, when the stage has seen that nothing is left of it."""
         with self._lock:
             if not self._stopped and process.name not in self._gone:
                 self._ended[process.name] = process

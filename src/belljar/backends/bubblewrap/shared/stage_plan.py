@@ -114,7 +114,7 @@ class StagePlan:
     veth: bool = True
     """Whether that may be a namespace of its own."""
     publishes: bool = False
-    """Whether they have a door."""
+    """Whether they have a port forward."""
     machine: Mapping[str, Any] | None = None
     """What its jars see of the machine: `host_info`, `mem_bytes` and `cpu_quota`. None shows the host as it is."""
     pool: Mapping[str, Any] | None = None

@@ -87,7 +87,7 @@ class JarSpec:
     gateway_ports: tuple[int, ...] | None
     """The ports of its gateway, if the policy opens the network."""
     publishes: bool
-    """Whether it has a door, for connections to the code's servers."""
+    """Whether it has a port forward, for connections to the code's servers."""
     host_info: str
     """What it sees of the machine."""
 
@@ -167,7 +167,7 @@ class JarRun:
         self._patience = _AGAIN_SECONDS
         self.problems: list[str] = []
 
-        self.pid = self.init_pid = self.door_pid = 0
+        self.pid = self.init_pid = self.forward_pid = 0
         self.pidfd = self.init_fd = self.code_fd = self.io_fd = self.errors = -1
         self.root_fd = -1
         """The jar's root, while somebody may have to look for a file in it: the last to let go of it has to unmount."""
@@ -300,8 +300,8 @@ class JarRun:
             from belljar.backends.contract import Listener as GatewayListener
             from belljar.backends.network.port_forward import open_port_forward
 
-            door, self.door_pid = open_port_forward(pid)
-            self.listeners += (GatewayListener("door", 0, door),)
+            forward, self.forward_pid = open_port_forward(pid)
+            self.listeners += (GatewayListener("door", 0, forward),)
         self.problems = failures(jar)
         if not self.spec.observe_files:  # then nobody looks for a file in it
             os.close(self.root_fd)
@@ -440,7 +440,7 @@ class JarRun:
 
     def helpers(self) -> tuple[int, ...]:
         """The processes that the stage has started for it."""
-        return self.pid, self.init_pid, self.door_pid
+        return self.pid, self.init_pid, self.forward_pid
 
     def _members(self) -> set[int]:
         """The jar's processes; none once pid 1 has ended, whose number may be another's by then."""
@@ -497,11 +497,11 @@ class JarRun:
             self.observer.close()
 
     def _close_door(self) -> None:
-        if self.door_pid:
-            os.kill(self.door_pid, signal.SIGKILL)
+        if self.forward_pid:
+            os.kill(self.forward_pid, signal.SIGKILL)
             with contextlib.suppress(ChildProcessError):
-                os.waitpid(self.door_pid, 0)
-            self.door_pid = 0
+                os.waitpid(self.forward_pid, 0)
+            self.forward_pid = 0
 
     def close_listeners(self) -> None:
         """The host has them, or nobody will: a gateway lives as long as its sockets do."""

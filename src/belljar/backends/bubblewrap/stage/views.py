@@ -320,7 +320,7 @@ def _mask_live(jar_path: str, found: Denied, staged: Staged) -> None:
         create(closed_file)
         os.chmod(closed_file, 0)
         os.mkdir(closed_directory, 0)
-    hidden = [*found.paths, *found.doors]
+    hidden = [*found.paths, *found.sockets]
     if len(hidden) > _MAX_LIVE_MASKS:
         raise SandboxUnavailableError(
             f"{len(hidden)} denied files, sockets and pipes in the live directory: {_MAX_LIVE_MASKS} can be covered",

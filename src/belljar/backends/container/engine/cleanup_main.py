@@ -1,4 +1,4 @@
-"""The keeper's process: remembers what belljar made; when belljar is gone, for whatever reason, removes what is left.
+"""The cleanup process: remembers what belljar made; when belljar is gone, for whatever reason, removes what is left.
 
 A bare interpreter in a session of its own, with one socket. It takes lines of JSON:
 

@@ -1,7 +1,7 @@
-"""The keeper: a small process that outlives belljar and removes its containers and volumes. Any thread may call.
+"""The cleanup process: it outlives belljar and removes its containers and volumes. Any thread may call.
 
-Containers belong to the engine's daemon, so they don't die with belljar as its children do. What even the keeper missed
-(it was killed too, the machine was), the next belljar sweeps.
+Containers belong to the engine's daemon, so they don't die with belljar as its children do. What even the cleanup
+process missed (it was killed too, the machine was), the next belljar sweeps.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ owner = leftovers.owner
 Kind = Literal["container", "volume", "mount"]
 _DESCRIPTOR = 3
 _EXIT_SECONDS = 1.0
-"""How long the end of this process waits for the keeper's: it goes on alone."""
+"""How long the end of this process waits for the cleanup process's: it goes on alone."""
 _POLL_SECONDS = 0.002
 
 
@@ -49,7 +49,7 @@ def sweep(engine: Engine) -> list[str]:
 
 
 class CleanupProcess:
-    """The keeper of this process: started when first needed, ended when this process ends."""
+    """The cleanup process of this process: started when first needed, ended when this process ends."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -91,13 +91,13 @@ class CleanupProcess:
             self._bury(wait_seconds=_EXIT_SECONDS)
 
     def abandon_after_fork(self) -> None:
-        """In a forked child of the user's program: the keeper, and what it keeps, are the parent's."""
+        """In a forked child of the user's program: the cleanup process, and what it keeps, are the parent's."""
         if self._socket is not None:
             self._socket.close()
         self._socket, self._lock, self._held, self._swept = None, threading.Lock(), {}, set()
 
     def _tell(self, message: dict[str, Any]) -> None:
-        """Say it to the keeper. One that was killed is replaced, and told everything again."""
+        """Say it to the cleanup process. One that was killed is replaced, and told everything again."""
         for _ in range(2):
             try:
                 if self._socket is None:

@@ -1,6 +1,6 @@
 """Removing containers, volumes and mounts of a belljar that is gone, by name or by the label that says whose they are.
 
-Runs in the keeper, a bare interpreter, and in belljar itself, with the privilege of whoever started belljar.
+Runs in the cleanup process, a bare interpreter, and in belljar itself, with the privilege of whoever started belljar.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def remove(
         at_once = max(1, len(names))  # podman 4.3 told of several, of which one is gone, removes none: now one by one
         if stores:
             # Without -f: podman's takes the locks of the volume's containers, too, and waits for ever for one that
-            # another `rm -f` has, which waits for the volume's. A sweep and a keeper may remove the same at once.
+            # another `rm -f` has, which waits for the volume's. A sweep and the cleanup process may remove the same.
             caller.ask("volume", "rm", *stores, seconds=_REMOVING_SECONDS)
         age = time.monotonic() - started
         if age >= grace_seconds and not (_are_coming({*names, *stores}) or _are_there(caller, names, stores)):

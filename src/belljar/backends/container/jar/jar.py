@@ -1,5 +1,5 @@
-"""What the runs of one Sandbox share on a container engine: the volume, the depot that holds it, and a container that
-is up and waiting for the next run. Each run has a container of its own, used once.
+"""What the runs of one Sandbox share on a container engine: the volume, the server that holds it, and a container that is
+up and waiting for the next run. Each run has a container of its own, used once.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ContainerJar:
         self._live = LiveDirectories(os.path.join(state, "live"), self._id)
         self._unheard: list[int] = []
         self._covers: list[tuple[str, str, str]] = []
-        """Denied names in live directories: on the host, in a run, in the depot."""
+        """Denied names in live directories: on the host, in a run, in the volume server."""
         CLEANUP_PROCESS.sweep(engine)
         CLEANUP_PROCESS.add(engine.command(), "volume", self._volume)
         try:
@@ -112,8 +112,8 @@ class ContainerJar:
                 refuse_nested(source, self._stage["views"])
                 if not self._stage["keeps_id"]:
                     need_writable(source, uid)
-            doors = not self._stage["expect"]["gvisor"]
-            denied = self._live.covers(source, path, tuple(deny_globs), doors=doors)
+            sockets = not self._stage["expect"]["gvisor"]
+            denied = self._live.covers(source, path, tuple(deny_globs), sockets=sockets)
             self._covers += [(f"{source}/{name}", f"{path}/{name}", f"{LIVE}/{index}/{name}") for name in denied]
         lost = self._live.shortfalls
         self.shortfalls = tuple(Clause("fs.deny_globs", Status.DEGRADED, "covered files", why) for why in lost)

@@ -63,13 +63,13 @@ class LiveDirectories:
                 "the directory's owner",
             ) from error
 
-    def covers(self, source: str, jar_path: str, deny_globs: tuple[str, ...], *, doors: bool) -> list[str]:
-        """What the engine has to cover in a directory, as paths in it: denied names, and `doors`: sockets and pipes.
+    def covers(self, source: str, jar_path: str, deny_globs: tuple[str, ...], *, sockets: bool) -> list[str]:
+        """What the engine has to cover in a directory, as paths in it: denied names, and `sockets`: sockets and pipes.
 
         gVisor has no way to a socket or a named pipe of the host, and does not start with a mount on one.
         """
         found = find_denied(source, source, jar_path, DenyGlobs(deny_globs).within(source, jar_path))
-        hidden = [*found.paths, *(found.doors if doors else ())]
+        hidden = [*found.paths, *(found.sockets if sockets else ())]
         if len(hidden) > MOST_COVERS:
             raise SandboxUnavailableError(
                 f"{len(hidden)} denied files, sockets and pipes in the live directory: {MOST_COVERS} can be covered",

@@ -1,7 +1,7 @@
 """Removing containers and volumes in the background: nobody has to wait until an engine has taken one down.
 
 What an engine that is away has not removed, it is asked for again until it is back. What is not done when this process
-ends, the keeper does.
+ends, the cleanup process does.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ _PAUSE_SECONDS = 0.002
 class RunDirectories:
     """Numbers of runs' directories. Two are there from the start, before any code can have filled the volume."""
 
-    def __init__(self, depot: Volume, own: Mapping[str, int]) -> None:
-        self._depot = depot
+    def __init__(self, volume: Volume, own: Mapping[str, int]) -> None:
+        self._volume = volume
         self._own = own
         self._lock = threading.Lock()
         self._new, self._free = itertools.count(3), ["2", "1"]
@@ -71,12 +71,12 @@ class RunDirectories:
             if in_order:
                 self._reset(slot)
             else:
-                self._depot.ask("wipe", names=[*self._directories(slot)])
+                self._volume.ask("wipe", names=[*self._directories(slot)])
         finally:
             self.lost(slot)
 
     def _reset(self, slot: str) -> None:
-        answer = self._depot.ask("reset", directories=self._directories(slot), reserves=[f"code-{slot}"])
+        answer = self._volume.ask("reset", directories=self._directories(slot), reserves=[f"code-{slot}"])
         with self._lock:
             if answer["reserved"]:
                 self._bare.discard(slot)
@@ -89,11 +89,11 @@ class RunDirectories:
         try:
             self._make(slot)
         except OSError as error:
-            self._depot.ask("wipe", names=[*self._directories(slot)])
+            self._volume.ask("wipe", names=[*self._directories(slot)])
             raise not_started(error.errno, error.strerror) from error
 
     def _make(self, slot: str) -> None:
-        self._depot.ask("make", directories=self._directories(slot), reserves=[f"code-{slot}"])
+        self._volume.ask("make", directories=self._directories(slot), reserves=[f"code-{slot}"])
 
     def _directories(self, slot: str) -> dict[str, int]:
         """Their names and modes."""

@@ -1,4 +1,4 @@
-"""The host's side of the depot: the files of a Sandbox, asked for one request at a time.
+"""The host's side of the volume server: the files of a Sandbox, asked for one request at a time.
 
 What comes back was made by the guest: names, links, sizes. A tree is written into a private directory of the host's
 only when someone asks for it, one name at a time, through no link, and is removed when it is let go.
@@ -29,7 +29,7 @@ _BOUNDS = {"depth": MAX_DEPTH, "most": MAX_ENTRIES, "names": MAX_NAMES}
 
 
 class Volume:
-    """Asks the program in the depot's container. Any thread may call; one request at a time."""
+    """Asks the program in the volume server's container. Any thread may call; one request at a time."""
 
     def __init__(self, container: Attached, mirrors: str, *, most_bytes: int) -> None:
         self._container = container
@@ -52,7 +52,7 @@ class Volume:
             raise SandboxUnavailableError(self._broken.message, hint=self._broken.hint)
 
     def ask(self, verb: str, *, follow: Callable[[], Iterator[bytes]] | None = None, **request: Any) -> Message:
-        """One request and its answer; `follow` makes the frames that go along. Raises OSError as the depot says."""
+        """One request and its answer; `follow` makes the frames that go along. Raises OSError as the server says."""
         for message, _data in self._talk(verb, request, follow):
             if message is not None:
                 return message
@@ -101,7 +101,7 @@ class Volume:
         for message, data in self._talk("read", {"mount": mount, "path": path, "limit": limit}):
             content += data
             if message is not None and len(content) != message["size"]:
-                raise SandboxUnavailableError("the depot sent less than it said")
+                raise SandboxUnavailableError("the volume server sent less than it said")
         return bytes(content)
 
     def write(self, mount: int, path: str, content: bytes) -> int:
@@ -145,7 +145,7 @@ class Volume:
                     elif "entry" in message:
                         entry = message["entry"]
                         if not within.takes(entry["path"]):
-                            raise SandboxUnavailableError("the depot told of more than it was asked for")
+                            raise SandboxUnavailableError("the volume server told of more than it was asked for")
                         if entry.get("untouched"):
                             untouched[entry["path"]] = entry["kind"]
                         else:
@@ -186,7 +186,7 @@ class _Writer:
         path, mode = entry["path"], entry["mode"]
         names = parts(path)
         if "/".join(names) != path or not names:
-            raise SandboxUnavailableError("the depot told of a path that is none")
+            raise SandboxUnavailableError("the volume server told of a path that is none")
         parent = self._directory("/".join(names[:-1]))
         try:
             with contextlib.suppress(FileExistsError):
@@ -281,7 +281,7 @@ def _make_removable(top: str) -> None:
 def source_frames(
     root: int, directories: Sequence[str], wanted: Callable[[str], bool]
 ) -> Callable[[], Iterator[bytes]]:
-    """The frames that carry a directory of the host's into the depot: what is `wanted`, through no link.
+    """The frames that carry a directory of the host's into the volume server: what is `wanted`, through no link.
 
     `directories` are those to look into, each after the one above it. What this user can't read is left out.
     """

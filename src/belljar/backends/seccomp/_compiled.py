@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-SOURCES = "b30910358e05874f3ba9d49e423c13db207d5844cf0763c7bdccb812fcf4cf31"
+SOURCES = "16e38c5942a4ed553d434966453873ed7474fe0254ad9bb984d99d9994dc8911"
 
 JAR: dict[tuple[bool, bool], bytes] = {  # reported, makes_jars
     (False, False): bytes.fromhex(

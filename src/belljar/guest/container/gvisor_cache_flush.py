@@ -2,8 +2,8 @@
 
 A file that is removed gives back its room when nobody has it open any more. gVisor keeps open what a program in it has
 looked at, until the program has looked at a thousand others. The code removes files in another container, of which the
-server's gVisor hears nothing: so the server has names of its own, in a directory that no run sees, and looks at them when it
-has nothing else to do.
+server's gVisor hears nothing: so the server has names of its own, in a directory that no run sees, and looks at them
+when it has nothing else to do.
 """
 
 from __future__ import annotations

@@ -198,7 +198,7 @@ def _refuse_dangers(policy: Policy) -> None:
         )
 
 
-# --- the volume and its server -----------------------------------------------------------------------------------------
+# --- the volume and its server ----------------------------------------------------------------------------------------
 
 
 def _view(mount: Mount) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""What the runs of one Sandbox share on a container engine: the volume, the server that holds it, and a container that is
-up and waiting for the next run. Each run has a container of its own, used once.
+"""What the runs of one Sandbox share on a container engine: the volume, the server that holds it, and a container
+that is up and waiting for the next run. Each run has a container of its own, used once.
 """
 
 from __future__ import annotations

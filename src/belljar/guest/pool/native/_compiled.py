@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-SOURCE = "329506d2d9efe41d80f4e41bd0f1ee760270ae960f74613fc0a14b2f5a25caa8"
+SOURCE = "69a4b1c08040c920c28496f7afb37d23d27177eb571aec491e6099db15ff4698"
 COMPILER = "gcc (Debian 12.2.0-14+deb12u1) 12.2.0"
 JAR = {
     "x86_64": (

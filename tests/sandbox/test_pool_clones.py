@@ -14,7 +14,7 @@ import pytest
 
 from belljar import Pool, SandboxUnavailableError
 from belljar.backends.bubblewrap.host import compile_pool
-from belljar.backends.bubblewrap.host.pool_process import does_not_fit
+from belljar.backends.pool_contract import does_not_fit
 from belljar.errors import UsageError
 from belljar.guest.pool.native import _compiled
 

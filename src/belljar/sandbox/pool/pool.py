@@ -7,10 +7,11 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
 from belljar._startup.records import dataclass
 from belljar.audit import killswitch
+from belljar.backends.pool_contract import pool_backend
 from belljar.backends.runtimes import language_named
 from belljar.errors import BelljarError, PolicyError, UsageError
 from belljar.policy.models import Policy
@@ -28,7 +29,6 @@ from belljar.sandbox.run.sandbox import PolicyLike, code_bytes, last, resolved
 from belljar.state import state_directory
 
 if TYPE_CHECKING:
-    from belljar.backends.bubblewrap.host.backend import BubblewrapBackend
     from belljar.egress.events import Event
     from belljar.policy.keys.units import Duration
     from belljar.sandbox.pool.sandbox_stock import SandboxStock
@@ -116,10 +116,9 @@ class Pool:
         self._opening = threading.Lock()
         chosen, _fallback = open_best(self.policy, state=state_directory())
         self.backend_name = chosen.name
-        if chosen.name == "bubblewrap":
+        if (cloning := pool_backend(chosen)) is not None:
             from belljar.sandbox.pool.zygote_runs import ZygoteRuns
 
-            cloning = cast("BubblewrapBackend", chosen)
             self._clone = lambda: ZygoteRuns(cloning, self.policy, size, preload, on_egress)
             self._zygote_runs = self._clone()
         elif preload:

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from belljar.backends.bubblewrap.host.pool_process import JarGoneError, PooledProcess, never_started
+from belljar.backends.pool_contract import JarGoneError, PooledJar, never_started
 from belljar.errors import BelljarError, SandboxUnavailableError
 from belljar.sandbox.record.stream import new_run_id
 
@@ -23,7 +23,7 @@ class Serving:
     def __init__(self, network: Network) -> None:
         self._network = network
 
-    def __call__(self, jar: PooledProcess) -> None:
+    def __call__(self, jar: PooledJar) -> None:
         """Have it served. What goes wrong is told to the run that gets it."""
         jar.prepared = JarNetwork(self._network, jar)
 
@@ -31,7 +31,7 @@ class Serving:
 class JarNetwork:
     """That of one jar. Until a run begins in it, nothing is in it that could use it."""
 
-    def __init__(self, network: Network, jar: PooledProcess) -> None:
+    def __init__(self, network: Network, jar: PooledJar) -> None:
         self._end: Callable[[str], None] | None = None
         """How the run is ended that has it."""
         self._fault: BelljarError | None = None

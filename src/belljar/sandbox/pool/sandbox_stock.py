@@ -166,7 +166,7 @@ class SandboxStock:
 
     def _called_off(self, work: PoolWork, reason: str, started: float) -> RunResult:
         """The result of a run that had no place: it is recorded as any other, and nothing is made for it."""
-        from belljar.backends.bubblewrap.host.pool_process import never_started
+        from belljar.backends.pool_contract import never_started
 
         run_id = new_run_id()
         with Sandbox(self._policy, one_shot=True) as jar:
@@ -277,7 +277,7 @@ def _fill(jar: Sandbox, files: Mapping[str, bytes]) -> None:
         try:
             jar.files.write(path, content)
         except OSError as error:
-            from belljar.backends.bubblewrap.host.pool_process import does_not_fit
+            from belljar.backends.pool_contract import does_not_fit
 
             raise does_not_fit(f"{path}: {error.strerror or error}") from error
 

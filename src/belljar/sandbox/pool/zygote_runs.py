@@ -1,4 +1,4 @@
-"""Python on bubblewrap, in a pool: jars that are cloned from one interpreter, ahead of time."""
+"""Python in a pool, where the backend has jars wait: they are cloned from one interpreter, ahead of time."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
-from belljar.backends.bubblewrap.host.pool_process import JarGoneError, PooledProcess, packed
 from belljar.backends.contract import ChangedTree, End, EnforcementReport, Entry, Process
 from belljar.backends.hostile_files import open_beneath, walk
+from belljar.backends.pool_contract import JarGoneError, PoolBackend, PooledJar
 from belljar.errors import PolicyError, UsageError
-from belljar.guest.pool.pooled_code import MAIN, MOST_INLINE
+from belljar.guest.pool.pooled_code import MAIN
 from belljar.policy.models import Policy
 from belljar.sandbox.pool.work import PoolWork
 from belljar.sandbox.record import recording, redacting, tracing
@@ -24,7 +24,6 @@ from belljar.sandbox.run.sandbox import network_of
 from belljar.sandbox.run.watch import GIVEN_UP, Watch, give_up, make_result, refused_result
 
 if TYPE_CHECKING:
-    from belljar.backends.bubblewrap.host.backend import BubblewrapBackend
     from belljar.egress.events import Event
     from belljar.sandbox.files.snapshots import Held
     from belljar.sandbox.network.network import Network
@@ -42,13 +41,13 @@ class Primed:
 
     __slots__ = ("_jar", "_jars", "_owner")
 
-    def __init__(self, jars: ZygoteRuns, jar: PooledProcess) -> None:
+    def __init__(self, jars: ZygoteRuns, jar: PooledJar) -> None:
         self._jars = jars
         self._jar = jar
         self._owner = os.getpid()
         jars.early.add(jar)
 
-    def taken(self, jars: ZygoteRuns) -> PooledProcess | None:
+    def taken(self, jars: ZygoteRuns) -> PooledJar | None:
         """The jar, once, if it is one of these, and of this process: one that was forked has a copy of everything."""
         if self._owner != os.getpid():
             return None
@@ -68,7 +67,7 @@ class ZygoteRuns:
 
     def __init__(
         self,
-        backend: BubblewrapBackend,
+        backend: PoolBackend,
         policy: Policy,
         size: int,
         preload: Sequence[str],
@@ -90,8 +89,8 @@ class ZygoteRuns:
         self._refused = self._report.refused_by(policy)
         self._begun = recording.Begun(policy, self._plan)
         self._timeout = policy.proc.timeout_seconds
-        self._running: set[PooledProcess] = set()
-        self.early: set[PooledProcess] = set()
+        self._running: set[PooledJar] = set()
+        self.early: set[PooledJar] = set()
         """Those that have been given something before it was asked for."""
         self._handles: set[Handle] = set()
         """Of all that was asked for and has not ended, whether there is a jar for it or not."""
@@ -118,11 +117,11 @@ class ZygoteRuns:
         if self._handles or self.early or self._refused or self._planted or not _MAY_WAKE:
             return None
         try:  # whatever is wrong, the run is told
-            body = packed(code, _usable(name), arguments, {})
-            jar = self._jars.take_ready() if len(body) <= MOST_INLINE else None
+            body = self._jars.packed(code, _usable(name), arguments)
+            jar = self._jars.take_ready() if body is not None else None
         except (UsageError, UnicodeError):
             return None
-        if jar is None:
+        if jar is None or body is None:
             return None
         try:
             jar.give_at_once(body)
@@ -141,7 +140,7 @@ class ZygoteRuns:
         run_id, started = "", time.monotonic()
         files = {**self._planted, **work.files} if self._planted or work.files else {}
         spans: tracing.AnySpans = tracing.NONE
-        jar: PooledProcess | None = None
+        jar: PooledJar | None = None
         self._handles.add(handle)
         try:
             # Before all else: while it gets ready, there is time for the rest.
@@ -184,7 +183,7 @@ class ZygoteRuns:
         files: Mapping[str, bytes],
         started: float,
         spans: tracing.AnySpans,
-        jar: PooledProcess | None,
+        jar: PooledJar | None,
     ) -> Iterator[Output | Finished]:
         while True:
             process = self._started(handle, run_id, work, files, jar)
@@ -236,7 +235,7 @@ class ZygoteRuns:
                     self._running.discard(process)
                     self.let_go(process)
 
-    def _given(self, work: PoolWork, files: Mapping[str, bytes]) -> PooledProcess | None:
+    def _given(self, work: PoolWork, files: Mapping[str, bytes]) -> PooledJar | None:
         """A jar that gets ready for it while it is written down that it is to run; if one waits, and it is quick."""
         if work.stdin is not None or (jar := self._jars.take_ready()) is None:
             return None
@@ -251,8 +250,8 @@ class ZygoteRuns:
         return jar
 
     def _started(
-        self, handle: Handle, run_id: str, work: PoolWork, files: Mapping[str, bytes], given: PooledProcess | None
-    ) -> PooledProcess | End:
+        self, handle: Handle, run_id: str, work: PoolWork, files: Mapping[str, bytes], given: PooledJar | None
+    ) -> PooledJar | End:
         """The run, in a jar; or its end, if it came to none. A jar that died while it waited is no reason to fail."""
         if work.stdin is None:
             return self._started_with(None, handle, run_id, work, files, given)
@@ -266,8 +265,8 @@ class ZygoteRuns:
         run_id: str,
         work: PoolWork,
         files: Mapping[str, bytes],
-        given: PooledProcess | None,
-    ) -> PooledProcess | End:
+        given: PooledJar | None,
+    ) -> PooledJar | End:
         while True:
             jar = given or self._jars.take(handle.started, work.caller)
             if isinstance(jar, End):
@@ -289,7 +288,7 @@ class ZygoteRuns:
                 self._running.add(jar)
                 return jar
 
-    def let_go(self, process: PooledProcess) -> None:
+    def let_go(self, process: PooledJar) -> None:
         """At once: if there is still something of it, that is ended."""
         process.close()
         self._jars.bury(process)
@@ -306,7 +305,7 @@ class ZygoteRuns:
         """What becomes of a run that was given up, when it has ended."""
 
         def settle(end: End, patience: float) -> RunResult:
-            process = cast("PooledProcess", watch.process)
+            process = cast("PooledJar", watch.process)
             artifacts = _made(process.workspace, files)
             if network:
                 network.end()
@@ -343,7 +342,7 @@ class ZygoteRuns:
         )
 
 
-def _held(process: PooledProcess) -> Callable[[], Held]:
+def _held(process: PooledJar) -> Callable[[], Held]:
     """What a jar holds: its workspace is its own, and gone with it."""
 
     def held() -> Held:
@@ -354,7 +353,7 @@ def _held(process: PooledProcess) -> Callable[[], Held]:
     return held
 
 
-def _network(jar: PooledProcess) -> JarNetwork | None:
+def _network(jar: PooledJar) -> JarNetwork | None:
     return cast("JarNetwork | None", jar.prepared)
 
 

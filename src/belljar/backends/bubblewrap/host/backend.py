@@ -33,8 +33,7 @@ from belljar.policy.models import Policy
 
 TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
-    from belljar.backends.bubblewrap.host.pool import BubblewrapPool
-    from belljar.backends.bubblewrap.host.pool_process import PooledProcess
+    from belljar.backends.pool_contract import JarPool, PooledJar
 
 _LAST_WORDS_MS = 500
 _STILL_SECONDS, _STILL_PAUSE_SECONDS = 3.0, 0.002
@@ -80,8 +79,8 @@ class BubblewrapBackend:
         size: int,
         preload: Sequence[str],
         trust: Trust | None,
-        prepare: Callable[[PooledProcess], None] | None,
-    ) -> tuple[LaunchPlan, BubblewrapPool]:
+        prepare: Callable[[PooledJar], None] | None,
+    ) -> tuple[LaunchPlan, JarPool]:
         """Stage a pool for Python code: the plan of its jars, and what gives them out, each prepared before it waits.
 
         Raises:

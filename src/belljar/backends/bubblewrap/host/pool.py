@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import socket
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 
 from belljar.backends.bubblewrap.host.backend import BubblewrapJar
-from belljar.backends.bubblewrap.host.pool_process import PooledProcess
+from belljar.backends.bubblewrap.host.pool_process import PooledProcess, packed
 from belljar.backends.bubblewrap.host.ready_jars import Prepare, ReadyJars, Waiter, is_gone
 from belljar.backends.bubblewrap.shared import wire
 from belljar.backends.contract import End
+from belljar.backends.pool_contract import PooledJar
 from belljar.errors import BelljarError, UsageError
+from belljar.guest.pool.pooled_code import MOST_INLINE
 
 Wanted = Callable[[Waiter], None]
 """Told of what a run waits for, so that it can be called off."""
@@ -30,6 +32,11 @@ class BubblewrapPool(BubblewrapJar):
         with theirs:
             wire.send(control, {"do": "lend"}, (theirs.fileno(),))
         self._ready_jars = ReadyJars(ours, weakref.proxy(self), prepare, helpers)
+
+    def packed(self, code: bytes, name: str, arguments: Sequence[str]) -> bytes | None:
+        """Return what to run as `PooledProcess.give_at_once` takes it. None if that is too long."""
+        body = packed(code, name, arguments, {})
+        return body if len(body) <= MOST_INLINE else None
 
     def take_ready(self) -> PooledProcess | None:
         """A jar for one run, if one waits. Any thread may call."""
@@ -62,12 +69,11 @@ class BubblewrapPool(BubblewrapJar):
     def _told(self, error: BelljarError) -> BelljarError:
         return self.last_words() if is_gone(error) else error
 
-    def bury(self, process: PooledProcess) -> None:
-        """It has ended: let go of it, soon, off the caller's path."""
-        if (
-            os.getpid() == self._owner
-        ):  # in a forked one neither the thread of the ready jars is there, nor whoever locked it
-            self._ready_jars.bury(process)
+    def bury(self, jar: PooledJar) -> None:
+        """Close a jar whose run has ended, soon, off the caller's path."""
+        assert isinstance(jar, PooledProcess)
+        if os.getpid() == self._owner:  # in a forked process that thread is not there, nor whoever locked it
+            self._ready_jars.bury(jar)
 
     def statistics(self) -> dict[str, int]:
         """How many jars wait, how many runs wait for one, and how many zygotes there have been."""

@@ -7,44 +7,26 @@ was ended, or something was refused in it.
 
 from __future__ import annotations
 
-import errno
 import os
 import select
-import signal
 import struct
 import time
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 from belljar._startup import sockets as socket
 from belljar.backends.bubblewrap.host.backend import BubblewrapJar, BubblewrapProcess
 from belljar.backends.bubblewrap.shared import wire
 from belljar.backends.bubblewrap.shared.wire import FIRST_SAMPLE_SECONDS, write_all
 from belljar.backends.contract import End
-from belljar.errors import UsageError
+from belljar.backends.pool_contract import JarGoneError, Prepared, does_not_fit, never_started
 from belljar.guest.pool.pooled_code import AWAKE, GO, INLINE, MAIN, MOST_INLINE, SPILLED, UNFIT
 from belljar.limits.counters import Counter, read_counters
 
 _END = struct.Struct("=ciQQ")
 """As the jar's pid 1 packs it (`guest/pool/zygote.py`)."""
 _MOST_SAID = 1024
-_REMEDIES = {
-    os.strerror(errno.ENOSPC): "give less, or raise fs.size_mb and fs.inodes",
-    os.strerror(errno.EMFILE): "raise proc.open_files",
-}
-"""What to do about it, where that is not another name."""
-
-
-class JarGoneError(Exception):
-    """It died while it waited: nothing has run in it."""
-
-
-class Prepared(Protocol):
-    """What was done to a jar before it waits, and has to be undone."""
-
-    def abandon(self) -> None:
-        """The jar is no more."""
 
 
 class PooledProcess(BubblewrapProcess):
@@ -156,7 +138,7 @@ class PooledProcess(BubblewrapProcess):
         if self._unfit:
             raise does_not_fit(self._unfit)
         if self._problem:
-            return _never(self._problem, "gate")
+            return never_started("gate", self._problem)
         if self._told is None:
             return self._as_the_stage_says()
         sampled = not self._counted and time.monotonic() - self._started >= FIRST_SAMPLE_SECONDS
@@ -246,35 +228,6 @@ class PooledProcess(BubblewrapProcess):
             if descriptor >= 0:
                 os.close(descriptor)
         self.workspace, self._counting = -1, []
-
-
-def does_not_fit(why: str) -> UsageError:
-    """What is told of a run that was given more than its jar holds, or names that it can't have."""
-    hint = next((remedy for reason, remedy in _REMEDIES.items() if reason in why), "rename it")
-    return UsageError(f"what the run was given can't be put into its jar: {why}", hint=hint)
-
-
-def never_started(reason: str) -> End:
-    """The end of a run that was called off while it waited for a jar."""
-    return _never("", reason)
-
-
-def _never(problem: str, ended_by: str) -> End:
-    return End(
-        exit_code=128 + signal.SIGKILL,
-        signal=None,
-        ended_by=ended_by,
-        problems=(problem,) if problem else (),
-        started=False,
-        cpu_seconds=0.0,
-        peak_memory_bytes=0,
-        processes=None,
-        bytes_read=None,
-        bytes_written=None,
-        oom_kills=0,
-        pids_refused=0,
-        observations=(),
-    )
 
 
 def packed(code: bytes, name: str, arguments: Sequence[str], files: Mapping[str, bytes]) -> bytes:

@@ -8,9 +8,8 @@ import pytest
 from redaction_values import Values
 
 from belljar.redaction import Redactor
-from belljar.redaction.finders.long_words import CONTEXT, SHORTEST
 from belljar.redaction.finders.shapes import Shapes
-from belljar.redaction.finders.vendors import _BEFORE_LONG_WORDS, VENDORS
+from belljar.redaction.finders.vendors import _BEFORE_LONG_WORDS, CONTEXT, SHORTEST, VENDORS
 from belljar.redaction.view import TextView
 
 VALUES = Values(17)

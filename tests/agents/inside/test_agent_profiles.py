@@ -11,8 +11,7 @@ import pytest
 
 from belljar.coding_agents.inside import Wanted, prepare
 from belljar.coding_agents.login import use_login
-from belljar.coding_agents.model_endpoint import LOCAL_MODEL, moved
-from belljar.coding_agents.profile import profile_for, profile_names, read_profile, with_keys_of
+from belljar.coding_agents.profile import LOCAL_MODEL, moved, profile_for, profile_names, read_profile, with_keys_of
 from belljar.coding_agents.program import brought_in
 from belljar.coding_agents.project import Project
 from belljar.egress.decide.rules import compile_rules

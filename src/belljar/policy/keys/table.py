@@ -7,12 +7,24 @@ in `agent_keys`, those of redaction in `redaction_keys`. A key that is in none o
 
 from __future__ import annotations
 
-from belljar.policy.keys.agents import AGENT_KEYS
 from belljar.policy.keys.key import Bound, Key, ValueKind
 from belljar.policy.keys.network import CREDENTIAL_KEYS, METHODS, NET_KEYS
 from belljar.policy.keys.redaction import REDACTION_KEYS
 from belljar.policy.keys.sessions import SESSION_KEYS
 from belljar.policy.keys.units import MB
+
+# The keys of a policy that are about agents: what a tool's caller may ask for.
+AGENT_KEYS = (
+    Key(
+        "agents.unsandboxed",
+        ValueKind.BOOLEAN,
+        "Whether the caller of the Bash tool may have a command run outside of any jar "
+        "(`dangerously_disable_sandbox`), with a reason, which is recorded. Otherwise that is refused.",
+        example=False,
+        bound=Bound.OFF,
+    ),
+)
+
 
 BACKENDS = ("auto", "bubblewrap", "landlock", "seatbelt", "docker", "podman", "gvisor", "unconfined")
 _TERABYTE = 1024 * 1024 * MB

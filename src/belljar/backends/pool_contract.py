@@ -53,7 +53,7 @@ class PooledJar(Process, Protocol):
         """Wait for the sockets of its network, where the policy opens one."""
 
 
-class Waiting(Protocol):
+class WaitingRun(Protocol):
     """A run for which there is no jar yet."""
 
     def kill(self, reason: str) -> None:
@@ -72,7 +72,7 @@ class JarPool(Protocol):
     def take_ready(self) -> PooledJar | None:
         """Return a jar for one run, if one waits."""
 
-    def take(self, waits: Callable[[Waiting], None], caller: Hashable) -> PooledJar | End:
+    def take(self, waits: Callable[[WaitingRun], None], caller: Hashable) -> PooledJar | End:
         """Take a jar for one run, or return the `End` of the run for which there is none.
 
         `waits` is told of what the run waits for, so that it can be called off.

@@ -1,6 +1,6 @@
 """What a program with a screen of its own may do to a terminal: draw, and nothing that lasts or tells. Pure.
 
-An ordinary run's escape sequences are shown, not obeyed (`terminal.py`). An agent that draws its screen needs them, so
+An ordinary run's escape sequences are shown, not obeyed (`safe_text.py`). An agent that draws its screen needs them, so
 here text and CSI sequences pass: colours, moves, modes. What does not pass are strings (OSC, DCS, APC, PM, SOS), which
 write the clipboard, rename the window or make links, CSI sequences that move windows, print, or make the terminal say
 what is on it, and controls of one character (C1) that some terminals take for the beginning of any of these.

@@ -1,8 +1,8 @@
 """Every key of a policy file, once: its kind, range, meaning and example.
 
 The validator, the ceiling, the JSON Schema, the reference page and the file that `belljar init` writes all come from
-this table; the keys of the network are in `net_keys`, those of sessions in `session_keys`, those of agents
-in `agent_keys`, those of redaction in `redaction_keys`. A key that is in none of them does not exist.
+this table; the keys of the network are in `network`, those of sessions in `sessions`, those of redaction in
+`redaction`. A key that is in none of them does not exist.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The file that a quarantine leaves: a plain tar archive of few files, whose names are belljar's own, and a manifest.
 
 What the code made (names, links, modes) is in it as data, inside of one of those files. So whoever reads it, with
-`bundle_reading` or with `tar`, finds nothing that leads anywhere. It is not compressed: it is as large as it looks.
+`evidence_archive_reading` or with `tar`, finds nothing that leads anywhere. It is not compressed: it is as large
+as it looks.
 """
 
 from __future__ import annotations

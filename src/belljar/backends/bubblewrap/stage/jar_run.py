@@ -55,8 +55,8 @@ GATE = (
     f"go)exec 4>&-&&. {layout.JAR_CODE}/{layout.COMMAND};;warm). {layout.JAR_CODE}/{layout.WARM};;esac;exit 125"
 )
 """The gate inside the jar: only a word opens it, end of file ends it. `warm` makes it an interpreter that is up, and
-waits in its stead for the same `go` on the same descriptor (warm.py). The gate starts with no environment at all, so
-that nothing of the policy's or the code's (LD_PRELOAD) is in a process before the canaries have looked."""
+waits in its stead for the same `go` on the same descriptor (`host/warm_node.py`). The gate starts with no environment
+at all, so that nothing of the policy's or the code's (LD_PRELOAD) is in a process before the canaries have looked."""
 
 COMMAND = ["bwrap", "--args", str(layout.ARGS_FD), "--", "/bin/sh", "-c", GATE]
 """What bubblewrap is started with; all that differs between jars it reads from a descriptor."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import cast
 
@@ -18,10 +17,6 @@ _REMEDIES = {
     os.strerror(errno.EMFILE): "raise proc.open_files",
 }
 """What to do about it, where that is not another name."""
-
-
-class JarGoneError(Exception):
-    """It died while it waited: nothing has run in it."""
 
 
 class Prepared(Protocol):
@@ -117,22 +112,3 @@ def does_not_fit(why: str) -> UsageError:
     """What is told of a run that was given more than its jar holds, or names that it can't have."""
     hint = next((remedy for reason, remedy in _REMEDIES.items() if reason in why), "rename it")
     return UsageError(f"what the run was given can't be put into its jar: {why}", hint=hint)
-
-
-def never_started(reason: str, problem: str = "") -> End:
-    """The end of a run that was called off while it waited for a jar, or whose jar says why it can't begin."""
-    return End(
-        exit_code=128 + signal.SIGKILL,
-        signal=None,
-        ended_by=reason,
-        problems=(problem,) if problem else (),
-        started=False,
-        cpu_seconds=0.0,
-        peak_memory_bytes=0,
-        processes=None,
-        bytes_read=None,
-        bytes_written=None,
-        oom_kills=0,
-        pids_refused=0,
-        observations=(),
-    )

@@ -6,7 +6,8 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from belljar.backends.pool_contract import JarGoneError, PooledJar, never_started
+from belljar.backends.contract import JarGoneError, never_started
+from belljar.backends.pool_contract import PooledJar
 from belljar.errors import BelljarError, SandboxUnavailableError
 from belljar.sandbox.record.stream import new_run_id
 

@@ -166,7 +166,7 @@ class SandboxStock:
 
     def _called_off(self, work: PoolWork, reason: str, started: float) -> RunResult:
         """The result of a run that had no place: it is recorded as any other, and nothing is made for it."""
-        from belljar.backends.pool_contract import never_started
+        from belljar.backends.contract import never_started
 
         run_id = new_run_id()
         with Sandbox(self._policy, one_shot=True) as jar:

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
-from belljar.backends.contract import ChangedTree, End, EnforcementReport, Entry, Process
+from belljar.backends.contract import ChangedTree, End, EnforcementReport, Entry, JarGoneError, Process
 from belljar.backends.hostile_files import open_beneath, walk
-from belljar.backends.pool_contract import JarGoneError, PoolBackend, PooledJar
+from belljar.backends.pool_contract import PoolBackend, PooledJar
 from belljar.errors import PolicyError, UsageError
 from belljar.guest.pool.pooled_code import MAIN
 from belljar.policy.models import Policy

@@ -19,8 +19,8 @@ from belljar._startup import sockets as socket
 from belljar.backends.bubblewrap.host.backend import BubblewrapJar, BubblewrapProcess
 from belljar.backends.bubblewrap.shared import wire
 from belljar.backends.bubblewrap.shared.wire import FIRST_SAMPLE_SECONDS, write_all
-from belljar.backends.contract import End
-from belljar.backends.pool_contract import JarGoneError, Prepared, does_not_fit, never_started
+from belljar.backends.contract import End, JarGoneError, never_started
+from belljar.backends.pool_contract import Prepared, does_not_fit
 from belljar.guest.pool.pooled_code import AWAKE, GO, INLINE, MAIN, MOST_INLINE, SPILLED, UNFIT
 from belljar.limits.counters import Counter, read_counters
 

@@ -18,9 +18,8 @@ from belljar.backends.bubblewrap.host.backend import BubblewrapJar, end_of
 from belljar.backends.bubblewrap.host.client import fault
 from belljar.backends.bubblewrap.host.pool_process import PooledProcess
 from belljar.backends.bubblewrap.shared import wire
-from belljar.backends.contract import LOOK_UP_SECONDS, End
+from belljar.backends.contract import LOOK_UP_SECONDS, End, never_started
 from belljar.backends.fair_queue import FairQueue
-from belljar.backends.pool_contract import never_started
 from belljar.errors import BelljarError, SandboxUnavailableError
 
 Prepare = Callable[[PooledProcess], None]

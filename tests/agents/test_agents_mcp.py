@@ -30,7 +30,7 @@ from mcp.client.stdio import stdio_client
 from scripted_model import PNG, Model, Records, say, use
 
 from belljar.tools.definitions import TOOLS
-from belljar.tools.mcp_http import Door, listen
+from belljar.tools.mcp_http import Admission, listen
 
 pytestmark = pytest.mark.backend("bubblewrap")
 
@@ -425,7 +425,7 @@ class TestHttp:
     def test_who_has_to_go(self) -> None:
         """Of those that have not shown the token, the first; of those that have, none."""
         closed: list[str] = []
-        door = Door(TOKEN, most=4, strangers=2)
+        door = Admission(TOKEN, most=4, strangers=2)
         clients = {name: asyncio.Protocol() for name in "abcdef"}
         for name in "ab":
             door.opened(clients[name], functools.partial(closed.append, name))

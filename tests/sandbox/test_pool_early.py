@@ -199,7 +199,7 @@ def test_what_does_not_fit_into_a_packet(pool: Pool, args: list[str]) -> None:
 
 def test_a_packet_that_is_cut_off_does_not_run(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Should one ever be too large: it is refused, with the reason."""
-    monkeypatch.setattr("belljar.sandbox.pool.zygote_runs.MOST_INLINE", 1 << 20)
+    monkeypatch.setattr("belljar.backends.bubblewrap.host.pool.MOST_INLINE", 1 << 20)
     with pytest.raises(UsageError, match="what to run: Message too long"):
         pool.run("print(1)\n" + "#" * 70_000 + "\nprint(2)")
 

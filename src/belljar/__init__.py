@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from belljar.sandbox.aio_session import AsyncSession
     from belljar.sandbox.handles import output
     from belljar.sandbox.pool import Pool
-    from belljar.sandbox.result import RunResult
+    from belljar.sandbox.result import Fault, RunResult
     from belljar.sandbox.sandbox import Sandbox, run
     from belljar.sandbox.session import Session
 
@@ -28,6 +28,7 @@ __all__ = [
     "AsyncSandbox",
     "AsyncSession",
     "BelljarError",
+    "Fault",
     "Policy",
     "PolicyError",
     "Pool",
@@ -46,6 +47,7 @@ _HOMES = {
     "AsyncSandbox": "belljar.sandbox.aio",
     "AsyncSession": "belljar.sandbox.aio_session",
     "BelljarError": "belljar.errors",
+    "Fault": "belljar.sandbox.result",
     "Policy": "belljar.policy.models",
     "PolicyError": "belljar.errors",
     "Pool": "belljar.sandbox.pool",

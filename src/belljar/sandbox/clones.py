@@ -18,7 +18,7 @@ from belljar.sandbox.control import CONTROL
 from belljar.sandbox.events import Finished, Output
 from belljar.sandbox.inputs import at_once, opened_input
 from belljar.sandbox.result import Artifact, RunResult
-from belljar.sandbox.running import GIVEN_UP, Watch, give_up, make_result, new_run_id, refused_result
+from belljar.sandbox.running import GIVEN_UP, Watch, give_up, new_run_id, refused_result, settle
 from belljar.sandbox.sandbox import network_of
 from belljar.sandbox.stream import Access, Handle
 from belljar.sandbox.work import Work
@@ -207,7 +207,7 @@ class Clones:
                 spans.phase("collect")
                 if network:
                     network.end()
-                end = process.end()
+                end = self._jars.judged(process, process.end())
                 artifacts = _made(process.workspace, files)
                 if network:
                     network.close()
@@ -307,6 +307,7 @@ class Clones:
 
         def settle(end: End, patience: float) -> RunResult:
             process = cast("PooledProcess", watch.process)
+            end = self._jars.judged(process, end)
             artifacts = _made(process.workspace, files)
             if network:
                 network.end()
@@ -327,7 +328,7 @@ class Clones:
         network: JarNetwork | None = None,
         patience: float | None = None,
     ) -> RunResult:
-        return make_result(
+        return settle(
             self._policy,
             self._plan,
             watch,

@@ -18,7 +18,7 @@ from belljar.sandbox import recording
 from belljar.sandbox import session_wire as wire
 from belljar.sandbox.network import RunNetwork
 from belljar.sandbox.result import RunResult
-from belljar.sandbox.running import Watch, make_result, new_run_id, refused_result
+from belljar.sandbox.running import Watch, new_run_id, refused_result, settle
 from belljar.sandbox.sandbox import Sandbox
 from belljar.sandbox.session_clock import Clock
 from belljar.sandbox.session_program import program
@@ -175,7 +175,7 @@ class Live:
             if self._network:
                 self._network.close()
                 end = self._network.judged(end)
-            return make_result(
+            return settle(
                 self._policy,
                 plan,
                 watch,

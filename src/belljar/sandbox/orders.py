@@ -6,7 +6,7 @@ import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from belljar.errors import BelljarError, SandboxUnavailableError, UsageError
+from belljar.errors import AuditError, BelljarError, SandboxUnavailableError, UsageError
 from belljar.sandbox import snapshots
 from belljar.sandbox.running import new_run_id
 from belljar.sandbox.snapshots import Snapshot
@@ -68,7 +68,7 @@ def _quarantine(order: dict[str, Any], handle: Handle | None) -> dict[str, Any]:
         raise UsageError(f"{order['run']} has just ended", hint="try again: what is stored of it is taken then")
     try:
         done = take_live(str(order["run"]), handle, reason=str(order["reason"]), by="belljar quarantine", then=then)  # type: ignore[arg-type]
-    except SandboxUnavailableError as error:
+    except (AuditError, SandboxUnavailableError) as error:
         what = f"it stands still until `belljar kill {order['run']}`" if handle.kept_still else "it goes on"
         raise SandboxUnavailableError(error.message, hint=f"{error.hint}; the run: {what}") from error
     return {**{name: getattr(done, name) for name in done.__dataclass_fields__}, "missing": dict(done.missing)}

@@ -9,14 +9,14 @@ import time
 from belljar.audit import killswitch, stored
 from belljar.audit.log import audit_log
 from belljar.backends.contract import EnforcementReport, LaunchPlan
-from belljar.errors import AuditError
+from belljar.errors import AuditError, BelljarError
 from belljar.policy import json_text
 from belljar.policy.mapping import to_mapping
 from belljar.policy.models import Policy
 from belljar.sandbox import redacting
 from belljar.sandbox.control import CONTROL
 from belljar.sandbox.inputs import MOST_KEPT
-from belljar.sandbox.result import Outcome, RunResult
+from belljar.sandbox.result import Fault, Outcome, RunResult
 
 TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
@@ -271,7 +271,7 @@ def broke_off(run_id: str, error: BaseException, policy: Policy) -> None:
         return
     try:
         if isinstance(error, Exception):
-            lost(run_id, str(error), policy)
+            lost(run_id, str(error), policy, fault_of_error(error))
         else:
             _killed(run_id, ENDINGS[given_up_for(error)])
     except AuditError as unwritten:
@@ -307,6 +307,7 @@ def _killed(run_id: str, reason: str) -> None:
             "event": "finished",
             "run": run_id,
             "outcome": str(Outcome.KILLED),
+            "fault": str(Fault.NONE),
             "reason": reason,
             "duration": round(time.monotonic() - since, 6),
             "backend": backend,
@@ -329,7 +330,12 @@ def _end_all() -> None:
         except AuditError as error:
             os.write(2, f"belljar: the end of the run {run_id} is not in the audit log: {error}\n".encode())
     ends = [
-        {"event": "lost", "run": run_id, "reason": f"its end could not be recorded when it came: {why}"}
+        {
+            "event": "lost",
+            "run": run_id,
+            "fault": str(Fault.INFRA),
+            "reason": f"its end could not be recorded when it came: {why}",
+        }
         for run_id, why in _UNRECORDED.items()
     ]
     if ends:
@@ -379,7 +385,7 @@ def _finished(result: RunResult, policy: Policy) -> str:
     reason = json_text.dumps(redacting.for_log(result.reason, result.run_id, policy)) if result.reason else '""'
     return (
         f'"event":"{"refused" if result.outcome is Outcome.REFUSED else "finished"}","run":"{result.run_id}",'
-        f'"outcome":"{result.outcome.value}","exit_code":{code},"signal":{signal},"reason":{reason},'
+        f'"outcome":"{result.outcome.value}","fault":"{result.fault.value}","exit_code":{code},"signal":{signal},"reason":{reason},'
         f'"duration":{duration},"cpu_seconds":{cpu},"peak_memory_bytes":{memory},"processes":{processes},'
         f'"bytes_read":{read},"bytes_written":{written},'
         f'"stdout_bytes":{len(result.stdout)},"stderr_bytes":{len(result.stderr)},'
@@ -427,6 +433,7 @@ def step_ended(run_id: str, result: StepResult, policy: Policy, captured: Captur
             "session": result.session_id,
             "step": result.step,
             "outcome": str(result.outcome),
+            "fault": str(result.fault),
             "reason": result.reason,
             "error": result.error.type if result.error else None,
             "duration": round(result.duration, 6),
@@ -445,10 +452,15 @@ def files(event: str, *, run: str = "", session: str = "", **details: Any) -> No
     audit_log().append({"event": event, **whose, **details})
 
 
-def lost(run_id: str, reason: str, policy: Policy) -> None:
+def fault_of_error(error: BaseException) -> str:
+    """Return the class of the cause of an exception that ended a run: what is not belljar's own error is `infra`."""
+    return error.fault if isinstance(error, BelljarError) else str(Fault.INFRA)
+
+
+def lost(run_id: str, reason: str, policy: Policy, fault: str) -> None:
     """A jar broke, or could not be made. The reason may have words of the code's in it. Raises AuditError."""
     told = redacting.for_log(reason, run_id, policy)[:_LONGEST_REASON]
-    _end(run_id, {"event": "lost", "run": run_id, "reason": told}, patience=PATIENCE_SECONDS)
+    _end(run_id, {"event": "lost", "run": run_id, "fault": fault, "reason": told}, patience=PATIENCE_SECONDS)
     redacting.forget(run_id)
 
 

@@ -25,6 +25,42 @@ class Outcome(StrEnum):
     REFUSED = "refused"
 
 
+class Fault(StrEnum):
+    """Whose fault the end of a run is.
+
+    An infrastructure failure must never look like a wrong answer of the code, nor the other way round: code that could
+    make its own failure look like `infra` would be given another try.
+    """
+
+    NONE = "none"
+    """Nothing failed: the code succeeded, or its caller stopped it."""
+    CODE = "code"
+    """The code: an exit code, an exception, a limit, or what it did to its own jar."""
+    POLICY = "policy"
+    """The policy or an operator stopped it: refused, a canary, `belljar kill`, the kill switch, a forged message."""
+    INFRA = "infra"
+    """The jar, the engine, the proxy or the audit log was lost without the code's doing."""
+
+
+_FAULTS = {
+    **dict.fromkeys(("timeout", "oom", "output", "pid1", "container", "out of its time"), Fault.CODE),
+    **dict.fromkeys(("internal", "gate", "unrecorded"), Fault.INFRA),
+    **dict.fromkeys(
+        ("killed", "abandoned", "interrupted", "ended", "idle", "room", "unused", "closed", "restarted"), Fault.NONE
+    ),
+}
+"""By the reason for which a run was ended. Any other reason is an operator's, or the policy's."""
+
+
+def fault_of(outcome: Outcome, ended_by: str) -> Fault:
+    """Return whose fault it is that a run ended with `outcome`, for the reason `ended_by` if belljar ended it."""
+    if outcome is Outcome.OK:
+        return Fault.NONE
+    if outcome is Outcome.REFUSED:
+        return Fault.POLICY
+    return _FAULTS.get(ended_by, Fault.POLICY) if ended_by else Fault.CODE
+
+
 @dataclass(frozen=True, slots=True)
 class Denial:
     """Something the jar refused: what was tried, by which rule, and the smallest change that would allow it."""
@@ -93,6 +129,8 @@ class RunResult:
     decisions, and so many of the others."""
     container: str = ""
     """The name of the run's container, where it was kept (`container.auto_remove: false`)."""
+    fault: Fault = Fault.NONE
+    """Whose fault the end is: `none`, `code`, `policy` or `infra`."""
     not_saved: tuple[tuple[str, str], ...] = ()
     """Of a pool's run with `artifacts=`: files that were not written there, each with the reason."""
 

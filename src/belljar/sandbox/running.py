@@ -1,4 +1,4 @@
-"""One run seen from outside: reads its output as it comes, holds the output limit, and makes the result."""
+"""One run seen from outside: reads its output as it comes, holds the output limit, settles it, makes the result."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from belljar.errors import SandboxUnavailableError
 from belljar.policy.models import Policy
 from belljar.sandbox import recording
 from belljar.sandbox.events import Finished, Output
-from belljar.sandbox.result import Artifact, Denial, Outcome, RunResult, Usage
+from belljar.sandbox.result import Artifact, Denial, Fault, Outcome, RunResult, Usage, fault_of
 
 TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def _read(descriptor: int) -> bytes | None:
         return None
 
 
-def make_result(
+def settle(
     policy: Policy,
     plan: LaunchPlan,
     watch: Watch,
@@ -123,21 +123,66 @@ def make_result(
     handle: Handle | None = None,
     patience: float | None = None,
 ) -> RunResult:
-    """What the run came to. Raises SandboxUnavailableError when the jar broke before the code could start."""
+    """Settle a run that has ended: put it into quarantine if a canary ended it, make its result, record the end.
+
+    Raises:
+        SandboxUnavailableError: the jar was lost, or could not be made. That is recorded.
+        AuditError: the end can't be recorded.
+    """
     if handle is not None:
         handle.over = True
     if end.ended_by == "internal" or (not end.started and end.ended_by in ("", "gate")):
         detail = watch.captured["stderr"].decode(errors="replace").strip() or "; ".join(end.problems)
         what = "the jar was lost" if end.started else "the jar could not be made"
-        recording.lost(run_id, f"{what}: {detail}", policy)
-        raise SandboxUnavailableError(f"{what}: {detail}", hint="run `belljar doctor`")
-    outcome = _outcome(end)
-    reason = _reason(policy, outcome, end)
+        lost = SandboxUnavailableError(f"{what}: {detail}", hint="run `belljar doctor`")
+        recording.lost(run_id, lost.message, policy, lost.fault)
+        raise lost
+    where = ""
     if policy.logging.quarantine and end.ended_by in _CANARIES:
         from belljar.sandbox.ending import quarantined
 
-        reason += quarantined(run_id, handle, policy, plan, watch, end)
-    result = RunResult(
+        where = quarantined(run_id, handle, policy, plan, watch, end)
+    result = make_result(
+        policy,
+        plan,
+        watch,
+        end,
+        run_id=run_id,
+        report=report,
+        duration=time.monotonic() - started,
+        artifacts=artifacts,
+        fallback_from=fallback_from,
+        traffic=traffic,
+        quarantined=where,
+    )
+    return recording.finish(
+        result,
+        policy,
+        watch.captured,
+        start=max(0.0, end.began - started) if end.began else None,
+        canaries=_canaries(plan, end),
+        egress=traffic.totals if traffic else None,
+        patience=patience,
+    )
+
+
+def make_result(
+    policy: Policy,
+    plan: LaunchPlan,
+    watch: Watch,
+    end: End,
+    *,
+    run_id: str,
+    report: EnforcementReport,
+    duration: float,
+    artifacts: tuple[Artifact, ...],
+    fallback_from: tuple[str, ...],
+    traffic: Traffic | None = None,
+    quarantined: str = "",
+) -> RunResult:
+    """Make the result of a run that has ended. Nothing else happens: the same arguments make the same result."""
+    outcome = _outcome(end)
+    return RunResult(
         run_id=run_id,
         outcome=outcome,
         exit_code=end.exit_code if end.started else None,
@@ -145,28 +190,19 @@ def make_result(
         stdout=watch.captured["stdout"].decode(errors="replace"),
         stderr=watch.captured["stderr"].decode(errors="replace"),
         truncated=watch.truncated,
-        duration=time.monotonic() - started,
+        duration=duration,
         usage=Usage(end.cpu_seconds, end.peak_memory_bytes, end.processes, end.bytes_read, end.bytes_written),
         denials=_denials(policy, end) + (traffic.denials if traffic else ()),
         artifacts=artifacts,
         policy_digest=plan.policy_digest,
         enforcement=report,
         backend=plan.backend,
-        reason=reason,
+        reason=_reason(policy, outcome, end) + quarantined,
         fallback_from=fallback_from,
         image=plan.image,
         container=end.kept,
         egress=traffic.records if traffic else (),
-    )
-    start = max(0.0, end.began - started) if end.began else None
-    return recording.finish(
-        result,
-        policy,
-        watch.captured,
-        start=start,
-        canaries=_canaries(plan, end),
-        egress=traffic.totals if traffic else None,
-        patience=patience,
+        fault=fault_of(outcome, end.ended_by),
     )
 
 
@@ -232,6 +268,8 @@ def _reason(policy: Policy, outcome: Outcome, end: End) -> str:
         "unrecorded": "what the egress proxy decided could not be written to the audit log",
         "canary-token": "it sent a planted canary token to the network (net.canary_files)",
         "container": "its container's first process was killed: by the code itself, or from outside",
+        "pid1": "the jar's first process was killed: by the code itself, or from outside",
+        "forged": "the jar sent a message that only belljar's own program may send",
         **recording.ENDINGS,
     }
     return words.get(end.ended_by, f"it was ended: {end.ended_by}")
@@ -272,8 +310,9 @@ def refused_result(
         backend=plan.backend,
         reason=reason,
         image=plan.image,
+        fault=Fault.POLICY,
     )
     return recording.finish(result, policy)
 
 
-__all__ = ["GIVEN_UP", "Finished", "Watch", "give_up", "make_result", "new_run_id", "refused_result"]
+__all__ = ["GIVEN_UP", "Finished", "Watch", "give_up", "make_result", "new_run_id", "refused_result", "settle"]

@@ -19,7 +19,7 @@ from belljar.sandbox.detect import open_best
 from belljar.sandbox.events import Finished, Output
 from belljar.sandbox.inputs import Fed, Input, at_once, opened_input
 from belljar.sandbox.result import Artifact, RunResult
-from belljar.sandbox.running import GIVEN_UP, Watch, give_up, make_result, new_run_id, refused_result
+from belljar.sandbox.running import GIVEN_UP, Watch, give_up, new_run_id, refused_result, settle
 from belljar.sandbox.stream import Access, Handle, Stream
 
 TYPE_CHECKING = False  # see policy/records.py
@@ -247,7 +247,7 @@ class Sandbox:
                     self._last_end_ns = time.time_ns()
                     if isinstance(stdin, Fed):
                         recording.fed(run_id, stdin, patience=patience)
-                    return make_result(
+                    return settle(
                         self.policy,
                         plan,
                         watch,

@@ -227,7 +227,9 @@ class Home:
                         if (frame := inbox.take()) and frame[0] == wire.UP:
                             return made
                         live.changed.wait(max(0.0, deadline - time.monotonic()))
-            raise SandboxUnavailableError("the interpreter could not be forked", hint="is there room in proc.pids?")
+            raise SandboxUnavailableError(
+                "the interpreter could not be forked", hint="is there room in proc.pids?", fault="code"
+            )
         finally:
             self.leave()
 

@@ -6,7 +6,7 @@ import base64
 from typing import TYPE_CHECKING, Any, Literal
 
 from belljar.policy.records import dataclass
-from belljar.sandbox.result import Artifact, Denial, Outcome
+from belljar.sandbox.result import Artifact, Denial, Fault, Outcome
 
 if TYPE_CHECKING:
     from belljar.audit.redaction.slices import Slice
@@ -84,6 +84,8 @@ class StepResult:
     egress: tuple[Event, ...] = ()
     reason: str = ""
     """For anything but `ok` and `failed`, and for a crash: what ended it, in words."""
+    fault: Fault = Fault.NONE
+    """Whose fault the end is: `none`, `code`, `policy` or `infra`."""
     run_id: str = ""
     """The run of the session's interpreter, for the audit log and `belljar logs`."""
 

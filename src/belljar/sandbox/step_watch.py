@@ -12,7 +12,7 @@ from belljar.sandbox import recording, redacting
 from belljar.sandbox import session_wire as wire
 from belljar.sandbox.events import Output
 from belljar.sandbox.interpreter import Frame, Live
-from belljar.sandbox.result import Artifact, Denial, Outcome
+from belljar.sandbox.result import Artifact, Denial, Fault, Outcome, fault_of
 from belljar.sandbox.step import Rich, Shown, StepError, StepFinished, StepResult
 
 if TYPE_CHECKING:
@@ -226,6 +226,7 @@ class StepWatch:
             denials=denials,
             egress=egress,  # type: ignore[arg-type]
             reason=reason,
+            fault=self._fault(outcome),
             run_id=self._live.run_id,
         )
 
@@ -249,6 +250,14 @@ class StepWatch:
         if self._done.error is not None or self._done.exit_code:
             return Outcome.FAILED, ""
         return Outcome.OK, ""
+
+    def _fault(self, outcome: Outcome) -> Fault:
+        """Return whose fault it is. The interpreter's end is the code's doing, unless the jar's result says another."""
+        if self._lost and not self._stopped_by and (result := self._live.result) is not None:
+            return fault_of(outcome, self._live.why) if self._live.why else result.fault
+        if outcome is Outcome.KILLED and self._interrupted:
+            return Fault.NONE
+        return fault_of(outcome, self._stopped_by)
 
     def _why(self) -> str:
         """In words, if belljar itself ended the jar."""

@@ -16,7 +16,7 @@ from belljar.policy.models import Policy
 from belljar.sandbox import recording
 from belljar.sandbox.events import Finished, Output
 from belljar.sandbox.result import RunResult
-from belljar.sandbox.running import Watch, make_result, new_run_id
+from belljar.sandbox.running import Watch, new_run_id, settle
 from belljar.sandbox.sandbox import Sandbox
 from belljar.sandbox.stream import Handle
 from belljar.sandbox.work import Work
@@ -174,7 +174,7 @@ class Stock:
         details = recording.code_details(work.code, (), work.language, work.arguments, work.name)
         begun = recording.Begun(self._policy, plan, run_id, work.arguments)
         recording.begin(run_id, "pool", begun, plan, starts=False, **details)
-        return make_result(
+        return settle(
             self._policy,
             plan,
             Watch(cast("Process", None), 0),

@@ -217,7 +217,9 @@ def launcher_died() -> SandboxUnavailableError:
 
 def fault(message: wire.Message) -> BelljarError:
     """The exception that a message stands for."""
-    return _FAULTS[message["error"]](message["message"], hint=message["hint"])
+    error = _FAULTS[message["error"]](message["message"], hint=message["hint"])
+    error.fault = message.get("fault", error.fault)
+    return error
 
 
 LAUNCHER = LauncherClient()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable
 from belljar.backends.bubblewrap import wire
 from belljar.backends.bubblewrap.backend import BubblewrapJar
 from belljar.backends.bubblewrap.pool_process import PooledProcess
+from belljar.backends.bubblewrap.pool_run import ZYGOTE_KILLED
 from belljar.backends.bubblewrap.pool_shelf import Prepare, Shelf, Waiter, is_gone
 from belljar.backends.contract import End
 from belljar.errors import BelljarError, UsageError
@@ -66,6 +67,17 @@ class BubblewrapPool(BubblewrapJar):
         """It has ended: let go of it, soon, off the caller's path."""
         if os.getpid() == self._owner:  # in a forked one neither the shelf's thread is there, nor whoever locked it
             self._shelf.bury(process)
+
+    def judged(self, process: PooledProcess, end: End) -> End:
+        """Return the run's end. If its pid 1 was killed together with the zygote, the end says that the jar was lost.
+
+        The stage may hear of the jar's end a moment before that of the zygote. So this looks once more.
+        """
+        if end.ended_by != "pid1" or not self._shelf.lost_zygote(process.generation):
+            return end
+        from dataclasses import replace
+
+        return replace(end, ended_by="internal", problems=(ZYGOTE_KILLED,))
 
     def statistics(self) -> dict[str, int]:
         """How many jars wait, how many runs wait for one, and how many zygotes there have been."""

@@ -21,7 +21,7 @@ from belljar.backends import sockets as socket
 from belljar.backends.bubblewrap import wire
 from belljar.backends.bubblewrap.backend import BubblewrapJar, BubblewrapProcess
 from belljar.backends.bubblewrap.jar_root import write_all
-from belljar.backends.bubblewrap.pool_run import FIRST_SAMPLE_SECONDS
+from belljar.backends.bubblewrap.pool_run import FIRST_SAMPLE_SECONDS, LOST
 from belljar.backends.contract import End
 from belljar.errors import UsageError
 from belljar.guest.pooled_code import AWAKE, GO, INLINE, MAIN, MOST_INLINE, SPILLED, UNFIT
@@ -209,12 +209,12 @@ class PooledProcess(BubblewrapProcess):
 
         end = super().end()
         if self._told is None:
-            if self._unread and end.ended_by in ("", "internal"):
+            if self._unread and end.ended_by in ("", *LOST):
                 raise JarGoneError
             return replace(end, started=True, began=self._started)
         status, cpu_seconds, most_bytes = self._told
         code, number = _split(status)
-        lost = end.ended_by == "internal"  # to the stage; pid 1 had told
+        lost = end.ended_by in LOST  # to the stage; pid 1 had told
         return replace(
             end,
             exit_code=code,

@@ -26,6 +26,9 @@ _BESIDE = socket.CMSG_SPACE(12) + socket.CMSG_SPACE(8)
 """Who says it, and two descriptors."""
 FIRST_SAMPLE_SECONDS = 0.01
 """Without a control group: of a run that was shorter, the stage knows nothing about its memory."""
+LOST = ("internal", "pid1")
+"""Why a run ended whose pid 1 is gone without the stage's doing: with its zygote, or alone."""
+ZYGOTE_KILLED = "the interpreter that the jar was cloned from was killed"
 
 
 class PoolRun(Run):
@@ -136,10 +139,14 @@ class PoolRun(Run):
             with contextlib.suppress(OSError):
                 self.gate.shutdown(socket.SHUT_RDWR)
 
-    def lose(self) -> None:
-        """Its pid 1 is gone, and nobody here has ended it."""
-        self.ended_by = "internal"
-        self.problems = ["the jar's first process was killed, or the interpreter that it came from"]
+    def lose(self, *, with_zygote: bool) -> None:
+        """Note that its pid 1 is gone, and the stage did not kill it.
+
+        If the zygote is gone as well, the jar was lost with it. Otherwise the code may have done it: that must not look
+        like a fault of the machine.
+        """
+        self.ended_by = "internal" if with_zygote else "pid1"
+        self.problems = [ZYGOTE_KILLED] if with_zygote else []
 
     @property
     def quiet(self) -> bool:

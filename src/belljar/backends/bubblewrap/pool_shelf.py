@@ -24,6 +24,8 @@ from belljar.errors import BelljarError, SandboxUnavailableError
 
 Prepare = Callable[[PooledProcess], None]
 """What is done to each jar before it waits."""
+_DEATH_SECONDS = 0.2
+"""How much later than its jars a zygote may die that is killed together with them."""
 
 
 class Waiter:
@@ -134,6 +136,20 @@ class Shelf:
                 return
             self._gone.discard(process.name)
         process.close()
+
+    def lost_zygote(self, generation: int) -> bool:
+        """Return True if the zygote of this generation is dead, or dies within a moment: its jars die beside it."""
+        with self._lock:
+            number, descriptor = self._zygote
+            if number != generation or descriptor < 0:
+                return True
+            descriptor = os.dup(descriptor)
+        try:
+            poll = select.poll()
+            poll.register(descriptor, select.POLLIN)
+            return bool(poll.poll(1000 * _DEATH_SECONDS))
+        finally:
+            os.close(descriptor)
 
     def close(self, why: str) -> None:
         """Nobody gets anything any more."""

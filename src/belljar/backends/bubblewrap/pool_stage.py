@@ -23,7 +23,7 @@ from collections.abc import Collection
 from belljar.backends import sockets as socket
 from belljar.backends.bubblewrap import layout, wire
 from belljar.backends.bubblewrap.orphans import end_orphans
-from belljar.backends.bubblewrap.pool_run import PoolRun
+from belljar.backends.bubblewrap.pool_run import LOST, PoolRun
 from belljar.backends.bubblewrap.pool_zygote import NATIVE, Zygote, polled, zygote_files
 from belljar.backends.bubblewrap.running import JarSpec, Run
 from belljar.backends.bubblewrap.stage import LAUNCHER_DIED, Stage
@@ -354,8 +354,10 @@ class PoolStage(Stage):
             return
         briefly = run.quiet
         if run.started and not run.ended_by and not (run.group and run.group.oom_kills()):
-            run.lose()
-        _tell(host, run.collect(briefly=briefly and run.ended_by == "internal"))
+            zygote = self._zygote
+            is_gone = run.generation != self._zygotes or zygote is None or zygote.is_gone()
+            run.lose(with_zygote=is_gone)
+        _tell(host, run.collect(briefly=briefly and run.ended_by in LOST))
 
     def _remove_traces(self, name: str, group: RunGroup | None) -> None:
         """A jar has no files of the stage's; but if its group can't be removed, something of it may be left."""

@@ -62,7 +62,7 @@ def main(
             import_denying()
         _kind(plan)(control, plan, group, kernel_uid, launcher).serve()
     except BelljarError as error:
-        _answer(control, {"error": _fault(error), "message": error.message, "hint": error.hint})
+        _answer(control, _told(error))
         code = 1
     except OSError as error:
         _answer(control, {"error": "unavailable", "message": f"the jar could not be staged: {error}"[:500], "hint": ""})
@@ -82,13 +82,15 @@ def _kind(plan: StagePlan) -> type[Stage]:
     return PoolStage
 
 
-def _fault(error: BelljarError) -> str:
+def _told(error: BelljarError) -> wire.Message:
+    """Return the message from which the host makes the same exception."""
     kinds: tuple[tuple[type[BelljarError], str], ...] = (
         (PolicyError, "policy"),
         (PrerequisiteError, "prerequisite"),
         (SandboxUnavailableError, "unavailable"),
     )
-    return next((name for kind, name in kinds if isinstance(error, kind)), "internal")
+    name = next((name for kind, name in kinds if isinstance(error, kind)), "internal")
+    return {"error": name, "message": error.message, "hint": error.hint, "fault": error.fault}
 
 
 def _quoted(word: str) -> str:
@@ -329,7 +331,7 @@ class Stage:
             run = self._choose_jar(message, standard_input)
             self._start(run, message, host, code)
         except BelljarError as error:
-            self._refuse(host, {"error": _fault(error), "message": error.message, "hint": error.hint})
+            self._refuse(host, _told(error))
         except (OSError, ValueError) as error:
             self._refuse(host, {"error": "unavailable", "message": f"the run could not start: {error}", "hint": ""})
         finally:
@@ -458,6 +460,7 @@ class Stage:
             raise SandboxUnavailableError(
                 f"the workspace is full (fs.inodes, fs.size_mb), so there is no room for a new run: {error.strerror}",
                 hint="remove files from it (files.remove), or raise fs.inodes and fs.size_mb",
+                fault="code",
             ) from error
 
     def _watch_memory(self, run: Run) -> None:

@@ -276,7 +276,7 @@ class ContainerProcess:
         except ForgedFrameError:
             for kind, payload in self._container.frames():  # what the gate still said
                 self._hear(kind, payload)
-            self._killed = self._killed or "killed"
+            self._killed = self._killed or "forged"
             try:
                 self._wait_for_its_end()
                 self._told = _ended_without_a_word(self._killed)
@@ -501,10 +501,11 @@ class ContainerProcess:
 
 def not_started(number: int | None, message: str | None) -> SandboxUnavailableError:
     """What to say of code that never began, because its directories or filters could not be made ready for it."""
-    hint = "run `belljar doctor`, or open a new Sandbox"
+    told = f"the code could not be started: {message}"
     if number == errno.ENOSPC:
         hint = "remove files with files.remove, or open a new Sandbox with more fs.size_mb and fs.inodes"
-    return SandboxUnavailableError(f"the code could not be started: {message}", hint=hint)
+        return SandboxUnavailableError(told, hint=hint, fault="code")
+    return SandboxUnavailableError(told, hint="run `belljar doctor`, or open a new Sandbox")
 
 
 def _ended_without_a_word(by: str) -> dict[str, Any]:

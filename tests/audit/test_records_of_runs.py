@@ -34,7 +34,7 @@ from belljar.sandbox.events import Finished, Output
 from belljar.sandbox.remote import kill, running
 from belljar.sandbox.replay import replay
 from belljar.sandbox.result import Outcome, RunResult
-from belljar.sandbox.running import Watch, make_result
+from belljar.sandbox.running import Watch, settle
 
 pytestmark = pytest.mark.backend("bubblewrap")
 
@@ -114,7 +114,7 @@ class TestEvents:
         plan = Sandbox().plan("1")
         end = End(137, None, "canary", ("a hole",), False, 0.0, 0, None, None, None, 0, 0, ())
         recording.begin("0", "run", recording.Begun(resolve(), plan), plan, language="python")
-        make_result(
+        settle(
             resolve(),
             plan,
             Watch(cast("Process", None), 0),

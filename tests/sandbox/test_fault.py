@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Callable
@@ -18,7 +19,6 @@ from belljar.backends.bubblewrap.client import LAUNCHER
 from belljar.errors import AuditError, BelljarError, KillSwitchError
 from belljar.sandbox.control import CONTROL
 from belljar.sandbox.events import Finished
-from conftest import descendants
 
 pytestmark = pytest.mark.backend("bubblewrap")
 
@@ -26,7 +26,8 @@ LIMITS: dict[str, Any] = {"proc": {"timeout_ms": 1500, "mem_mb": 64, "output_mb"
 SLEEPS = "print('up', flush=True); import time; time.sleep(60)"
 
 
-CHILD_SLEEPS = "import subprocess; p = subprocess.Popen(['sleep', '4321']); print('up', flush=True); p.wait()"
+SECONDS = str(1_000_000 + os.getpid())
+CHILD_SLEEPS = f"import subprocess; p = subprocess.Popen(['sleep', '{SECONDS}']); print('up', flush=True); p.wait()"
 
 
 def in_sandbox(code: str) -> RunResult:
@@ -189,9 +190,15 @@ def test_a_first_process_that_is_killed_alone_may_be_the_code_s_doing() -> None:
 
 def _first_process() -> int:
     """The pid 1 of the jar that runs `CHILD_SLEEPS`."""
-    (pid,) = [pid for pid in descendants(LAUNCHER._pid) if b"4321" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    (pid,) = [int(name) for name in os.listdir("/proc") if name.isdigit() and _is_the_child(name)]
     while True:
         fields = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
         if fields["NSpid"].split()[-1] == "1":
             return pid
         pid = int(fields["PPid"])
+
+
+def _is_the_child(pid: str) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes() == f"sleep\0{SECONDS}\0".encode()
+    return False

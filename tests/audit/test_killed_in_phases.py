@@ -21,7 +21,7 @@ from belljar.sandbox.remote import running
 PROGRAM = """
 import os, signal, sys
 from belljar import Sandbox
-from belljar.sandbox import recording, sandbox
+from belljar.sandbox import lifecycle, recording
 from belljar.sandbox.events import Output
 phase, marker = sys.argv[1:]
 def die(*_):
@@ -39,7 +39,7 @@ if phase == "compile": wrap(type(jar._backend), "compile", before=False)
 if phase == "recorded": wrap(recording, "begin", before=False)
 if phase == "launch": wrap(type(jar._open()), "launch", before=True)
 if phase == "gate": wrap(type(jar._open()), "launch", before=False)
-if phase == "collecting": wrap(sandbox, "settle", before=True)
+if phase == "collecting": wrap(lifecycle, "settle", before=True)
 if phase == "ending": wrap(recording, "finish", before=False)
 code = "import time; print(1, flush=True)" + ("; time.sleep(1000)" if phase == "executing" else "")
 for event in jar.stream(code, args=[marker]):

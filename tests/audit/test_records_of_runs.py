@@ -34,7 +34,8 @@ from belljar.sandbox.events import Finished, Output
 from belljar.sandbox.remote import kill, running
 from belljar.sandbox.replay import replay
 from belljar.sandbox.result import Outcome, RunResult
-from belljar.sandbox.running import Watch, settle
+from belljar.sandbox.lifecycle import settle
+from belljar.sandbox.running import Watch
 
 pytestmark = pytest.mark.backend("bubblewrap")
 

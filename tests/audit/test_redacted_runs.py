@@ -15,7 +15,8 @@ from belljar.backends.contract import End, Process
 from belljar.errors import SandboxUnavailableError
 from belljar.policy.resolve import resolve
 from belljar.sandbox.events import Output
-from belljar.sandbox.running import Watch, settle
+from belljar.sandbox.lifecycle import settle
+from belljar.sandbox.running import Watch
 
 pytestmark = pytest.mark.backend("bubblewrap")
 MAIL = "jane.doe@example.com"

@@ -45,8 +45,8 @@ OWN = {
         "presets._compiled", "problems", "records", "resolve",
     )),
     *(f"belljar.sandbox.{name}" for name in (
-        "control", "detect", "events", "inputs", "recording", "redacting", "result", "running", "sandbox", "stream",
-        "tracing",
+        "control", "detect", "events", "inputs", "lifecycle", "recording", "redacting", "result", "running", "sandbox",
+        "stream", "tracing",
     )),
 }  # fmt: skip
 """Of belljar, in the command's own process."""

@@ -5,20 +5,22 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
-from belljar.backends.bubblewrap.pool_process import JarGoneError, PooledProcess, packed
-from belljar.backends.contract import ChangedTree, End, EnforcementReport, Entry, Process
+from belljar.backends.bubblewrap.pool_process import PooledProcess, packed
+from belljar.backends.contract import ChangedTree, Clause, End, EnforcementReport, Entry, JarGoneError
 from belljar.backends.hostile_files import open_beneath, walk
 from belljar.errors import PolicyError, UsageError
 from belljar.guest.pooled_code import MAIN, MOST_INLINE
 from belljar.policy.models import Policy
-from belljar.sandbox import recording, redacting, tracing
+from belljar.sandbox import recording, tracing
 from belljar.sandbox.control import CONTROL
 from belljar.sandbox.events import Finished, Output
 from belljar.sandbox.inputs import at_once, opened_input
+from belljar.sandbox.lifecycle import Acquired, Life
 from belljar.sandbox.result import Artifact, RunResult
-from belljar.sandbox.running import GIVEN_UP, Watch, give_up, new_run_id, refused_result, settle
+from belljar.sandbox.running import new_run_id
 from belljar.sandbox.sandbox import network_of
 from belljar.sandbox.stream import Access, Handle
 from belljar.sandbox.work import Work
@@ -33,8 +35,6 @@ if TYPE_CHECKING:
 _MOST_ARTIFACTS = 1000
 _MAY_WAKE = len(os.sched_getaffinity(0)) > 1
 """Whether a processor is left for a jar that waits awake while its caller writes down that it runs."""
-_NOTHING = cast("Process", None)
-"""What is watched of a run that never began."""
 
 
 class Early:
@@ -74,9 +74,9 @@ class Clones:
         preload: Sequence[str],
         on_egress: Callable[[Event], None] | None,
     ) -> None:
-        self._policy = policy
+        self.policy = policy
         self._network = network_of(policy, on_egress)
-        self._planted = _in_workspace(policy, self._network)
+        self.planted = _in_workspace(policy, self._network)
         if self._network:
             self._network.prepare()
         trust = self._network.trust if self._network else None
@@ -85,10 +85,10 @@ class Clones:
             from belljar.sandbox.pool_network import Serving
 
             prepare = Serving(self._network)
-        self._plan, self._jars = backend.open_pool(policy, size=size, preload=preload, trust=trust, prepare=prepare)
-        self._report = EnforcementReport((*self._plan.report.clauses, *self._jars.shortfalls), self._plan.report.unseen)
-        self._refused = self._report.refused_by(policy)
-        self._begun = recording.Begun(policy, self._plan)
+        self.plan, self._jars = backend.open_pool(policy, size=size, preload=preload, trust=trust, prepare=prepare)
+        self.report = EnforcementReport((*self.plan.report.clauses, *self._jars.shortfalls), self.plan.report.unseen)
+        self.refused = self.report.refused_by(policy)
+        self.same = recording.Begun(policy, self.plan)
         self._timeout = policy.proc.timeout_seconds
         self._running: set[PooledProcess] = set()
         self.early: set[PooledProcess] = set()
@@ -115,7 +115,7 @@ class Clones:
 
         One that did not, and there were many, would keep jars from others.
         """
-        if self._handles or self.early or self._refused or self._planted or not _MAY_WAKE:
+        if self._handles or self.early or self.refused or self.planted or not _MAY_WAKE:
             return None
         try:  # whatever is wrong, the run is told
             body = packed(code, _usable(name), arguments, {})
@@ -138,105 +138,19 @@ class Clones:
         self, handle: Handle, work: Work, early: Early | None = None
     ) -> Generator[Output | Finished, None, None]:
         """Run it in a jar that nobody has used and nobody will use again."""
-        run_id, started = "", time.monotonic()
-        files = {**self._planted, **work.files} if self._planted or work.files else {}
-        spans: tracing.AnySpans = tracing.NONE
-        jar: PooledProcess | None = None
+        started = time.monotonic()
         self._handles.add(handle)
+        run = _ClonedRun(self, work)
         try:
-            # Before all else: while it gets ready, there is time for the rest.
-            jar = early.taken(self) if early else None
-            if jar is None and not self._refused:
-                jar = self._given(work, files)
+            run.hand_over(early)  # before all else: while the jar gets ready, there is time for the rest
             run_id = new_run_id()
             spans = tracing.start("belljar.run", run_id, since=started)
-            details = recording.code_details(work.code, (), "python", work.arguments, work.name)
-            if work.stdin is not None or work.files:
-                work = work._replace(stdin=at_once(work.stdin))
-                details |= recording.input_details(work.stdin, len(work.files))
-            recording.begin(run_id, "pool", self._begun, self._plan, starts=not self._refused, **details)
-            if self._refused:
-                yield Finished(refused_result(self._policy, self._plan, run_id, self._report, self._refused))
-                return
-            told = {"backend": self._plan.backend, "policy": self._plan.policy_digest, "language": "python"}
-            CONTROL.enter(run_id, handle, **told, **({"script": work.name} if work.name else {}))
-            spans.phase("launch")
-            given, jar = jar, None
-            for event in self._run(handle, work, run_id, files, started, spans, given):
-                if isinstance(event, Finished):
-                    spans.result(event.result)
-                yield event
-        except BaseException as error:  # whatever it is: a run that has begun has an end
-            if jar is not None:
-                self.let_go(jar)
-            recording.broke_off(run_id, error, self._policy)
-            raise
+            yield from Life(run, handle, run_id, started=started, spans=spans).events()
         finally:
-            spans.end()
-            CONTROL.leave(run_id)
+            run.close()
             self._handles.discard(handle)
 
-    def _run(  # noqa: PLR0917 - what a run is made of
-        self,
-        handle: Handle,
-        work: Work,
-        run_id: str,
-        files: Mapping[str, bytes],
-        started: float,
-        spans: tracing.AnySpans,
-        jar: PooledProcess | None,
-    ) -> Iterator[Output | Finished]:
-        while True:
-            process = self._started(handle, run_id, work, files, jar)
-            jar = None
-            if isinstance(process, End):
-                yield Finished(self._result(handle, Watch(_NOTHING, 0), process, run_id, started))
-                return
-            network = _network(process)
-            try:
-                handle.access = Access(self._policy, self._plan, process, _held(process))
-                handle.started(process)
-                spans.phase("execute")
-                watch = Watch(process, self._policy.proc.output_bytes, redacting.of_result(run_id, self._policy))
-                handle.prints(watch.captured, self._policy)
-                try:
-                    yield from watch.events()
-                except GIVEN_UP as error:
-                    give_up(process, error, self._settling(handle, watch, run_id, started, files, network))
-                    raise
-                spans.phase("collect")
-                if network:
-                    network.end()
-                end = self._jars.judged(process, process.end())
-                artifacts = _made(process.workspace, files)
-                if network:
-                    network.close()
-                    end = network.judged(end)
-                result = self._result(handle, watch, end, run_id, started, artifacts, network)
-                if work.artifacts is not None and result.artifacts:
-                    from belljar.sandbox.artifacts import save
-
-                    if isinstance(work.artifacts, str):
-                        place = os.path.abspath(work.artifacts)
-                        recording.files("save", run=run_id, directory=place, count=len(result.artifacts))
-                    made = [artifact.path for artifact in result.artifacts]
-                    saved = save(process.workspace, made, work.artifacts, self._policy, overwrite=work.overwrite)
-                    if saved.refused:
-                        result = result.but_not_saved(saved.refused)
-                handle.ended()
-                self._running.discard(process)
-                self._jars.bury(process)
-                yield Finished(result)
-                return
-            except JarGoneError:  # it died before it had begun: another one gets the run
-                continue
-            finally:
-                if process in self._running:  # else it has ended, and is let go of when nobody waits
-                    handle.ended()
-                    self._running.discard(process)
-                    self.let_go(process)
-
-    def _given(self, work: Work, files: Mapping[str, bytes]) -> PooledProcess | None:
+    def given(self, work: Work, files: Mapping[str, bytes]) -> PooledProcess | None:
         """A jar that gets ready for it while it is written down that it is to run; if one waits, and it is quick."""
         if work.stdin is not None or (jar := self._jars.take_ready()) is None:
             return None
@@ -250,7 +164,7 @@ class Clones:
             raise
         return jar
 
-    def _started(
+    def start(
         self, handle: Handle, run_id: str, work: Work, files: Mapping[str, bytes], given: PooledProcess | None
     ) -> PooledProcess | End:
         """The run, in a jar; or its end, if it came to none. A jar that died while it waited is no reason to fail."""
@@ -289,59 +203,120 @@ class Clones:
                 self._running.add(jar)
                 return jar
 
+    def judged(self, jar: PooledProcess, end: End) -> End:
+        """Return the run's end: a jar that died with its zygote was lost."""
+        return self._jars.judged(jar, end)
+
+    def ended(self, jar: PooledProcess, *, at_once: bool) -> None:
+        """Forget a run that is over. Its jar is closed when nobody waits, or `at_once` if it may still live."""
+        self._running.discard(jar)
+        if at_once:
+            self.let_go(jar)
+        else:
+            self._jars.bury(jar)
+
     def let_go(self, process: PooledProcess) -> None:
         """At once: if there is still something of it, that is ended."""
         process.close()
         self._jars.bury(process)
 
-    def _settling(  # noqa: PLR0917 - what a result is made of
-        self,
-        handle: Handle,
-        watch: Watch,
-        run_id: str,
-        started: float,
-        files: Mapping[str, bytes],
-        network: JarNetwork | None,
-    ) -> Callable[[End, float], RunResult]:
-        """What becomes of a run that was given up, when it has ended."""
 
-        def settle(end: End, patience: float) -> RunResult:
-            process = cast("PooledProcess", watch.process)
-            end = self._jars.judged(process, end)
-            artifacts = _made(process.workspace, files)
-            if network:
-                network.end()
-                network.close()
-                end = network.judged(end)
-            return self._result(handle, watch, end, run_id, started, artifacts, network, patience)
+class _ClonedRun:
+    """A run in a cloned jar: how it is recorded, and how its jar is acquired."""
 
-        return settle
+    def __init__(self, clones: Clones, work: Work) -> None:
+        self._clones = clones
+        self._work = work
+        self._files = {**clones.planted, **work.files} if clones.planted or work.files else {}
+        self._given: PooledProcess | None = None
+        """A jar that has the code already, and waits to be let go."""
+        self._is_settled = False
+        self.policy = clones.policy
+        self.plan = clones.plan
+        self.fallback_from: tuple[str, ...] = ()
 
-    def _result(  # noqa: PLR0917 - what a result is made of
-        self,
-        handle: Handle,
-        watch: Watch,
-        end: End,
-        run_id: str,
-        started: float,
-        artifacts: tuple[Artifact, ...] = (),
-        network: JarNetwork | None = None,
-        patience: float | None = None,
-    ) -> RunResult:
-        return settle(
-            self._policy,
-            self._plan,
-            watch,
-            end,
-            run_id=run_id,
-            report=self._report,
-            started=started,
-            artifacts=artifacts,
-            fallback_from=(),
-            traffic=network.traffic if network else None,
-            handle=handle,
-            patience=patience,
-        )
+    def hand_over(self, early: Early | None) -> None:
+        """Hand the code to a jar that waits, if there is one. It does not start before the run is recorded."""
+        self._given = early.taken(self._clones) if early else None
+        if self._given is None and not self._clones.refused:
+            self._given = self._clones.given(self._work, self._files)
+
+    def record(self, run_id: str) -> bool:
+        """Record the run, and that its code starts, unless the policy refuses it."""
+        work, clones = self._work, self._clones
+        details = recording.code_details(work.code, (), "python", work.arguments, work.name)
+        if work.stdin is not None or work.files:
+            work = self._work = work._replace(stdin=at_once(work.stdin))
+            details |= recording.input_details(work.stdin, len(work.files))
+        recording.begin(run_id, "pool", clones.same, self.plan, starts=not clones.refused, **details)
+        return True
+
+    def open(self) -> tuple[EnforcementReport, tuple[Clause, ...]]:
+        """Return how far each clause holds in the pool's jars, which are open."""
+        return self._clones.report, self._clones.refused
+
+    @contextmanager
+    def acquire(self, life: Life) -> Iterator[Acquired | End]:
+        """Take a jar, and let the code start in it."""
+        clones, work, handle = self._clones, self._work, life.handle
+        told = {"backend": self.plan.backend, "policy": self.plan.policy_digest, "language": "python"}
+        CONTROL.enter(life.run_id, handle, **told, **({"script": work.name} if work.name else {}))
+        try:
+            given, self._given = self._given, None
+            jar = clones.start(handle, life.run_id, work, self._files, given)
+            if isinstance(jar, End):
+                yield jar
+                return
+            try:
+                handle.access = Access(self.policy, self.plan, jar, _held(jar))
+                handle.started(jar)
+                yield _AcquiredJar(jar, _network(jar), clones)
+            finally:
+                handle.ended()
+                clones.ended(jar, at_once=not self._is_settled)
+        finally:
+            CONTROL.leave(life.run_id)
+
+    def made(self, acquired: Acquired) -> tuple[Artifact, ...]:
+        """Return the files that the run made, or that it was given and changed."""
+        return _made(cast("PooledProcess", acquired.process).workspace, self._files)
+
+    def settled(self, acquired: Acquired, result: RunResult) -> RunResult:
+        """Save the files that the run made, if that is wanted: they are gone with the jar."""
+        work = self._work
+        if work.artifacts is not None and result.artifacts:
+            from belljar.sandbox.artifacts import save
+
+            if isinstance(work.artifacts, str):
+                place = os.path.abspath(work.artifacts)
+                recording.files("save", run=result.run_id, directory=place, count=len(result.artifacts))
+            made = [artifact.path for artifact in result.artifacts]
+            workspace = cast("PooledProcess", acquired.process).workspace
+            saved = save(workspace, made, work.artifacts, self.policy, overwrite=work.overwrite)
+            if saved.refused:
+                result = result.but_not_saved(saved.refused)
+        self._is_settled = True
+        return result
+
+    def close(self) -> None:
+        """Close the jar that has the code, if the run never came to it."""
+        if self._given is not None:
+            self._clones.let_go(self._given)
+            self._given = None
+
+
+class _AcquiredJar(Acquired):
+    """A jar of the pool's, for one run."""
+
+    __slots__ = ("_clones",)
+
+    def __init__(self, jar: PooledProcess, network: JarNetwork | None, clones: Clones) -> None:
+        super().__init__(jar, network)
+        self._clones = clones
+
+    def end(self) -> End:
+        """Wait for the end, and look whether the zygote died as well."""
+        return self._clones.judged(cast("PooledProcess", self.process), super().end())
 
 
 def _held(process: PooledProcess) -> Callable[[], Held]:

@@ -16,9 +16,9 @@ from belljar.backends.contract import Process
 from belljar.errors import BelljarError, SandboxUnavailableError
 from belljar.sandbox import recording
 from belljar.sandbox import session_wire as wire
-from belljar.sandbox.network import RunNetwork
+from belljar.sandbox.lifecycle import Acquired, Life, RunNetwork, Source
 from belljar.sandbox.result import RunResult
-from belljar.sandbox.running import Watch, new_run_id, refused_result, settle
+from belljar.sandbox.running import Watch, new_run_id
 from belljar.sandbox.sandbox import Sandbox
 from belljar.sandbox.session_clock import Clock
 from belljar.sandbox.session_program import program
@@ -147,51 +147,30 @@ class Live:
     def _launch(self) -> None:
         lifetime = max(_TICK_SECONDS, self._clock.age_left())
         policy = replace(self._policy, proc=replace(self._policy.proc, timeout_seconds=lifetime))
-        request, plan = self._sandbox.compiled(program(), "session.py", policy)
-        started = time.monotonic()
+        reader, self._orders = os.pipe2(os.O_CLOEXEC)
+        self._stack.callback(self._hang_up)
+        os.set_blocking(self._orders, False)
         try:
-            same = recording.Begun(self._policy, plan)
-            recording.begin(self.run_id, "session", same, plan, starts=False, language="python")
-            report = self._sandbox.report(plan)
-            if refused := report.refused_by(self._policy):
-                self.result = refused_result(self._policy, plan, self.run_id, report, refused)
-                raise SandboxUnavailableError(self.result.reason)
-            recording.started(self.run_id)
-            reader, self._orders = os.pipe2(os.O_CLOEXEC)
-            self._stack.callback(self._hang_up)
-            os.set_blocking(self._orders, False)
-            try:
-                launched = self._sandbox.launched(self._handle, plan, request, self.run_id, reader)
-                self._process, self._network = self._stack.enter_context(launched)
-            finally:
-                os.close(reader)
+            source = self._sandbox.source(program(), "session.py", policy, reader)
+            self._life = Life(source, self._handle, self.run_id)
+            self._begin(source)
         except BaseException as error:  # whatever it is: a run that has begun has an end
             self._stack.close()
             recording.broke_off(self.run_id, error, self._policy)
             raise
-
-        def finish(watch: Watch) -> RunResult:
-            end = self._process.end()
-            if self._network:
-                self._network.close()
-                end = self._network.judged(end)
-            return settle(
-                self._policy,
-                plan,
-                watch,
-                end,
-                run_id=self.run_id,
-                report=report,
-                started=started,
-                artifacts=(),
-                fallback_from=self._sandbox.fallback_from,
-                traffic=self._network.traffic if self._network else None,
-                handle=self._handle,
-            )
-
+        finally:
+            os.close(reader)
         # A daemon: a program that forgets to close a session must be able to end.
-        self._thread = threading.Thread(target=self._listen, args=(finish,), name="belljar-session", daemon=True)
+        self._thread = threading.Thread(target=self._listen, name="belljar-session", daemon=True)
         self._thread.start()
+
+    def _begin(self, source: Source) -> None:
+        self.result = self._life.begin()
+        if self.result is not None:
+            raise SandboxUnavailableError(self.result.reason, fault=self.result.fault)
+        acquired = self._stack.enter_context(source.acquire(self._life))
+        assert isinstance(acquired, Acquired), "a Sandbox has a process for every run"
+        self._acquired, self._process = acquired, acquired.process
 
     def _hang_up(self) -> None:
         with self.changed:
@@ -207,7 +186,7 @@ class Live:
     @property
     def network(self) -> RunNetwork | None:
         """Its network."""
-        return self._network
+        return self._acquired.network
 
     def inbox(self, number: int) -> Inbox:
         """That of an interpreter."""
@@ -249,7 +228,7 @@ class Live:
         """End it; `why` is told to whoever is in a step."""
         with self.changed:
             self.why = self.why or why
-        self._handle.kill("killed")
+        self._handle.kill("forged" if why == "broken" else "killed")
 
     def finish(self, why: str) -> None:
         """End it in good order: the keeper goes when its orders end, and everything with it. Else it is killed."""
@@ -271,11 +250,11 @@ class Live:
 
     # --- the thread ---
 
-    def _listen(self, finish: Callable[[Watch], RunResult]) -> None:
+    def _listen(self) -> None:
         watch = Watch(self._process, _FAULT_BYTES)
         try:
             self._read(watch)
-            result, fault = finish(watch), None
+            result, fault = self._life.settle(watch, self._acquired.end(), self._acquired), None
         except BelljarError as error:
             recording.broke_off(self.run_id, error, self._policy)
             result, fault = None, error

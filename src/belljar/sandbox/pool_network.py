@@ -6,7 +6,8 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from belljar.backends.bubblewrap.pool_process import JarGoneError, PooledProcess, never_started
+from belljar.backends.bubblewrap.pool_process import PooledProcess
+from belljar.backends.contract import JarGoneError, never_started
 from belljar.errors import BelljarError, SandboxUnavailableError
 from belljar.sandbox.running import new_run_id
 

@@ -1,17 +1,16 @@
-"""One run seen from outside: reads its output as it comes, holds the output limit, settles it, makes the result."""
+"""One run seen from outside: reads its output as it comes, holds the output limit, and makes the result."""
 
 from __future__ import annotations
 
 import os
 import select
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from belljar.backends.contract import LOOK_UP_SECONDS, Clause, End, EnforcementReport, LaunchPlan, Process
-from belljar.errors import SandboxUnavailableError
 from belljar.policy.models import Policy
 from belljar.sandbox import recording
-from belljar.sandbox.events import Finished, Output
+from belljar.sandbox.events import Output
 from belljar.sandbox.result import Artifact, Denial, Fault, Outcome, RunResult, Usage, fault_of
 
 TYPE_CHECKING = False  # see policy/records.py
@@ -21,19 +20,12 @@ if TYPE_CHECKING:
     from belljar.audit.redaction import Redactor
     from belljar.audit.redaction.stream import ByteStreamRedactor
     from belljar.sandbox.egress import Traffic
-    from belljar.sandbox.stream import Handle
 
 _CHUNK = 1 << 16
-GIVEN_UP = (GeneratorExit, KeyboardInterrupt, SystemExit)
-"""What comes when nobody waits for a run any more."""
-_LAST_SECONDS = 5.0
-"""How long a run that was given up may take to end before nobody listens for it any more."""
-_CANARIES = ("canary", "canary-token")
-"""Why a run was ended, or not started: what must not be possible was, or it sent what it must not."""
 
 
 def new_run_id() -> str:
-    """Sortable by time, unguessable, short enough to type."""
+    """Return a name for a run: sortable by time, unguessable, short enough to type."""
     return f"{int(time.time() * 1000):012x}-{os.urandom(4).hex()}"
 
 
@@ -108,64 +100,6 @@ def _read(descriptor: int) -> bytes | None:
         return None
 
 
-def settle(
-    policy: Policy,
-    plan: LaunchPlan,
-    watch: Watch,
-    end: End,
-    *,
-    run_id: str,
-    report: EnforcementReport,
-    started: float,
-    artifacts: tuple[Artifact, ...],
-    fallback_from: tuple[str, ...],
-    traffic: Traffic | None = None,
-    handle: Handle | None = None,
-    patience: float | None = None,
-) -> RunResult:
-    """Settle a run that has ended: put it into quarantine if a canary ended it, make its result, record the end.
-
-    Raises:
-        SandboxUnavailableError: the jar was lost, or could not be made. That is recorded.
-        AuditError: the end can't be recorded.
-    """
-    if handle is not None:
-        handle.over = True
-    if end.ended_by == "internal" or (not end.started and end.ended_by in ("", "gate")):
-        detail = watch.captured["stderr"].decode(errors="replace").strip() or "; ".join(end.problems)
-        what = "the jar was lost" if end.started else "the jar could not be made"
-        lost = SandboxUnavailableError(f"{what}: {detail}", hint="run `belljar doctor`")
-        recording.lost(run_id, lost.message, policy, lost.fault)
-        raise lost
-    where = ""
-    if policy.logging.quarantine and end.ended_by in _CANARIES:
-        from belljar.sandbox.ending import quarantined
-
-        where = quarantined(run_id, handle, policy, plan, watch, end)
-    result = make_result(
-        policy,
-        plan,
-        watch,
-        end,
-        run_id=run_id,
-        report=report,
-        duration=time.monotonic() - started,
-        artifacts=artifacts,
-        fallback_from=fallback_from,
-        traffic=traffic,
-        quarantined=where,
-    )
-    return recording.finish(
-        result,
-        policy,
-        watch.captured,
-        start=max(0.0, end.began - started) if end.began else None,
-        canaries=_canaries(plan, end),
-        egress=traffic.totals if traffic else None,
-        patience=patience,
-    )
-
-
 def make_result(
     policy: Policy,
     plan: LaunchPlan,
@@ -204,25 +138,6 @@ def make_result(
         egress=traffic.records if traffic else (),
         fault=fault_of(outcome, end.ended_by),
     )
-
-
-def _canaries(plan: LaunchPlan, end: End) -> tuple[str, ...] | None:
-    """What the canaries found; None if they were not tried."""
-    if end.ended_by == "canary":
-        return end.problems or ("what was found is not known",)
-    return () if end.started and plan.backend != "unconfined" else None
-
-
-def give_up(process: Process, error: BaseException, result: Callable[[End, float], RunResult]) -> None:
-    """End a run for which nobody waits any more, because of this, and have its end told if it can be heard."""
-    process.kill(recording.given_up_for(error))
-    poll = select.poll()
-    poll.register(process.fileno(), select.POLLIN)
-    if poll.poll(1000 * _LAST_SECONDS):
-        try:
-            result(process.end(), recording.PATIENCE_SECONDS)
-        except Exception:  # noqa: BLE001, S110 - its stage is gone, or it can't be recorded: told by `broke_off`
-            pass
 
 
 def _signal_name(number: int) -> str | None:
@@ -315,4 +230,4 @@ def refused_result(
     return recording.finish(result, policy)
 
 
-__all__ = ["GIVEN_UP", "Finished", "Watch", "give_up", "make_result", "new_run_id", "refused_result", "settle"]
+__all__ = ["Watch", "make_result", "new_run_id", "refused_result"]

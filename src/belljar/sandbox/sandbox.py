@@ -1,25 +1,29 @@
 """`Sandbox`: one policy, one workspace, any number of runs."""
 
+# A Sandbox and its runs share this file, and each other's state.
+# ruff: noqa: SLF001
+
 from __future__ import annotations
 
 import contextlib
 import os
 import time
 from _thread import RLock  # `threading` takes a millisecond to import
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from belljar.audit.state import private_directory, state_directory
-from belljar.backends.contract import End, EnforcementReport, Entry, Jar, LaunchPlan, Process, RunRequest
+from belljar.backends.contract import Clause, EnforcementReport, Entry, Jar, LaunchPlan, RunRequest
 from belljar.backends.runtimes import language_named
 from belljar.errors import BelljarError, UsageError
 from belljar.policy.models import Policy
-from belljar.sandbox import recording, redacting, tracing
+from belljar.sandbox import recording, tracing
 from belljar.sandbox.control import CONTROL
 from belljar.sandbox.detect import open_best
-from belljar.sandbox.events import Finished, Output
+from belljar.sandbox.events import Finished
 from belljar.sandbox.inputs import Fed, Input, at_once, opened_input
+from belljar.sandbox.lifecycle import Acquired, Life
 from belljar.sandbox.result import Artifact, RunResult
-from belljar.sandbox.running import GIVEN_UP, Watch, give_up, new_run_id, refused_result, settle
+from belljar.sandbox.running import new_run_id, refused_result
 from belljar.sandbox.stream import Access, Handle, Stream
 
 TYPE_CHECKING = False  # see policy/records.py
@@ -34,7 +38,7 @@ if TYPE_CHECKING:
     from belljar.sandbox.files import Files
     from belljar.sandbox.kept.host_files import HostFiles
     from belljar.sandbox.kept_files import KeptFiles
-    from belljar.sandbox.network import Network, RunNetwork
+    from belljar.sandbox.network import Network
     from belljar.sandbox.snapshots import Held
 
 PolicyLike = Policy | str | os.PathLike[str] | Mapping[str, "Any"] | None
@@ -149,32 +153,17 @@ class Sandbox:
         spans = tracing.start("belljar.run", run_id)
         spans.phase("plan")
         request = self._request(code, argv, language, name, args, explain_denials=explain_denials)
-        plan = self._backend.compile(self.policy, request)
-        if refused := plan.report.refused_by(self.policy):
+        run = SandboxRun(self, self._backend.compile(self.policy, request), request, stdin)
+        handle = Handle()
+        if refused := run.plan.report.refused_by(self.policy):
             try:
-                self._begin(run_id, plan, request, stdin)
-                result = refused_result(self.policy, plan, run_id, plan.report, refused)
+                run.record(run_id)
+                result = refused_result(self.policy, run.plan, run_id, run.plan.report, refused)
                 spans.result(result)
             finally:
                 spans.end()
-            return Stream(Handle(), iter((Finished(result),)))
-        handle = Handle()
-        return Stream(handle, self._traced(spans, handle, plan, request, run_id, stdin))
-
-    def _traced(  # noqa: PLR0917 - as `_events`, and the spans
-        self, spans: tracing.AnySpans, handle: Handle, plan: LaunchPlan, request: RunRequest, run_id: str, stdin: Input
-    ) -> Iterator[Output | Finished]:
-        events = self._events(handle, plan, request, run_id, stdin, spans)
-        try:
-            for event in events:
-                if isinstance(event, Finished):
-                    spans.result(event.result)
-                yield event
-        finally:
-            try:
-                events.close()  # here, so that whoever leaves hears what goes wrong
-            finally:
-                spans.end()
+            return Stream(handle, iter((Finished(result),)))
+        return Stream(handle, Life(run, handle, run_id, spans=spans).events())
 
     def prepare(self, *, language: str = "python") -> None:
         """Have a jar wait for the next run, in this language, which then starts sooner."""
@@ -221,118 +210,10 @@ class Sandbox:
             trust=self._network.trust if self._network else None,
         )
 
-    def _events(  # noqa: PLR0917 - what a run is made of
-        self, handle: Handle, plan: LaunchPlan, request: RunRequest, run_id: str, stdin: Input, spans: tracing.AnySpans
-    ) -> Generator[Output | Finished, None, None]:
-        started = time.monotonic()
-        spans.phase("launch")
-        try:
-            stdin = self._begin(run_id, plan, request, stdin)
-            report = self.report(plan)
-            if refused := report.refused_by(self.policy):
-                yield Finished(refused_result(self.policy, plan, run_id, report, refused))
-                return
-            recording.started(run_id)
-            since_ns = max(time.time_ns() - _CLOCK_TICK_NS, self._last_end_ns)
-            with self.launched(handle, plan, request, run_id, stdin) as (process, network):
-                spans.phase("execute")
-                watch = Watch(process, self.policy.proc.output_bytes, redacting.of_result(run_id, self.policy))
-                handle.prints(watch.captured, self.policy)
-
-                def result(end: End, patience: float | None = None) -> RunResult:
-                    if network:
-                        network.close()
-                        end = network.judged(end)
-                    artifacts = self._artifacts(since_ns)
-                    self._last_end_ns = time.time_ns()
-                    if isinstance(stdin, Fed):
-                        recording.fed(run_id, stdin, patience=patience)
-                    return settle(
-                        self.policy,
-                        plan,
-                        watch,
-                        end,
-                        run_id=run_id,
-                        report=report,
-                        started=started,
-                        artifacts=artifacts,
-                        fallback_from=self.fallback_from,
-                        traffic=network.traffic if network else None,
-                        handle=handle,
-                        patience=patience,
-                    )
-
-                try:
-                    yield from watch.events()
-                except GIVEN_UP as error:
-                    give_up(process, error, result)
-                    raise
-                spans.phase("collect")
-                yield Finished(result(process.end()))
-        except BaseException as error:  # whatever it is: a run that has begun has an end
-            recording.broke_off(run_id, error, self.policy)
-            raise
-
-    def _begin(self, run_id: str, plan: LaunchPlan, request: RunRequest, stdin: Input) -> Input:
-        """Record it, before anything is made for it. Its input, read if that can be done before it runs."""
-        details = recording.code_details(
-            request.code,
-            request.argv,
-            request.language,
-            request.arguments,
-            request.script_name,
-            explains=request.explain_denials,
-        )
-        if stdin is not None or self._written:
-            stdin = at_once(stdin)
-            details |= recording.input_details(stdin, len(self._written))
-        same = recording.Begun(self.policy, plan, run_id, (*request.argv, *request.arguments))
-        recording.begin(run_id, "run", same, plan, starts=False, **details)
-        self._last_run = run_id
-        return stdin
-
-    def compiled(self, code: bytes, name: str, policy: Policy) -> tuple[RunRequest, LaunchPlan]:
-        """The plan of a run in this jar under limits of its own. For belljar itself, as `launched`."""
+    def source(self, code: bytes, name: str, policy: Policy, stdin: Input) -> SandboxRun:
+        """Return a run of Python code in this jar, under limits of its own. For belljar itself."""
         request = self._request(code, None, "python", name, (), explain_denials=False)
-        return request, self._backend.compile(policy, request)
-
-    def report(self, plan: LaunchPlan) -> EnforcementReport:
-        """That of the plan, and what was found out on the real directories."""
-        return EnforcementReport((*plan.report.clauses, *self._open(plan).shortfalls), plan.report.unseen)
-
-    @contextlib.contextmanager
-    def launched(
-        self, handle: Handle, plan: LaunchPlan, request: RunRequest, run_id: str, stdin: Input
-    ) -> Iterator[tuple[Process, RunNetwork | None]]:
-        """A run in progress, with its network. For belljar itself: `stream` is what everyone else wants."""
-        jar = self._open(plan)
-        with contextlib.nullcontext() if self._network is None else self._network.of_run(run_id, handle) as network:
-            for files in self._host_files.values():
-                files.wait()
-            with opened_input(stdin) as descriptor:
-                process = jar.launch(plan, request, stdin=descriptor, prepare=not self._one_shot)
-            with self._lock:
-                self._running.add(handle)
-            script = recording.script_name(request.script_name, request.argv)
-            details = {
-                **({"session": handle.session} if handle.session else {}),
-                **({"script": script} if script else {}),
-            }
-            handle.access = Access(self.policy, plan, process, self.held_files)
-            CONTROL.enter(
-                run_id, handle, backend=plan.backend, policy=plan.policy_digest, language=request.language, **details
-            )
-            try:
-                handle.started(process)
-                if network:
-                    network.serve(process)
-                yield process, network
-            finally:
-                CONTROL.leave(run_id)
-                handle.ended()
-                with self._lock:
-                    self._running.discard(handle)
-                process.close()
+        return SandboxRun(self, self._backend.compile(policy, request), request, stdin, kind="session")
 
     def kill(self, reason: str = "killed") -> None:
         """End every run of this Sandbox, from any thread. The workspace stays."""
@@ -556,6 +437,95 @@ class Sandbox:
             if self._jar is not None:
                 self._jar.close()
                 self._jar = None
+
+
+class SandboxRun:
+    """A run in a Sandbox's jar: how it is recorded, and how its process is acquired."""
+
+    def __init__(
+        self, sandbox: Sandbox, plan: LaunchPlan, request: RunRequest, stdin: Input, *, kind: str = "run"
+    ) -> None:
+        self._sandbox = sandbox
+        self._request = request
+        self._stdin = stdin
+        self._kind = kind
+        self._since_ns = 0
+        self.policy = sandbox.policy
+        self.plan = plan
+        self.fallback_from = sandbox.fallback_from
+
+    def record(self, run_id: str) -> bool:
+        """Record the run before anything is made for it. Input that can be read before it runs is read now."""
+        request, written = self._request, self._sandbox._written
+        details: dict[str, Any] = {"language": "python"}
+        given: tuple[str, ...] = ()
+        if self._kind == "run":
+            given = (*request.argv, *request.arguments)
+            details = recording.code_details(
+                request.code,
+                request.argv,
+                request.language,
+                request.arguments,
+                request.script_name,
+                explains=request.explain_denials,
+            )
+            if self._stdin is not None or written:
+                self._stdin = at_once(self._stdin)
+                details |= recording.input_details(self._stdin, len(written))
+        begun = recording.Begun(self.policy, self.plan, run_id, given)
+        recording.begin(run_id, self._kind, begun, self.plan, starts=False, **details)
+        if self._kind == "run":
+            self._sandbox._last_run = run_id
+        return False
+
+    def open(self) -> tuple[EnforcementReport, tuple[Clause, ...]]:
+        """Open the jar. Return the plan's report, with what was found out on the real directories."""
+        jar = self._sandbox._open(self.plan)
+        report = EnforcementReport((*self.plan.report.clauses, *jar.shortfalls), self.plan.report.unseen)
+        return report, report.refused_by(self.policy)
+
+    @contextlib.contextmanager
+    def acquire(self, life: Life) -> Iterator[Acquired]:
+        """Launch the process, and serve its network."""
+        sandbox, handle, plan, request = self._sandbox, life.handle, self.plan, self._request
+        self._since_ns = max(time.time_ns() - _CLOCK_TICK_NS, sandbox._last_end_ns)
+        jar, network = sandbox._open(plan), sandbox._network
+        with contextlib.nullcontext() if network is None else network.of_run(life.run_id, handle) as served:
+            for files in sandbox._host_files.values():
+                files.wait()
+            with opened_input(self._stdin) as descriptor:
+                process = jar.launch(plan, request, stdin=descriptor, prepare=not sandbox._one_shot)
+            with sandbox._lock:
+                sandbox._running.add(handle)
+            script = recording.script_name(request.script_name, request.argv)
+            details = {
+                **({"session": handle.session} if handle.session else {}),
+                **({"script": script} if script else {}),
+            }
+            handle.access = Access(self.policy, plan, process, sandbox.held_files)
+            told = {"backend": plan.backend, "policy": plan.policy_digest, "language": request.language}
+            CONTROL.enter(life.run_id, handle, **told, **details)
+            try:
+                handle.started(process)
+                if served:
+                    served.serve(process)
+                yield Acquired(process, served, self._stdin if isinstance(self._stdin, Fed) else None)
+            finally:
+                CONTROL.leave(life.run_id)
+                handle.ended()
+                with sandbox._lock:
+                    sandbox._running.discard(handle)
+                process.close()
+
+    def made(self, _acquired: Acquired) -> tuple[Artifact, ...]:
+        """Return the files that were made or changed since the run began; the first thousand."""
+        made = self._sandbox._artifacts(self._since_ns)
+        self._sandbox._last_end_ns = time.time_ns()
+        return made
+
+    def settled(self, _acquired: Acquired, result: RunResult) -> RunResult:
+        """Return the result: what the run made stays in the workspace."""
+        return result
 
 
 def _check_words(argv: Sequence[str] | None, args: Sequence[str]) -> None:

@@ -9,14 +9,15 @@ from collections import deque
 from collections.abc import Callable, Generator, Hashable, Mapping
 from typing import TYPE_CHECKING, cast
 
-from belljar.backends.contract import LOOK_UP_SECONDS
+from belljar.backends.contract import LOOK_UP_SECONDS, never_started
 from belljar.backends.turns import Turns
 from belljar.errors import BelljarError, SandboxUnavailableError, UsageError
 from belljar.policy.models import Policy
 from belljar.sandbox import recording
 from belljar.sandbox.events import Finished, Output
+from belljar.sandbox.lifecycle import settle
 from belljar.sandbox.result import RunResult
-from belljar.sandbox.running import Watch, new_run_id, settle
+from belljar.sandbox.running import Watch, new_run_id
 from belljar.sandbox.sandbox import Sandbox
 from belljar.sandbox.stream import Handle
 from belljar.sandbox.work import Work
@@ -166,8 +167,6 @@ class Stock:
 
     def _called_off(self, work: Work, reason: str, started: float) -> RunResult:
         """The result of a run that had no place: it is recorded as any other, and nothing is made for it."""
-        from belljar.backends.bubblewrap.pool_process import never_started
-
         run_id = new_run_id()
         with Sandbox(self._policy, one_shot=True) as jar:
             plan = jar.plan(work.code, language=work.language, name=work.name, args=work.arguments)

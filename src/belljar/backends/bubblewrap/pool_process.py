@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import os
 import select
-import signal
 import struct
 import time
 from collections.abc import Mapping, Sequence
@@ -22,7 +21,7 @@ from belljar.backends.bubblewrap import wire
 from belljar.backends.bubblewrap.backend import BubblewrapJar, BubblewrapProcess
 from belljar.backends.bubblewrap.jar_root import write_all
 from belljar.backends.bubblewrap.pool_run import FIRST_SAMPLE_SECONDS, LOST
-from belljar.backends.contract import End
+from belljar.backends.contract import End, JarGoneError, never_started
 from belljar.errors import UsageError
 from belljar.guest.pooled_code import AWAKE, GO, INLINE, MAIN, MOST_INLINE, SPILLED, UNFIT
 from belljar.limits.counters import Counter, read_counters
@@ -35,10 +34,6 @@ _REMEDIES = {
     os.strerror(errno.EMFILE): "raise proc.open_files",
 }
 """What to do about it, where that is not another name."""
-
-
-class JarGoneError(Exception):
-    """It died while it waited: nothing has run in it."""
 
 
 class Prepared(Protocol):
@@ -157,7 +152,7 @@ class PooledProcess(BubblewrapProcess):
         if self._unfit:
             raise does_not_fit(self._unfit)
         if self._problem:
-            return _never(self._problem, "gate")
+            return never_started("gate", self._problem)
         if self._told is None:
             return self._as_the_stage_says()
         sampled = not self._counted and time.monotonic() - self._started >= FIRST_SAMPLE_SECONDS
@@ -253,29 +248,6 @@ def does_not_fit(why: str) -> UsageError:
     """What is told of a run that was given more than its jar holds, or names that it can't have."""
     hint = next((remedy for reason, remedy in _REMEDIES.items() if reason in why), "rename it")
     return UsageError(f"what the run was given can't be put into its jar: {why}", hint=hint)
-
-
-def never_started(reason: str) -> End:
-    """The end of a run that was called off while it waited for a jar."""
-    return _never("", reason)
-
-
-def _never(problem: str, ended_by: str) -> End:
-    return End(
-        exit_code=128 + signal.SIGKILL,
-        signal=None,
-        ended_by=ended_by,
-        problems=(problem,) if problem else (),
-        started=False,
-        cpu_seconds=0.0,
-        peak_memory_bytes=0,
-        processes=None,
-        bytes_read=None,
-        bytes_written=None,
-        oom_kills=0,
-        pids_refused=0,
-        observations=(),
-    )
 
 
 def packed(code: bytes, name: str, arguments: Sequence[str], files: Mapping[str, bytes]) -> bytes:

@@ -17,8 +17,8 @@ from collections.abc import Callable, Hashable
 from belljar.backends.bubblewrap import wire
 from belljar.backends.bubblewrap.backend import BubblewrapJar, end_of
 from belljar.backends.bubblewrap.client import fault
-from belljar.backends.bubblewrap.pool_process import PooledProcess, never_started
-from belljar.backends.contract import LOOK_UP_SECONDS, End
+from belljar.backends.bubblewrap.pool_process import PooledProcess
+from belljar.backends.contract import LOOK_UP_SECONDS, End, never_started
 from belljar.backends.turns import Turns
 from belljar.errors import BelljarError, SandboxUnavailableError
 

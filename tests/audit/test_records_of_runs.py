@@ -31,10 +31,10 @@ from belljar.policy.resolve import resolve
 from belljar.sandbox import recording
 from belljar.sandbox.control import control_directory
 from belljar.sandbox.events import Finished, Output
+from belljar.sandbox.lifecycle import settle
 from belljar.sandbox.remote import kill, running
 from belljar.sandbox.replay import replay
 from belljar.sandbox.result import Outcome, RunResult
-from belljar.sandbox.lifecycle import settle
 from belljar.sandbox.running import Watch
 
 pytestmark = pytest.mark.backend("bubblewrap")

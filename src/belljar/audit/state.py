@@ -9,7 +9,7 @@ from belljar.state import state_directory
 
 _NAMES = (
     "allowed", "audit", "bytecode", "changes", "commits", "control", "digests", "egress", "homes", "hosts", "image",
-    "inputs", "journals",
+    "inputs", "interpreters", "journals",
     "killswitch", "live", "mirrors", "opened", "outputs", "quarantine", "runs.sqlite", "seccomp-", "sessions",
     "snapshots",
 )  # fmt: skip

@@ -38,10 +38,11 @@ class Installation:
     links: tuple[tuple[str, str], ...] = ()
     """(name beneath `path`, target)."""
     searched: bool = False
-    """Whether names that `fs.deny_globs` deny are hidden in it: in a virtual environment.
-
-    The others count as system directories: to search one takes up to 300 ms, and it is software, not somebody's files.
-    """
+    """Whether the stage searches it for names that `fs.deny_globs` denies: a virtual environment."""
+    hidden: tuple[str, ...] = ()
+    """Denied names beneath `path` that were found already; only `hidden_names` fills it in."""
+    search_seconds: int = 0
+    """How old that search may be; 0 if it holds for the time at which the Sandbox is opened."""
 
 
 @dataclass(frozen=True, slots=True)

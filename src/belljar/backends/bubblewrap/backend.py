@@ -61,9 +61,10 @@ class BubblewrapBackend:
         return compile_plan(policy, request, self.host(policy))
 
     def host(self, policy: Policy) -> Host:
-        """The facts of this host; the interpreter depends on the policy."""
-        if self._host is None or self._host[0] != policy.python:
-            self._host = (policy.python, gather(policy, state=self._state))
+        """The facts of this host; the interpreter, and what is hidden in its directory, depend on the policy."""
+        asked = (policy.python, policy.fs.deny_globs)
+        if self._host is None or self._host[0] != asked:
+            self._host = (asked, gather(policy, state=self._state))
         return self._host[1]
 
     def open(self, policy: Policy, plan: LaunchPlan) -> BubblewrapJar:  # noqa: ARG002 - the plan has it all

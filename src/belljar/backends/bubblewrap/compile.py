@@ -25,6 +25,9 @@ HOME = "/tmp/home"
 _HELPERS = 2
 """Processes of ours in a run's group: bubblewrap and the jar's pid 1."""
 
+_MOST_LOOKED_FOR = 50
+"""Hidden names of an interpreter's directory that the canaries look for."""
+
 _READ_EARLY = ("NODE_", "LD_", "OPENSSL_", "SSL_")
 """Variables that name what an interpreter loads as it starts."""
 
@@ -111,7 +114,7 @@ def stage_plan(policy: Policy, request: RunRequest, host: Host) -> StagePlan:
             continue  # there the mount decides what is seen
         parts = tuple((name, len(sources) + at) for at, (name, _real) in enumerate(shown.parts))
         sources.extend(Source(real, idmap=host.root, recursive=True) for _name, real in shown.parts)
-        runtimes.append(RuntimeTree(shown.path, languages, parts, shown.links, shown.searched))
+        runtimes.append(RuntimeTree(shown.path, languages, parts, shown.links, shown.searched, shown.hidden))
     return StagePlan(
         sources=tuple(sources),
         views=tuple(views),
@@ -241,17 +244,21 @@ def _absent(policy: Policy, host: Host) -> list[str]:
 
 
 def _absent_at_first(policy: Policy, stage: StagePlan, trees: Sequence[tuple[int, RuntimeTree]]) -> list[str]:
-    """Denied names at the top of each mount; only before the first run, since code may make files of these names."""
+    """Denied names at the top of each mount, and some of those in interpreters' directories.
+
+    Only before the first run, since code may make files of these names.
+    """
     tops = [view.jar_path for view in stage.views if view.source is not None and view.kind is not ViewKind.LIVE]
     for _index, tree in trees:
         if tree.searched:
             tops += [tree.path, *(f"{tree.path}/{name}" for name, _source in tree.parts)]
+    hidden = [f"{tree.path}/{name}" for _index, tree in trees for name in tree.hidden[:_MOST_LOOKED_FOR]]
     if not tops:
-        return []
+        return hidden
     from belljar.policy.globs import DenyGlobs
 
     names = DenyGlobs(policy.fs.deny_globs).literal_names()
-    return [f"{top}/{name}" for top in tops for name in names]
+    return [*hidden, *(f"{top}/{name}" for top in tops for name in names)]
 
 
 # --- the command -----------------------------------------------------------------------------------------------------

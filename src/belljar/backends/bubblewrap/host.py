@@ -1,4 +1,4 @@
-"""What `compile` has to know about this host, read once. Reading only: no process is started, nothing is made."""
+"""What `compile` has to know about this host, read once. No process is started, and nothing of the host is changed."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def gather(policy: Policy, *, state: str) -> Host:
         links=tuple(links),
         etc=tuple(name for name in (*_ETC, *_java()) if os.path.exists(f"/etc/{name}")),
         cgroup=cgroup_support(),
-        runtimes=tuple(_runtimes(policy, secrets)),
+        runtimes=tuple(_runtimes(policy, secrets, state)),
         veth=os.environ.get("BELLJAR_VETH") != "none",
         freezes=os.environ.get("BELLJAR_FROZEN_NAMES") != "none" and kernel_version() >= _FREEZING,
         secrets=secrets,
@@ -103,10 +103,17 @@ def _java() -> list[str]:
     return [name for name in os.listdir("/etc") if name.startswith("java-")]
 
 
-def _runtimes(policy: Policy, secrets: tuple[str, ...]) -> Iterator[Runtime]:
+def _runtimes(policy: Policy, secrets: tuple[str, ...], state: str) -> Iterator[Runtime]:
     for language in LANGUAGES:
         with suppress(PrerequisiteError):  # told when someone asks for that language
-            yield find_shown(language, policy, secrets)
+            found = find_shown(language, policy, secrets)
+            yield _with_hidden(found, policy, state) if found.installations else found
+
+
+def _with_hidden(runtime: Runtime, policy: Policy, state: str) -> Runtime:
+    from belljar.backends.hidden_names import with_hidden
+
+    return with_hidden(runtime, policy, state=state)
 
 
 def find_bwrap() -> str | None:

@@ -61,14 +61,29 @@ def _deny_globs(policy: Policy, host: Host) -> Clause:
     if live:
         return Clause(key, Status.DEGRADED, COVERED_IN_LIVE, lost_in_live([mount.path for mount in live]))
     with_source = [mount for mount in policy.fs.mounts if mount.source]
+    interpreters = _hidden_in_interpreters(policy, host)
     if not with_source and not policy.python.venv:
-        return _enforced(key, "nothing of the host is mounted but its system directories and interpreters")
+        shown = "nothing of the host is mounted but its system directories and interpreters"
+        return _enforced(key, shown + interpreters)
     if policy.fs.snapshot and not policy.python.venv:
-        return _enforced(key, "what is denied is not copied")
+        return _enforced(key, "what is denied is not copied" + interpreters)
     if host.freezes:
-        return _enforced(key, "overlayfs, with the names that were there when it was opened, and no others")
+        by = "overlayfs, with the names that were there when it was opened, and no others"
+        return _enforced(key, by + interpreters)
     by = "overlayfs whiteouts, and a watch for what the host makes later"
     return Clause(key, Status.DEGRADED, by, NOT_FROZEN)
+
+
+def _hidden_in_interpreters(policy: Policy, host: Host) -> str:
+    """Say how old the search may be by which denied names in interpreters' directories are hidden."""
+    searched = [shown for runtime in host.runtimes for shown in runtime.installations if not shown.searched]
+    if not searched or not policy.fs.deny_globs:
+        return ""
+    seconds = max(shown.search_seconds for shown in searched)
+    since = f"by a search at most {seconds // 60} minutes old" if seconds else "when the Sandbox was opened"
+    return (
+        f"; in {', '.join(dict.fromkeys(shown.path for shown in searched))}, names that were found {since} are hidden"
+    )
 
 
 def _size(policy: Policy) -> tuple[Clause, ...]:

@@ -58,7 +58,8 @@ def main(
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
         if plan.network or plan.publishes:
             import_network()
-        if any(view.source is not None for view in plan.views) or any(tree.searched for tree in plan.runtimes):
+        hides = any(tree.searched or tree.hidden for tree in plan.runtimes)
+        if hides or any(view.source is not None for view in plan.views):
             import_denying()
         _kind(plan)(control, plan, group, kernel_uid, launcher).serve()
     except BelljarError as error:

@@ -71,7 +71,9 @@ class RuntimeTree:
     links: tuple[tuple[str, str], ...] = ()
     """(name beneath the path, target)."""
     searched: bool = False
-    """Whether denied names in it are hidden."""
+    """Whether the stage searches it for denied names."""
+    hidden: tuple[str, ...] = ()
+    """Denied names beneath the path that the host has found already."""
 
     @property
     def late(self) -> bool:
@@ -82,7 +84,8 @@ class RuntimeTree:
     def of(cls, data: Mapping[str, Any]) -> RuntimeTree:
         """From plain values."""
         pairs = {name: tuple((one, other) for one, other in data[name]) for name in ("parts", "links")}
-        return cls(**{**data, **pairs, "languages": tuple(data["languages"])})
+        names = {name: tuple(data[name]) for name in ("languages", "hidden")}
+        return cls(**{**data, **pairs, **names})
 
 
 @dataclass(frozen=True, slots=True)

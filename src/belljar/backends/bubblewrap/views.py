@@ -72,7 +72,8 @@ def make_view(index: int, view: View, plan: StagePlan, staged: Staged) -> None:
 def make_runtime(index: int, tree: RuntimeTree, plan: StagePlan, staged: Staged) -> None:
     """Put together what jars show of an interpreter's directory, read-only. Nothing else of that directory is there.
 
-    A virtual environment is a view like other mounts: no denied name shows, and none that the host makes later.
+    A virtual environment is a view like other mounts: no denied name shows, and none that the host makes later. In
+    other directories the names are hidden that the host found.
     """
     top = layout.runtime(index)
     os.mkdir(top, 0o755)
@@ -83,7 +84,7 @@ def make_runtime(index: int, tree: RuntimeTree, plan: StagePlan, staged: Staged)
     for number, (name, source) in enumerate(tree.parts):
         view = View(ViewKind.READONLY, f"{tree.path}/{name}", writable=False, source=source)
         root, target = layout.source(source), f"{top}/{name}"
-        if tree.searched and _is_denied(view, plan):
+        if name in tree.hidden or (tree.searched and _is_denied(view, plan)):
             continue
         os.makedirs(os.path.dirname(target), exist_ok=True)
         if not os.path.isdir(root):
@@ -91,7 +92,12 @@ def make_runtime(index: int, tree: RuntimeTree, plan: StagePlan, staged: Staged)
             kernel.mount(root, target, None, kernel.MS_BIND)
             continue
         os.mkdir(target, 0o755)
-        lower = _of_environment(f"runtime-{index}-{number}", view, plan, staged) if tree.searched else ""
+        layer = f"runtime-{index}-{number}"
+        if tree.searched:
+            lower = _of_environment(layer, view, plan, staged)
+        else:
+            below = [path.removeprefix(f"{name}/") for path in tree.hidden if path.startswith(f"{name}/")]
+            lower = _without(layer, view, plan, below)
         _mount_readonly(lower, root, target)
     kernel.restrict(top, CLOSED, recursive=True)
 
@@ -109,9 +115,17 @@ def _of_environment(name: str, view: View, plan: StagePlan, staged: Staged) -> s
         if lower := _frozen(name, view, host_path, globs, denied):
             return lower
         staged.shortfalls.append(("fs.deny_globs", f"{host_path}: {TOO_MANY_NAMES}"))
-    if not denied.paths:
+    return _without(name, view, plan, denied.paths)
+
+
+def _without(name: str, view: View, plan: StagePlan, paths: list[str]) -> str:
+    """Return the layers of a directory without these names, as overlayfs' option; empty if there are none."""
+    if not paths:
         return ""
-    denied.directories = []
+    from belljar.backends.denied_walk import Denied
+
+    denied = Denied()
+    denied.paths = paths
     return _whited_out(name, view, plan, denied)[1]
 
 

@@ -113,7 +113,7 @@ def compiled_filters() -> str:
         lines += _literal((connects, files, machine), program)
     narrowing = building.narrowing_filter()
     lines += ["}", f'NARROWING: bytes = bytes.fromhex("{narrowing.hex()}")']
-    named = sorted(building.numbered(rules.REPORTED | rules.OBSERVED | rules.ANSWERED).items())
+    named = sorted(building.numbered(rules.REPORTED | rules.OBSERVED | rules.ANSWERED | rules.TOLD).items())
     lines += [f"SUPERVISED: dict[int, str] = {dict(named)!r}", ""]
     return _formatted("\n".join(lines))
 

@@ -17,6 +17,8 @@ import socket
 import struct
 from typing import Any
 
+from belljar.guest.refused_calls import described
+
 MAX_OBSERVATIONS = 500
 _MAX_REPORT = 1 << 19
 """Bytes of all observations as JSON, in which a character of a hostile name may be twelve: they go in one frame."""
@@ -127,7 +129,7 @@ class Observer:
     def _answer(self, identifier: int, pid: int, name: str, arguments: list[int]) -> None:
         if name not in self._observed:
             self._send(_RESPONSE.pack(identifier, 0, -errno.EPERM, 0))
-            self._note("syscall", name, "EPERM")
+            self._note("syscall", described(name, arguments), "EPERM")
             return
         try:
             if name == "connect":

@@ -1,10 +1,11 @@
 """What a jar was refused, seen through seccomp's user notification. Runs in the stage.
 
-Four kinds of calls arrive here. Calls that no jar may make (`ptrace`, `bpf`, …) are always answered EPERM: the answer
-*is* the denial, and if this process dies the kernel answers ENOSYS. Calls that tell of the machine are answered with
-what the policy grants (`machine_calls`). Connections and file calls are only looked at and always continue: what
-refuses those is the network namespace and the mount namespace, so it does not matter that the guest may change its
-memory while we read it.
+Five kinds of calls arrive here. Calls that no jar may make (`ptrace`, `bpf`, …) are always answered EPERM: the answer
+*is* the denial, and if this process dies the kernel answers ENOSYS. Calls by which bubblewrap builds the jar (`mount`,
+`unshare`, …) continue until it is finished, and are answered EPERM from then on. Calls that tell of the machine are
+answered with what the policy grants (`machine_calls`). Connections and file calls are only looked at and always
+continue: what refuses those is the network namespace and the mount namespace, so it does not matter that the guest may
+change its memory while we read it.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from collections.abc import Callable
 from belljar.backends import kernel
 from belljar.backends import sockets as socket
 from belljar.backends.bubblewrap.machine_calls import MachineCalls
-from belljar.backends.seccomp.filters import ANSWERED, OBSERVED, syscall_name
+from belljar.backends.seccomp.filters import ANSWERED, BUILDING, OBSERVED, syscall_name
 from belljar.backends.seccomp.notify import Listener, Notification
+from belljar.guest.refused_calls import described
 
 TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
@@ -51,9 +53,11 @@ _THIS_JAR = ("[::1]", "[::]", "0.0.0.0", "[::ffff:0.0.0.0]")  # noqa: S104 compa
 class Observer:
     """Answers a jar's notifications and remembers what would be, or was, refused."""
 
-    def __init__(self, listener: Listener, machine_calls: MachineCalls | None = None) -> None:
+    def __init__(self, listener: Listener, machine_calls: MachineCalls | None = None, *, is_built: bool = True) -> None:
+        """`is_built` is False for a listener that bubblewrap has yet to build a jar under: until `looks_into`."""
         self.listener = listener
         self._machine_calls = machine_calls
+        self._is_built = is_built
         self._looks = False
         self._jar_root = -1
         self._poll = select.poll()
@@ -67,7 +71,7 @@ class Observer:
 
         Whoever has the descriptor keeps it open as long as calls with files may come.
         """
-        self._looks, self._jar_root = True, jar_root
+        self._is_built, self._looks, self._jar_root = True, True, jar_root
 
     def fileno(self) -> int:
         """For the event loop."""
@@ -89,8 +93,11 @@ class Observer:
         if self._machine_calls is not None and name in ANSWERED:
             self._machine_calls.answer(name, notification, self.listener)
             return
+        if name in BUILDING and not self._is_built:
+            self.listener.answer_continue(notification)
+            return
         if name not in OBSERVED:  # forbidden, or unknown to us: either way the answer is no
-            self._note("syscall", name, "EPERM")
+            self._note("syscall", described(name, notification.args), "EPERM")
             self.listener.answer_errno(notification, errno.EPERM)
             return
         try:

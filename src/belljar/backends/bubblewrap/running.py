@@ -257,13 +257,13 @@ class Run:
             except OSError:
                 return
         for _level, _kind, data in ancillary:
-            self.observe(struct.unpack("i", data[:4])[0])
+            self.observe(struct.unpack("i", data[:4])[0], is_built=False)
 
-    def observe(self, listener: int) -> None:
-        """Answer what the jar's filter asks."""
+    def observe(self, listener: int, *, is_built: bool = True) -> None:
+        """Answer what the jar's filter asks. `is_built` is False if bubblewrap has the filter on while it works."""
         limits = self.spec.limits
         calls = None if self.spec.host_info == "host" else MachineCalls(limits.mem_bytes, limits.cpu_quota)
-        self.observer = Observer(Listener(listener), calls)
+        self.observer = Observer(Listener(listener), calls, is_built=is_built)
 
     # --- the gate ---
 

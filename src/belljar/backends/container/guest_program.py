@@ -10,7 +10,7 @@ import os
 
 import belljar.guest
 
-_ORDER = ("wire", "observer", "self_check", "usage", "ballast", "tree", "user_files", "files", "gate")
+_ORDER = ("wire", "refused_calls", "observer", "self_check", "usage", "ballast", "tree", "user_files", "files", "gate")
 """Each after those that it imports."""
 
 BOOT = """\

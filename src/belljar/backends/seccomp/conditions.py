@@ -12,14 +12,11 @@ import stat
 from collections.abc import Iterator
 
 from belljar.backends.seccomp.libseccomp import Condition
+from belljar.backends.seccomp.prefix import NEW_NAMESPACES
 from belljar.policy.records import NamedTuple
 
 _INT = 0xFFFFFFFF
 _LONG = 0xFFFFFFFFFFFFFFFF
-
-# CLONE_NEWTIME is not among them: clone(2) reads that bit as part of the exit signal. This is the flags'
-# place on x86_64 and aarch64; s390 and cris have the stack first, and `filters` refuses to build there.
-_NEW_NAMESPACES = 0x7E020000  # NEWNS NEWCGROUP NEWUTS NEWIPC NEWUSER NEWPID NEWNET
 
 # 0x8 is PER_LINUX32, 0x20000 UNAME26, all ones only asks. ADDR_NO_RANDOMIZE and READ_IMPLIES_EXEC weaken the
 # process against its own input, and nothing in a jar needs them.
@@ -63,7 +60,7 @@ _PRIO_PROCESS, _IOPRIO_WHO_PROCESS = 0, 1
 _SCHED_OTHER = 0
 
 
-TAKEN_BACK = {"clone": (0, _NEW_NAMESPACES), "seccomp": (1, _SECCOMP_NEW_LISTENER)}
+TAKEN_BACK = {"clone": (0, NEW_NAMESPACES), "seccomp": (1, _SECCOMP_NEW_LISTENER)}
 """What a zygote may do and its jars may not, of calls that both may make: the argument, and its bits. The rules below
 say the same of every other jar."""
 
@@ -93,7 +90,7 @@ def allowed() -> tuple[Rule, ...]:
 
 
 def _clone() -> Iterator[Rule]:
-    yield Rule("clone", (Condition(0, _NEW_NAMESPACES, 0),))
+    yield Rule("clone", (Condition(0, NEW_NAMESPACES, 0),))
 
 
 def _limits() -> Iterator[Rule]:

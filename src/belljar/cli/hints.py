@@ -14,7 +14,6 @@ from glob import glob
 
 from belljar.cli.parsing import Parsed
 from belljar.cli.request import Request
-from belljar.policy.models import Policy
 from belljar.sandbox.result import Outcome, RunResult
 
 _MOST_TEXT = 8000
@@ -30,13 +29,13 @@ _NOT_FOUND_CODES = (126, 127)
 _VENVS = (".venv", "venv", "env")
 
 
-def hints(result: RunResult, request: Request, parsed: Parsed, policy: Policy) -> list[str]:
+def hints(result: RunResult, request: Request, parsed: Parsed) -> list[str]:
     """Return what to try next, best first; empty if nothing speaks for the jar as the cause."""
     if result.outcome is not Outcome.FAILED:
         return []
     text = (result.stderr or result.stdout)[-_MOST_TEXT:]
     found = [
-        *_limits(text, policy),
+        *([result.reason] if result.reason else []),
         *_missing_module(text, request, parsed),
         *_missing_program(result, request, parsed),
     ]
@@ -45,21 +44,6 @@ def hints(result: RunResult, request: Request, parsed: Parsed, policy: Policy) -
     if not found and _REFUSED.search(text) and not parsed.flag("--explain-denials") and not result.enforcement.unseen:
         found.append("if the jar may be why, --explain-denials names what it refused")
     return found
-
-
-def _limits(text: str, policy: Policy) -> Iterator[str]:
-    """Name the key behind an error that a full limit causes."""
-    size, files = policy.fs.size_bytes >> 20, policy.proc.open_files
-    if "No space left on device" in text or "ENOSPC" in text:
-        yield (
-            f"all files together have {size} MB and {policy.fs.inodes} names; for more: --set fs.size_mb={2 * size}, "
-            f"--set fs.inodes={2 * policy.fs.inodes}"
-        )
-    if "Too many open files" in text or "EMFILE" in text:
-        yield f"a process may have {files} open files; for more: --set proc.open_files={2 * files}"
-    if "File too large" in text or "EFBIG" in text:
-        largest = policy.proc.file_size_bytes >> 20
-        yield f"one file may have {largest} MB; for more: --set proc.file_size_mb={2 * largest}"
 
 
 def _missing_module(text: str, request: Request, parsed: Parsed) -> Iterator[str]:

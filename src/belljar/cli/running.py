@@ -86,18 +86,18 @@ def _stream(jar: Sandbox, request: Request, parsed: Parsed) -> tuple[RunResult, 
     ) as events:  # whoever reads the output may go: then the run ends, and that is recorded
         for event in events:
             if isinstance(event, Finished):
-                _finish(list(sinks.values()), event.result, parsed, lambda result: _hints(result, jar, request, parsed))
+                _finish(list(sinks.values()), event.result, parsed, lambda result: _hints(result, request, parsed))
                 return event.result, sinks["stdout"].in_a_line
             sinks[event.stream].write(event.data)
     raise InternalError("the run ended without a result")
 
 
-def _hints(result: RunResult, jar: Sandbox, request: Request, parsed: Parsed) -> list[str]:
+def _hints(result: RunResult, request: Request, parsed: Parsed) -> list[str]:
     if result.ok or parsed.flag("--quiet"):
         return []
     from belljar.cli.hints import hints
 
-    return hints(result, request, parsed, jar.policy)
+    return hints(result, request, parsed)
 
 
 def _finish(sinks: list[Sink], result: RunResult, parsed: Parsed, hints: Callable[[RunResult], Sequence[str]]) -> None:

@@ -83,7 +83,7 @@ class RunResult:
     enforcement: EnforcementReport
     backend: str = ""
     reason: str = ""
-    """For anything but `ok` and `failed`: what ended it, in words, with the rule."""
+    """What ended it, in words, with the rule. For `failed`: limits of the policy that its output speaks of, if any."""
     fallback_from: tuple[str, ...] = field(default=())
     """Backends that the policy preferred and that were not available here."""
     image: str = ""

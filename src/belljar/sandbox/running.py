@@ -132,7 +132,13 @@ def make_result(
         recording.lost(run_id, f"{what}: {detail}", policy)
         raise SandboxUnavailableError(f"{what}: {detail}", hint="run `belljar doctor`")
     outcome = _outcome(end)
-    reason = _reason(policy, outcome, end)
+    printed = {name: data.decode(errors="replace") for name, data in watch.captured.items()}
+    if outcome is Outcome.FAILED and not end.signal:
+        from belljar.sandbox.full_limits import spoken_of
+
+        reason = spoken_of(policy, printed["stdout"], printed["stderr"])
+    else:
+        reason = _reason(policy, outcome, end)
     if policy.logging.quarantine and end.ended_by in _CANARIES:
         from belljar.sandbox.ending import quarantined
 
@@ -142,8 +148,8 @@ def make_result(
         outcome=outcome,
         exit_code=end.exit_code if end.started else None,
         signal=_signal_name(end.signal) if end.started and end.signal else None,
-        stdout=watch.captured["stdout"].decode(errors="replace"),
-        stderr=watch.captured["stderr"].decode(errors="replace"),
+        stdout=printed["stdout"],
+        stderr=printed["stderr"],
         truncated=watch.truncated,
         duration=time.monotonic() - started,
         usage=Usage(end.cpu_seconds, end.peak_memory_bytes, end.processes, end.bytes_read, end.bytes_written),

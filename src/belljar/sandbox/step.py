@@ -83,7 +83,7 @@ class StepResult:
     """What the network refused; other refusals are told when the session ends."""
     egress: tuple[Event, ...] = ()
     reason: str = ""
-    """For anything but `ok` and `failed`, and for a crash: what ended it, in words."""
+    """What ended it, in words. For `failed`: why the interpreter ended, or limits that its output speaks of, if any."""
     run_id: str = ""
     """The run of the session's interpreter, for the audit log and `belljar logs`."""
 

@@ -247,8 +247,15 @@ class StepWatch:
         if (self._stopped_by or self._interrupted) and self._done.interrupted:
             return Outcome.KILLED, "it was interrupted"
         if self._done.error is not None or self._done.exit_code:
-            return Outcome.FAILED, ""
+            return Outcome.FAILED, self._full_limits(self._done)
         return Outcome.OK, ""
+
+    def _full_limits(self, done: wire.Done) -> str:
+        from belljar.sandbox.full_limits import spoken_of
+
+        error = self._clean_error(done.error)
+        stdout, stderr = (self._captured[name].decode(errors="replace") for name in ("stdout", "stderr"))
+        return spoken_of(self._home.policy, stdout, stderr + (error.traceback if error else ""))
 
     def _why(self) -> str:
         """In words, if belljar itself ended the jar."""

@@ -27,6 +27,7 @@ def seen(parsed: Parsed) -> tuple[dict[str, list[str]], list[str], list[str] | N
         (RUN, "--policy strict x.py", ({"--policy": ["strict"]}, ["x.py"], None)),
         (RUN, "--policy=strict x.py", ({"--policy": ["strict"]}, ["x.py"], None)),
         (RUN, "--set a=1 --set=b=2 -", ({"--set": ["a=1", "b=2"]}, ["-"], None)),
+        (RUN, "--diff-file=--workspace x.py", ({"--diff-file": ["--workspace"]}, ["x.py"], None)),
         (RUN, "-c -x -q", ({"-c": ["-x"], "--quiet": [""]}, [], None)),
         (EXEC, "ls -l --json", ({}, ["ls", "-l", "--json"], None)),
         (EXEC, "--json -- ls -l", ({"--json": [""]}, [], ["ls", "-l"])),
@@ -46,6 +47,16 @@ def test_words(command: Command, words: str, expected: object) -> None:
             "--to",
             "`belljar run` has no option '--to'",
             "what the code itself shall get comes after `--`; `belljar run --help` shows its options",
+        ),
+        (
+            "--diff-file --workspace .",
+            "--diff-file needs a value, found '--workspace', which looks like an option",
+            "--diff-file FILE; if the value is meant so: --diff-file=--workspace",
+        ),
+        (
+            "-c -- x",
+            "-c needs a value, found '--', which looks like an option",
+            "-c CODE; if the value is meant so: -c=--",
         ),
         ("--polcy x", "`belljar run` has no option '--polcy'", "did you mean --policy?"),
         (

@@ -294,9 +294,10 @@ def test_a_variable_that_is_passed_on_beats_an_inherited_value() -> None:
 
 
 def test_the_state_directory_is_no_mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its keys would be in the jar. Above it, it is denied; what is in it, belljar mounts itself."""
+    """Its keys would be in the jar. Above it, it is denied; of what is in it, belljar itself mounts agents' homes."""
     state = tmp_path / "state"
-    (state / "homes").mkdir(parents=True)
+    (state / "homes" / "one").mkdir(parents=True)
+    (state / "outputs").mkdir()
     monkeypatch.setenv("BELLJAR_STATE_DIR", str(state))
 
     def mounted(source: Path) -> Policy:
@@ -305,4 +306,11 @@ def test_the_state_directory_is_no_mount(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(PolicyError, match="belljar's own: its keys are in it"):
         mounted(state)
     assert str(state) in mounted(tmp_path).fs.deny_globs
-    assert str(state) not in mounted(state / "homes").fs.deny_globs
+    assert str(state) not in mounted(state / "homes" / "one").fs.deny_globs
+    (tmp_path / "link").symlink_to(state / "outputs")
+    for inside in (state / "outputs", state / "homes", tmp_path / "link"):
+        with pytest.raises(PolicyError, match="lies in belljar's own directory"):
+            mounted(inside)
+    for inside in (state, state / "outputs", state / "homes" / "one"):
+        with pytest.raises(PolicyError, match="belljar's own"):
+            resolve(workspace=str(inside))

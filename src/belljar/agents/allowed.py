@@ -16,6 +16,8 @@ from typing import Any
 from belljar.audit.log import record
 from belljar.audit.state import private_directory, state_directory
 from belljar.errors import PolicyError, UsageError
+from belljar.policy.addresses import judge
+from belljar.policy.builtin import HOST_NAME
 from belljar.policy.companions import READING, Companion, companions
 from belljar.policy.hosts import HostError, covers, host_name
 from belljar.policy.layer import Layer
@@ -23,6 +25,7 @@ from belljar.policy.models import HostRule
 from belljar.policy.resolve import MANAGED_PATH, read_managed
 
 _LARGEST = 1 << 20
+_THIS_HOST = ("loopback", "unspecified")
 
 
 def read_allowed(project: str | None) -> list[str]:
@@ -59,6 +62,7 @@ def change_allowed(
                     raise UsageError(f"{name} is not allowed {where}", hint="belljar allow --list")
             after = [host for host in before if host not in names]
         else:
+            refuse_this_host(names)
             check_ceiling(names, _ceiling(managed))
             after = list(dict.fromkeys([*before, *names]))
         if after != before:
@@ -75,6 +79,7 @@ def rules(project: str, more: Iterable[str], *, managed: str | None = MANAGED_PA
 
     Raises:
         PolicyError: the managed policy does not allow a host that was allowed before.
+        UsageError: a host is this one, by its address.
 
     """
     ceiling = _ceiling(managed)
@@ -84,7 +89,8 @@ def rules(project: str, more: Iterable[str], *, managed: str | None = MANAGED_PA
 
 
 def rules_for(hosts: Sequence[str], *, managed: str | None = MANAGED_PATH) -> list[str | dict[str, Any]]:
-    """The entries of an allowlist for these hosts, and for those that come with them."""
+    """The entries of an allowlist for these hosts, and for those that come with them. Raises UsageError."""
+    refuse_this_host(hosts)
     each = list(dict.fromkeys(hosts))
     also = with_them(each, _ceiling(managed))
     return [*each, *({"host": one.host, "ports": [443], "methods": list(READING)} for one in also)]
@@ -131,6 +137,29 @@ def _checked(host: str) -> str:
     if name == "*":
         raise UsageError("every host is too many to allow for good", hint="for one run: belljar claude --allow '*'")
     return name
+
+
+def refuse_this_host(hosts: Iterable[str]) -> None:
+    """Raise UsageError for an address of this host, or one at which a cloud answers: a name opens neither."""
+    for name in hosts:
+        if (kind := _leads_to(name)) in _THIS_HOST:
+            raise UsageError(
+                f"{name} is a {kind} address: this host itself, or the jar",
+                hint=f"name ports of this host: --set 'net.host_ports=[8080]'; the code reaches them as {HOST_NAME}",
+            )
+        if kind in ("link-local", "metadata"):
+            raise UsageError(
+                f"{name} is a {kind} address: clouds hand out the credentials of the machine there",
+                hint="if a service of yours is there, write it into a policy: net.allowlist, net.allow_builtin",
+            )
+
+
+def _leads_to(name: str) -> str:
+    """Return what kind of address a host is; nothing for a name, or an address of the internet."""
+    try:
+        return judge(name)
+    except ValueError:
+        return ""
 
 
 def _path(project: str | None) -> str:

@@ -1,4 +1,4 @@
-"""What `belljar doctor` looks at beside the backends: languages, the managed policy, state. Reads only."""
+"""What `belljar doctor` looks at beside the backends: languages, the managed policy, state. Changes nothing."""
 
 from __future__ import annotations
 
@@ -70,10 +70,23 @@ def _state(state: str) -> Check:
     nearest = state
     while not os.path.exists(nearest):
         nearest = os.path.dirname(nearest)
-    if os.path.isdir(nearest) and os.access(nearest, os.W_OK | os.X_OK):
+    why = _why_not_written(nearest)
+    if not why:
         return Check("state directory", ok=True, found=state)
+    told = f"{state} can't be written: {why}"
     meaning = "nothing can be written down, and nothing runs unrecorded"
-    return Check("state directory", ok=False, found=f"{state} can't be written", meaning=meaning, hint=_OWN_STATE)
+    return Check("state directory", ok=False, found=told, meaning=meaning, hint=_OWN_STATE)
+
+
+def _why_not_written(directory: str) -> str:
+    """Return why nothing can be made in a directory, by making something. Root may write /proc, by its mode."""
+    from tempfile import mkdtemp
+
+    try:
+        os.rmdir(mkdtemp(prefix="belljar-doctor-", dir=directory))
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
 
 
 def _audit() -> Check:

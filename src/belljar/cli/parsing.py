@@ -122,6 +122,11 @@ def _value(command: Command, option: Option, given: str | None, rest: list[str])
     if option.metavar and given is None:
         if not rest:
             raise UsageError(f"{option.name} needs a value: {option.name} {option.metavar}", hint=_help(command))
+        if rest[0].startswith("--"):
+            raise UsageError(
+                f"{option.name} needs a value, found {rest[0][:60]!a}, which looks like an option",
+                hint=f"{option.name} {option.metavar}; if the value is meant so: {option.name}={rest[0][:60]}",
+            )
         return rest.pop(0)
     return given or ""
 

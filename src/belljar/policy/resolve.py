@@ -282,7 +282,7 @@ def _workspace_layer(workspace: str, problems: Problems, *, live: bool) -> Layer
 def _hide_state(values: Layer, problems: Problems) -> None:
     """Deny the state directory where a mount holds it: other runs' code and files are there, and belljar's keys.
 
-    A mount of the state directory itself is refused. Of what is in it belljar mounts parts, such as an agent's home.
+    A mount of the state directory itself, or of what is in it, is refused. belljar itself mounts agents' homes.
     """
     mounts: tuple[Written, ...] = values["fs.mounts"].value if "fs.mounts" in values else ()
     sources = [item.value.source for item in mounts if item.value.source]
@@ -292,17 +292,24 @@ def _hide_state(values: Layer, problems: Problems) -> None:
 
     state = os.path.realpath(state_directory())
     for item in mounts:
-        if item.value.source == state:
+        source = item.value.source
+        if source and paths.beneath(source, state) and not _is_shown(source[len(state) + 1 :], item.value.path):
+            lies = "which is belljar's own: its keys are in it"
+            if source != state:
+                lies = f"which lies in belljar's own directory {state}"
             problems.add(
-                item.origin,
-                f"fs.mounts: wanted a directory, found {state}, which is belljar's own: its keys are in it",
-                hint="mount another directory",
+                item.origin, f"fs.mounts: wanted a directory, found {source}, {lies}", hint="mount another directory"
             )
     if any(state != source and paths.beneath(state, source) for source in sources):
         origin = Origin("belljar's state directory")
         pattern = "".join(f"\\{letter}" if letter in "\\*?[]{}," else letter for letter in state)
         before: tuple[Written, ...] = values["fs.deny_globs"].value if "fs.deny_globs" in values else ()
         values["fs.deny_globs"] = Written((*before, Written(pattern, origin)), origin)
+
+
+def _is_shown(below: str, place: str) -> bool:
+    """Return True for a part of the state directory that belljar itself mounts, and not as a workspace."""
+    return below.startswith("homes/") and place != paths.WORKSPACE
 
 
 def _refuse_files_within_mounts(files: Sequence[str], values: Layer, problems: Problems) -> None:

@@ -12,10 +12,10 @@ import pytest
 from agent_runs import SECRET, Home, make_home
 from scripted_claude import Calls
 
-from belljar.agents.allowed import change_allowed, read_allowed, rules
+from belljar.agents.allowed import change_allowed, read_allowed, rules, rules_for
 from belljar.agents.inside import Wanted, prepare
 from belljar.agents.summary import to_allow
-from belljar.errors import PolicyError
+from belljar.errors import PolicyError, UsageError
 from belljar.policy.companions import COMPANIONS, READING
 from belljar.policy.models import HostRule
 from belljar.sandbox.result import RunResult
@@ -91,6 +91,11 @@ def test_what_the_command_says(home: Home) -> None:
         (("https://pypi.org",), "wanted a host without its scheme"),
         (("--remove", "example.org"), "example.org is not allowed in every project"),
         (("--list", "example.org"), "--list stands alone"),
+        (("localhost",), "net.host_ports"),
+        (("127.0.0.1",), "net.host_ports"),
+        (("::1",), "net.host_ports"),
+        (("0.0.0.0",), "net.host_ports"),
+        (("169.254.169.254",), "hand out the credentials"),
     ):
         refused = home.belljar("allow", *words)
         assert (refused.code, told in refused.err, "hint: " in refused.err) == (2, True, True), refused.err
@@ -98,6 +103,18 @@ def test_what_the_command_says(home: Home) -> None:
     assert (
         home.belljar("allow", "--remove", "registry.npmjs.org").out == "agents in every project:\n-registry.npmjs.org\n"
     )
+
+
+def test_an_address_of_this_host_is_none_to_allow() -> None:
+    """For one run neither; one that was allowed before can be taken back, and others of the network stay."""
+    for host in ("127.0.0.1", "127.1.2.3", "::1", "0.0.0.0", "169.254.169.254", "fe80::1"):
+        with pytest.raises(UsageError, match="address"):
+            rules_for([host])
+    assert rules_for(["10.0.0.5", "93.184.216.34"]) == ["10.0.0.5", "93.184.216.34"]
+    path = Path(os.environ["BELLJAR_STATE_DIR"], "allowed")
+    path.mkdir(parents=True)
+    (path / "every-project.json").write_text('{"hosts": ["127.0.0.1"]}')
+    assert change_allowed(None, ["127.0.0.1"], remove=True)[1] == []
 
 
 @pytest.mark.host

@@ -263,6 +263,8 @@ REQUESTS = {
     "GET shop.test/?a=1;debug=1": "denied-by-rule net.denylist[4]",
     "POST api.anthropic.com/v1/messages": "ok net.allowlist[7]",
     "POST api.anthropic.com/v1/messages/count_tokens": "ok net.allowlist[7]",
+    "POST api.anthropic.com/v1/dreams": "builtin-anthropic-files built-in anthropic-files",
+    "POST api.anthropic.com/v1/tunnels/t_01": "builtin-anthropic-files built-in anthropic-files",
     "POST api.anthropic.com/v1/files": "builtin-anthropic-files built-in anthropic-files",
     "GET api.anthropic.com/v1/files/file_01": "builtin-anthropic-files built-in anthropic-files",
     "POST api.anthropic.com/v1/%66iles?beta=true": "builtin-anthropic-files built-in anthropic-files",

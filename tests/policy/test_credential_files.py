@@ -52,7 +52,8 @@ settings.xml gradle.properties gradle/wrapper/gradle-wrapper.jar build.sbt crede
 auth.json secrets.py secrets.yaml config/credentials.yml.enc config/secrets.yml cert.pem ca.pem server.key
 public.pem test.jks truststore.jks debug.keystore src/test/resources/server.p12 keystore.go service-account.yaml
 serviceaccount.go account.json client.json .streamlit/config.toml profiles.yml .circleci/config.yml .sbtopts
-.wrangler/state/v3/x .supabase/config.toml .kiro/steering/product.md .ruby-version Gemfile composer.json .composer/cache/x tokens.py token.json huggingface/tokenizer.json
+.wrangler/state/v3/x .supabase/config.toml .kiro/steering/product.md
+.ruby-version Gemfile composer.json .composer/cache/x tokens.py token.json huggingface/tokenizer.json
 config/op.yaml wallet.py key.properties .mozconfig chromium/README .secrets.baseline .htaccess age.py keys.txt
 """)
 

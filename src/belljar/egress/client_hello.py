@@ -26,7 +26,8 @@ _ENCRYPTED_HELLO = frozenset((*range(0xFE00, 0xFE10), 0xFF02, 0xFF03, 0xFFCE))
 _RETRY = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c")
 """The `random` of a ServerHello that is a HelloRetryRequest (RFC 8446, 4.1.3)."""
 _RANDOM = slice(6, 38)
-_LIKELY_HELLO = re.compile(rb"\x16\x03[\x00-\x04][\x00-\x40].\x01", re.DOTALL)
+_LIKELY_HELLO = re.compile(rb"\x16\x03.[\x00-\x40].\x01", re.DOTALL)
+"""The minor version is any: servers look at the major one of a first record alone (RFC 8446, 5.1: it is ignored)."""
 _HANDSHAKE_MARK = b"\x16\x03"
 
 

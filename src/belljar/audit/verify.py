@@ -48,6 +48,8 @@ class Verdict:
     """The last record that a signature covers, if signatures were asked for. Records after it may be anybody's."""
     unsigned: int = 0
     """Records that no signature covers."""
+    removed_unsigned: int = 0
+    """The last record that was pruned, if no signature covers the record of that: it may be forged."""
 
 
 @dataclass(frozen=True, slots=True)

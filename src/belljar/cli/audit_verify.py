@@ -40,7 +40,7 @@ def run(parsed: Parsed) -> int:
     if parsed.flag("--json"):
         from belljar.cli.document import print_json
 
-        names = ("ok", "records", "where", "problem", "unacknowledged", "signed_seq", "unsigned")
+        names = ("ok", "records", "where", "problem", "unacknowledged", "signed_seq", "unsigned", "removed_unsigned")
         print_json({name: getattr(verdict, name) for name in names})
     elif verdict.ok:
         sys.stdout.write(f"{verdict.records} records, all as they were written; the last is {verdict.link.digest}\n")
@@ -51,6 +51,11 @@ def run(parsed: Parsed) -> int:
         if verdict.signed_seq is not None:
             sys.stdout.write(
                 f"signed up to record {verdict.signed_seq}; records that no signature covers: {verdict.unsigned}\n"
+            )
+        if verdict.removed_unsigned:
+            sys.stdout.write(
+                f"records up to {verdict.removed_unsigned} were pruned, and no signature covers the record of that: "
+                "whoever can write the log could have removed them\n"
             )
     else:
         sys.stderr.write(

@@ -178,12 +178,17 @@ class TestCommand:
                     assert b"THEIRS" in bundle.read(name, 1 << 20)
             assert b"@example.org" not in Path(path).read_bytes()
 
-    def test_holes_and_hard_links_cost_no_evidence(self) -> None:
-        """Files that look larger than a jar may hold, by holes or by many names: the rest is kept, and that is said."""
+    def test_holes_and_hard_links_cost_no_evidence(self, tmp_path: Path) -> None:
+        """Files that look larger than a jar may hold, by holes or by many names: the rest is kept, and that is said.
+
+        `open` writes a file with its holes, and prints no hours of zeros.
+        """
         code = """
 import os, time
 for number in range(3):
-    os.truncate(os.open(f"hole{number}", os.O_CREAT | os.O_RDWR), 200 << 20)
+    hole = os.open(f"hole{number}", os.O_CREAT | os.O_RDWR)
+    os.truncate(hole, 200 << 20)
+    os.pwrite(hole, b"data", 100 << 20)
 open("small", "w").write("here")
 os.makedirs("many")
 open("many/0", "wb").write(b"x" * (3 << 20))
@@ -204,6 +209,16 @@ time.sleep(1000)
             with SnapshotFiles(done["path"], start=part.offset, size=part.size) as files:
                 assert {"hole0", "hole1", "hole2", "small", "many/0", "many/5"} < set(files.files)
                 assert files.files["hole1"].size == 200 << 20
+        words = ("quarantine", "open", str(done["path"]), "--file", "files/hole1")
+        with open(tmp_path / "written", "wb") as file:
+            subprocess.run([*BELLJAR, *words], stdout=file, check=True)
+        status = (tmp_path / "written").stat()
+        assert (status.st_size, status.st_blocks * 512 < 1 << 20) == (200 << 20, True)
+        with open(tmp_path / "written", "rb") as file:
+            assert os.pread(file.fileno(), 6, (100 << 20) - 1) == b"\0data\0"
+        refused = belljar(*words)
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert "of holes, which would be printed as zeros" in refused.stderr
 
     def test_a_run_that_has_ended(self) -> None:
         """There is what was stored of it, and what is missing is told."""

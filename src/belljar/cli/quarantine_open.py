@@ -13,10 +13,12 @@ from belljar.errors import UsageError
 
 if TYPE_CHECKING:
     from belljar.sandbox.bundle_reading import Bundle
+    from belljar.sandbox.snapshot_files import Kept, SnapshotFiles
 
 _ABOUT = ("run", "reason", "by", "frozen", "still", "then")
 _FILES = "files/"
 _MOST_LISTED = 1000
+_MOST_ZEROS = 64 << 20
 
 
 def run(parsed: Parsed) -> int:
@@ -111,10 +113,50 @@ def _show_file(bundle: Bundle, name: str) -> int:
             kept = files.files.get(name.removeprefix(_FILES))
             if kept is None or kept.kind != "file":
                 raise UsageError(f"the jar had no file {name.removeprefix(_FILES)!r}", hint="leave out --file: a list")
+            if _keeps_holes(1):
+                _write_sparse(1, files, kept)
+                return 0
+            _refuse_holes(kept)
             for piece in files.pieces(kept):
                 sink.write(piece)
     sink.finish()
     return 0
+
+
+def _keeps_holes(descriptor: int) -> bool:
+    """Return True for a file that can be written at any place."""
+    import fcntl
+    import os
+    import stat
+
+    appends = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_APPEND
+    return stat.S_ISREG(os.fstat(descriptor).st_mode) and not appends
+
+
+def _write_sparse(descriptor: int, files: SnapshotFiles, kept: Kept) -> None:
+    """Write the data of a file at its places, so that the holes take no room."""
+    import os
+
+    start = os.lseek(descriptor, 0, os.SEEK_CUR)
+    for at, piece in files.stored(kept):
+        os.lseek(descriptor, start + at, os.SEEK_SET)
+        rest = memoryview(piece)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+    os.ftruncate(descriptor, start + kept.size)
+    os.lseek(descriptor, 0, os.SEEK_END)
+
+
+def _refuse_holes(kept: Kept) -> None:
+    """Raise UsageError if the file is mostly holes: of what has a few bytes, terabytes would be printed."""
+    from belljar.policy.units import show_size
+
+    holes = kept.size - sum(end - start for start, end in kept.data)
+    if holes > _MOST_ZEROS:
+        raise UsageError(
+            f"{visible(kept.path)} has {show_size(holes)} of holes, which would be printed as zeros",
+            hint="write it to a file, which keeps them: … > FILE",
+        )
 
 
 def _as_path(bundle: Bundle) -> str:

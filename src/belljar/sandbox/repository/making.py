@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from belljar.sandbox.repository.host_git import GitError, HostGit, settings_of
+from belljar.sandbox.repository.recent_entries import mark_recent
 from belljar.sandbox.repository.settings import jar_settings, object_format, unknown_extension
 
 OBJECTS = "/repository-objects"
@@ -26,6 +27,8 @@ _LONGEST_LINE = 4096
 _MOST_SUBMODULES = 100
 _NOT_SHOWN = ("refs/belljar/", "refs/replace/", "refs/stash")
 """Refs of the host's that the jar has no use for."""
+_BY_TIME_AND_SIZE = b"[core]\n\tcheckstat = minimal\n\ttrustctime = false\n"
+"""Files have other inodes, owners and ctimes in the jar. Git would read all of them again for that."""
 _ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
@@ -275,6 +278,7 @@ def _described(
     refs, links = refs_of(git)
     text = jar_settings(settings)
     packed = "".join(f"{one} {name}\n" for name, one in sorted(refs.items()) if not name.startswith(_NOT_SHOWN))
+    written_s = _written_s(os.path.join(git.directory, "index"))  # before it is read: it may be replaced meanwhile
     shallow, index = _content(git.common, "shallow"), _content(git.directory, "index")
     made = JarRepository(git, place, path, number, head, refs, object_format(settings), shallow, index, prefix)
     files[f"{start}HEAD"] = f"{head if _ID.fullmatch(head) else f'ref: {head}'}\n".encode("utf-8", "surrogateescape")
@@ -287,9 +291,14 @@ def _described(
     for name in _COPIED:
         if content := _content(git.common, name) or _content(git.directory, name):
             files[f"{start}{name}"] = content
-    for name in ("index", *_shared_indexes(git)):
+    shared = _shared_indexes(git)
+    for name in shared:
         if content := _content(git.directory, name):
             files[f"{start}{name}"] = content
+    if index:
+        marked = None if shared else mark_recent(index, written_s, object_format=made.format)
+        files[f"{start}index"] = index if marked is None else marked
+        files[f"{start}config"] += b"" if marked is None else _BY_TIME_AND_SIZE
     if prefix and f"{start}index" in files:
         files[f"{start}index"] = _only_beneath(git, files[f"{start}index"], prefix)
     return made
@@ -336,6 +345,14 @@ def _only_beneath(git: HostGit, index: bytes, prefix: str) -> bytes:
         )
         with open(path, "rb") as file:
             return file.read()
+
+
+def _written_s(path: str) -> int:
+    """Return when a file was written, in seconds; 0 if there is none."""
+    try:
+        return int(os.lstat(path).st_mtime_ns // 1_000_000_000)
+    except OSError:
+        return 0
 
 
 def _content(directory: str, name: str) -> bytes:

@@ -9,9 +9,8 @@ from belljar.state import state_directory
 
 _NAMES = (
     "allowed", "audit", "bytecode", "changes", "commits", "control", "digests", "egress", "homes", "hosts", "image",
-    "inputs", "journals",
-    "killswitch", "live", "mirrors", "opened", "outputs", "quarantine", "runs.sqlite", "seccomp-", "sessions",
-    "snapshots",
+    "inputs", "journals", "killswitch", "listings", "live", "mirrors", "opened", "outputs", "quarantine",
+    "runs.sqlite", "seccomp-", "sessions", "snapshots",
 )  # fmt: skip
 """How the names begin that belljar gives to what it keeps there."""
 _OTHERS, _STICKY = 0o077, 0o1000

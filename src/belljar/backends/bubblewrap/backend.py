@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _imp
 import contextlib
 import os
 from _thread import allocate_lock  # `threading` takes a millisecond to import
@@ -30,9 +31,12 @@ from belljar.backends.runtimes import find_program
 from belljar.errors import BelljarError, PrerequisiteError, SandboxUnavailableError, UsageError
 from belljar.limits.detect import CgroupSupport, Mechanism
 from belljar.policy.models import Policy
+from belljar.state import state_directory
 
 TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
+    from typing import Any
+
     from belljar.backends.bubblewrap.pool import BubblewrapPool
     from belljar.backends.bubblewrap.pool_process import PooledProcess
 
@@ -70,7 +74,15 @@ class BubblewrapBackend:
         """Stage the mounts of a Sandbox."""
         support = CgroupSupport.from_json(plan.stage["cgroup"])
         LAUNCHER.start(wrap=_scope(support))
-        control, answer = LAUNCHER.stage(plan.stage["plan"], plan.stage["cgroup"])
+        listings = _listings_file(plan.stage["plan"])
+        control, answer = LAUNCHER.stage({**plan.stage["plan"], "listings": listings}, plan.stage["cgroup"])
+        if text := answer.get("listings", ""):
+            from belljar.audit.state import private_directory
+            from belljar.backends.remembered_listings import write_text
+
+            with contextlib.suppress(OSError):
+                private_directory(os.path.dirname(listings))
+            write_text(listings, text)
         return BubblewrapJar(control, answer)
 
     def open_pool(
@@ -102,6 +114,19 @@ class BubblewrapBackend:
         LAUNCHER.start(wrap=_scope(CgroupSupport.from_json(plan.stage["cgroup"])))
         control, answer = LAUNCHER.stage(plan.stage["plan"], plan.stage["cgroup"])
         return plan, BubblewrapPool(control, answer, helpers=plan.stage["plan"]["pool"]["helpers"], prepare=prepare)
+
+
+def _listings_file(plan: dict[str, Any]) -> str:
+    """Where openings of the same directories keep what they saw; empty if the jar shows none of the host's."""
+    views = [
+        (view["jar_path"], plan["sources"][view["source"]]["path"])
+        for view in plan["views"]
+        if view["source"] is not None
+    ]
+    if not views:
+        return ""
+    name = _imp.source_hash(1, repr(views).encode("utf-8", "surrogateescape")).hex()
+    return os.path.join(state_directory(), "listings", name)
 
 
 def _scope(support: CgroupSupport) -> list[str] | None:

@@ -47,7 +47,8 @@ class Lookout:
             watch = _libc.inotify_add_watch(self._fd, path, ctypes.c_uint32(_WATCHED)) if self._fd >= 0 else -1
             if watch >= 0:
                 self._watched[watch] = (whiteouts, root, directory)
-                self._look_again(whiteouts, root, directory)
+                if not whiteouts.is_unchanged(directory):
+                    self._look_again(whiteouts, root, directory)
             elif os.path.isdir(path):
                 self.complete = False
 

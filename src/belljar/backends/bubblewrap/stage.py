@@ -165,7 +165,12 @@ class Stage:
         self._prepare_first()
         wire.send(
             self._control,
-            {"kernel_uid": staged.kernel_uid, "shortfalls": staged.shortfalls, "copied": staged.copied},
+            {
+                "kernel_uid": staged.kernel_uid,
+                "shortfalls": staged.shortfalls,
+                "copied": staged.copied,
+                "listings": staged.remembered.text if staged.remembered and staged.remembered.changed else "",
+            },
         )
         self._loop.register(self._control, self._on_control)
         if self._lookout:

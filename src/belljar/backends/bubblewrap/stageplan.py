@@ -119,6 +119,8 @@ class StagePlan:
     """What its jars see of the machine: `host_info`, `mem_bytes` and `cpu_quota`. None shows the host as it is."""
     pool: Mapping[str, Any] | None = None
     """For a pool: what its zygote is made of, and how many jars wait."""
+    listings: str = ""
+    """A file of belljar's with what an earlier opening saw of the sources; empty if there is none."""
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
@@ -150,6 +152,7 @@ class StagePlan:
             publishes=data["publishes"],
             machine=data["machine"],
             pool=data["pool"],
+            listings=data["listings"],
         )
 
 

@@ -33,6 +33,10 @@ def build(plan: StagePlan, kernel_uid: int, *, launcher: int) -> Staged:
     die_with(launcher)
     root = os.geteuid() == 0
     staged = Staged(kernel_uid)
+    if plan.listings:
+        from belljar.backends.remembered_listings import Remembered, read_text
+
+        staged.remembered = Remembered(read_text(plan.listings))  # now: the jar's user can't
     if root:
         kernel.unshare(kernel.CLONE_NEWNS)
         kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)

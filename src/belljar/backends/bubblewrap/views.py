@@ -22,6 +22,7 @@ TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
     from belljar.backends.bubblewrap.whiteout import Whiteouts
     from belljar.backends.denied_walk import Denied
+    from belljar.backends.remembered_listings import Remembered
     from belljar.policy.globs import DenyGlobs
 
 QUIET = kernel.MS_NOSUID | kernel.MS_NODEV
@@ -34,7 +35,8 @@ def import_denying() -> None:
 
     import belljar.backends.bubblewrap.frozen
     import belljar.backends.bubblewrap.lookout
-    import belljar.backends.bubblewrap.whiteout  # noqa: F401
+    import belljar.backends.bubblewrap.whiteout
+    import belljar.backends.remembered_listings  # noqa: F401
 
 
 class Staged:
@@ -50,6 +52,8 @@ class Staged:
         """Paths in the jar over which something is mounted because they are denied."""
         self.whiteouts: list[tuple[Whiteouts, str]] = []
         """Layers of whiteouts, each with the staged directory that it covers."""
+        self.remembered: Remembered | None = None
+        """What an earlier opening saw of the sources."""
 
 
 def make_view(index: int, view: View, plan: StagePlan, staged: Staged) -> None:
@@ -104,7 +108,7 @@ def _of_environment(name: str, view: View, plan: StagePlan, staged: Staged) -> s
     """
     assert view.source is not None
     host_path = plan.sources[view.source].path
-    globs, denied = _globs(view, plan, host_path), _denied_in(view, plan)
+    globs, denied = _globs(view, plan, host_path), _denied_in(view, plan, staged)
     if plan.freezes and plan.deny_globs:
         if lower := _frozen(name, view, host_path, globs, denied):
             return lower
@@ -164,13 +168,25 @@ def _globs(view: View, plan: StagePlan, host_path: str) -> DenyGlobs:
     return DenyGlobs(plan.deny_globs).within(host_path, view.jar_path)
 
 
-def _denied_in(view: View, plan: StagePlan) -> Denied:
+def _denied_in(view: View, plan: StagePlan, staged: Staged) -> Denied:
+    """Look for what is denied in a source, in directories that have changed since an earlier opening saw them."""
     from belljar.backends.denied_walk import find_denied
 
     assert view.source is not None
-    host_path = plan.sources[view.source].path
+    root, host_path = layout.source(view.source), plan.sources[view.source].path
+    above = f"{view.jar_path}/"
+    covered = {one.jar_path.removeprefix(above) for one in plan.views if one.jar_path.startswith(above)}
+    globs, remembered = _globs(view, plan, host_path), staged.remembered
     try:
-        return find_denied(layout.source(view.source), host_path, view.jar_path, _globs(view, plan, host_path))
+        if remembered is None:
+            return find_denied(root, host_path, view.jar_path, globs, covered=covered)
+        from belljar.backends.remembered_listings import key_of
+
+        key = key_of(host_path, view.jar_path, plan.deny_globs)
+        known = remembered.listings(key, root)
+        found = find_denied(root, host_path, view.jar_path, globs, known=known, covered=covered)
+        remembered.keep(key, root, found)
+        return found
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG:
             raise
@@ -183,7 +199,7 @@ def _denied_in(view: View, plan: StagePlan) -> Denied:
 def _make_directory_view(index: int, view: View, target: str, plan: StagePlan, staged: Staged) -> None:
     assert view.source is not None
     root = layout.source(view.source)
-    found = _denied_in(view, plan)
+    found = _denied_in(view, plan, staged)
     if view.kind is ViewKind.LIVE:
         kernel.mount(root, target, None, kernel.MS_BIND | kernel.MS_REC)
         _mask_live(view.jar_path, found, staged)

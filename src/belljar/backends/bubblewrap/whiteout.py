@@ -18,6 +18,7 @@ MAX_COVERED_DIRECTORIES = 4000
 _MOST_NAMES, _FIRST_NAMES = 50_000, 16
 """Whiteouts for such names, in all. Directories beyond that get only the first names of the list: the rest is denied as
 soon as it appears."""
+_HEXADECIMAL = frozenset("0123456789abcdef")
 
 
 class Whiteouts:
@@ -36,11 +37,20 @@ class Whiteouts:
         self._covered: set[str] = set()
         self.complete = True
         """Whether every directory is covered."""
+        self._found = Denied()
 
     def build(self, found: Denied) -> None:
         """Make the layer, an empty directory so far, say what was found."""
         os.mknod(self._whiteout, stat.S_IFCHR, 0)
+        self._found = found
         self._cover(found)
+
+    def is_unchanged(self, directory: str) -> bool:
+        """Return True if nothing can have appeared in a directory since it was looked into."""
+        try:
+            return self._found.is_unchanged(directory, os.lstat(os.path.join(self._root, directory)))
+        except OSError:
+            return False
 
     def _cover(self, found: Denied) -> None:
         room = MAX_COVERED_DIRECTORIES - len(self.directories)
@@ -79,7 +89,8 @@ class Whiteouts:
     def _deny_names(self, directory: str) -> None:
         target = os.open(os.path.join(self._layer, directory), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            names = self._names if self._room > 0 else self._names[:_FIRST_NAMES]
+            whole = self._room > 0 and not self._holds_objects(directory)
+            names = self._names if whole else self._names[:_FIRST_NAMES]
             self._room -= len(names)
             for name in names:
                 try:
@@ -88,6 +99,11 @@ class Whiteouts:
                     continue
         finally:
             os.close(target)
+
+    def _holds_objects(self, directory: str) -> bool:
+        """Return True for one of the 256 directories in which git has its objects: nobody makes other names there."""
+        above, name = os.path.split(f"{self._roots[0]}/{directory}")
+        return len(name) == 2 and set(name) <= _HEXADECIMAL and os.path.basename(above) == "objects"
 
     def _deny(self, path: str) -> None:
         """Take a name. One inode serves them all: only directory entries are spent."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from belljar.agents.endpoint import moved
@@ -40,12 +41,22 @@ def read_profile(name: str) -> dict[str, Any]:
             f"there is no profile {name!a}",
             hint=f"one of {', '.join(profile_names())}, or a policy file: ./{name}.yaml",
         )
-    problems = Problems()
-    mapping = _plain(read_file(os.path.join(_DIRECTORY, f"{name}.yaml") if known else name, problems))
-    problems.check()
+    mapping = _plain(_own_profile(name) if known else _read(name))
     if not isinstance(mapping, dict) or "extends" in mapping:
         raise PolicyError(f"{name}: a profile is a policy that is laid over another: it extends none")
     return mapping
+
+
+@cache
+def _own_profile(name: str) -> Node:
+    return _read(os.path.join(_DIRECTORY, f"{name}.yaml"))
+
+
+def _read(path: str) -> Node:
+    problems = Problems()
+    node = read_file(path, problems)
+    problems.check()
+    return node
 
 
 def _plain(node: Node) -> Any:

@@ -46,10 +46,10 @@ def directory() -> str:
     return f"{state_directory()}/bytecode"
 
 
-def path() -> str:
-    """Where the file lies, for this package and this interpreter."""
+def path(kind: str = "") -> str:
+    """Where the file lies, for this package, this interpreter and commands of this kind."""
     key = _imp.source_hash(1, "\0".join(_identity()).encode("utf-8", "surrogateescape")).hex()
-    return f"{directory()}/{sys.implementation.cache_tag}{_OPTIMISED}-{key}"
+    return f"{directory()}/{sys.implementation.cache_tag}{_OPTIMISED}-{key}{kind and '-'}{kind}"
 
 
 def _identity() -> tuple[str, ...]:
@@ -119,10 +119,10 @@ def _spec(name: str, loader: _Loader, source: str, *, is_package: bool) -> Modul
     return spec
 
 
-def use() -> Bundle | None:
+def use(kind: str = "") -> Bundle | None:
     """Import from the file, if there is one that can be trusted."""
     try:
-        found = _read()
+        found = _read(path(kind))
     except (OSError, ValueError, EOFError, TypeError):
         return None
     finders: list[Any] = sys.meta_path
@@ -130,8 +130,7 @@ def use() -> Bundle | None:
     return found
 
 
-def _read() -> Bundle:
-    place = path()
+def _read(place: str) -> Bundle:
     above = os.lstat(os.path.dirname(place))
     descriptor = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb", buffering=0) as file:
@@ -149,13 +148,13 @@ def _is_ours(status: os.stat_result, kind: int) -> bool:
     return status.st_mode & 0o170000 == kind and status.st_uid == os.geteuid() and not status.st_mode & 0o022
 
 
-def keep(used: Bundle | None) -> None:
+def keep(used: Bundle | None, kind: str = "") -> None:
     """Make the file, if there is none for today's sources, where Python may keep bytecode and the state is ours."""
     if (used is not None and not used.stale) or sys.dont_write_bytecode or sys.pycache_prefix is not None:
         return
     from belljar.audit.state import private_directory
 
-    own = f"{path()}.{os.getpid()}"
+    own = f"{path(kind)}.{os.getpid()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         if not _is_ours(os.lstat(private_directory(directory())), 0o040000):
@@ -166,7 +165,7 @@ def keep(used: Bundle | None) -> None:
     try:
         with open(descriptor, "wb") as file:
             file.write(_made())
-        os.replace(own, path())
+        os.replace(own, path(kind))
         _forget_old()
     except (OSError, ImportError, SyntaxError, ValueError, KeyboardInterrupt):
         if os.path.exists(own):

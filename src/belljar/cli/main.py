@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 USAGE, FAULT, INTERRUPTED, BROKEN_PIPE = 2, 125, 130, 141
 _OBJECTS_BETWEEN_COLLECTIONS = 200_000
+_BUNDLES = {"run": "", "exec": "", "claude": "agent", "agent": "agent"}
+"""Commands that import from a file of bytecode, and which: agents need other modules than a plain run."""
 
 
 def command() -> NoReturn:
@@ -29,7 +31,8 @@ def command() -> NoReturn:
     Python's own end takes every module apart first, which the kernel does in no time.
     """
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
-    code = _main_from_bundle() if sys.argv[1:2] in (["run"], ["exec"]) else main()
+    kind = _BUNDLES.get(sys.argv[1]) if len(sys.argv) > 1 else None
+    code = main() if kind is None else _main_from_bundle(kind)
     if _threads_to_await():
         sys.exit(code)
     try:
@@ -39,13 +42,13 @@ def command() -> NoReturn:
         os._exit(code)
 
 
-def _main_from_bundle() -> int:
+def _main_from_bundle(kind: str) -> int:
     from belljar.cli import bundle
 
-    used = bundle.use()
+    used = bundle.use(kind)
     code = main()
     if code == 0:
-        bundle.keep(used)
+        bundle.keep(used, kind)
     return code
 
 

@@ -556,3 +556,16 @@ def test_data_of_git_never_comes_back_as_files(compare: Compare, host: Path, jar
     assert done.applied == ()
     assert all("`belljar agent -- COMMAND` brings commits back" in why for _path, why in done.refused)
     assert not (host / ".git/hooks/pre-commit").exists()
+
+
+def test_what_is_denied_by_its_name_by_its_directory_or_by_one_above(jar: Path, compare: Compare) -> None:
+    """Answers are kept for the last directory: a neighbour must not get another's."""
+    denied = {".env", "a/secrets/deep/plain", "a/secrets/plain", "b/.env", "b/key.pem", "gone/one.pem"}
+    plain = {"a/plain", "b/plain", "c/secrets.txt", "gone/plain", "plain", "sub/new"}
+    for name in denied | plain:
+        (jar / name).parent.mkdir(parents=True, exist_ok=True)
+        (jar / name).write_text("x")
+    changes = compare("**/.env", "**/secrets/**", "**/*.pem", layered=True)
+    files = {change.path: change.refusal for change in changes if change.what == "file"}
+    assert {path for path, why in files.items() if "deny_globs" in why} == denied
+    assert {path for path, why in files.items() if not why} == plain

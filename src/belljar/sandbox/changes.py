@@ -148,6 +148,9 @@ class Changes:
         self._jar_path = jar_path
         self._globs = DenyGlobs(globs).within(source, jar_path)
         self._last_denied: tuple[str, int | None] = ("", None)
+        self._last_above: tuple[str, int | None] | None = None
+        self._absent: str | None = None
+        """The directory that the host was last found not to have, while changes are looked for."""
         self._layered = changed.layered
         self._since_ns = since_ns
         self._until = time.monotonic() + _MOST_SECONDS
@@ -414,6 +417,15 @@ class Changes:
         return self._last_denied[1]
 
     def _denied_by(self, path: str) -> int | None:
+        """Return the rule for a path. A name at which no pattern ends is denied only with its directory."""
+        directory, _, name = path.rpartition("/")
+        if not self._globs.may_end_at(name):
+            if self._last_above is None or self._last_above[0] != directory:
+                self._last_above = (directory, self._rule(directory))
+            return self._last_above[1]
+        return self._rule(path)
+
+    def _rule(self, path: str) -> int | None:
         return self._globs.denies(f"{self._source_path}/{path}", f"{self._jar_path}/{path}")
 
     # --- looking ---
@@ -446,13 +458,17 @@ class Changes:
         for near in (self._near or {}).values():
             for descriptor in near.values():
                 os.close(descriptor)
-        self._near = None
+        self._near = self._absent = None
 
     def _status(self, root: int, path: str) -> os.stat_result | None:
         directory, _, name = path.rpartition("/")
+        if root == self._source and directory == self._absent:
+            return None
         try:
             parent = self._parent(root, directory)
         except OSError:
+            if root == self._source and self._near is not None:
+                self._absent = directory
             return None
         try:
             return os.lstat(name, dir_fd=parent)

@@ -171,8 +171,24 @@ def _directory(name: str) -> ActedUpon | None:
 
 @lru_cache(maxsize=4096)
 def _by_pattern(name: str, *, directories: bool) -> ActedUpon | None:
+    beginnings, endings = _ends_of_patterns(directories=directories)
+    if not name.startswith(beginnings) and not name.endswith(endings):
+        return None  # almost always, and without forty expressions
     patterns = _table().directory_patterns if directories else _table().file_patterns
     return next((entry for pattern, entry in patterns if pattern.fullmatch(name)), None)
+
+
+@cache
+def _ends_of_patterns(*, directories: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """How names begin, and how others end, that a pattern may match: each pattern is in one of the two."""
+    beginnings, endings = set(), set()
+    for entry in entries():
+        name = entry.name.rstrip("/")
+        if "*" in name and entry.name.endswith("/") == directories:
+            beginning, _, rest = name.partition("*")
+            ending = rest.rpartition("*")[2]
+            (beginnings if beginning else endings).add(beginning or ending)
+    return tuple(beginnings), tuple(endings)
 
 
 def link_acted_upon(path: str, target: str) -> str:

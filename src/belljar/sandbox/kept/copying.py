@@ -75,7 +75,8 @@ class Copier:
                 text = os.readlink(name, dir_fd=source)
                 os.symlink(text, name, dir_fd=target)
                 return Side(what, link=text, identity=side.identity)
-            return self._copy_file(source, target, name, side) if what == "file" else side
+            dense = status.st_blocks * 512 >= status.st_size
+            return self._copy_file(source, target, name, side, dense=dense) if what == "file" else side
         except OSError as error:
             what = "file" if status is None else kind(status)
             return Side(what, missing=error.strerror or str(error))
@@ -94,10 +95,11 @@ class Copier:
             os.close(parent)
         return Side("file", mode, len(content), hashlib.sha256(content).hexdigest())
 
-    def _copy_file(self, source: int, target: int, name: str, side: Side) -> Side:
+    def _copy_file(self, source: int, target: int, name: str, side: Side, *, dense: bool) -> Side:
+        """Copy a file; `dense` says that it has no holes to look for."""
         opened = open_beneath(source, name, os.O_RDONLY, own=self._own)
         try:
-            needed = sum(end - start for start, end in data_ranges(opened, side.size))
+            needed = side.size if dense else sum(end - start for start, end in data_ranges(opened, side.size))
             missing = "" if needed <= self._room.left else "the work of this run is larger than what is kept"
             digests = side.size <= min(MAX_DIGESTED, self._room.digested)
             self._room.digested -= side.size if digests else 0
@@ -105,7 +107,7 @@ class Copier:
             if digests or not missing:
                 fresh = -1 if missing else _new(target, name)
                 try:
-                    _copy(opened, fresh, side.size, digest)
+                    _copy(opened, fresh, side.size, digest, dense=dense)
                 except OSError:
                     if fresh >= 0:
                         os.unlink(name, dir_fd=target)
@@ -169,10 +171,10 @@ def _new(directory: int, name: str) -> int:
     return os.open(name, flags, 0o600, dir_fd=directory)
 
 
-def _copy(source: int, target: int, size: int, digest: hashlib._Hash | None) -> None:
+def _copy(source: int, target: int, size: int, digest: hashlib._Hash | None, *, dense: bool = False) -> None:
     """Copy the data of a file, unless `target` is negative. Add all of its content to the digest, if there is one."""
-    done = 0
-    for start, end in data_ranges(source, size):
+    done = position = 0
+    for start, end in [(0, size)] if dense else data_ranges(source, size):
         if digest is not None:
             _add_zeros(digest, start - done)
         position = start
@@ -185,7 +187,7 @@ def _copy(source: int, target: int, size: int, digest: hashlib._Hash | None) -> 
         done = end
     if digest is not None:
         _add_zeros(digest, size - done)
-    if target >= 0:
+    if target >= 0 and position != size:
         os.ftruncate(target, size)
 
 

@@ -181,7 +181,8 @@ def _by_pattern(name: str, *, directories: bool) -> ActedUpon | None:
 @cache
 def _ends_of_patterns(*, directories: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """How names begin, and how others end, that a pattern may match: each pattern is in one of the two."""
-    beginnings, endings = set(), set()
+    beginnings: set[str] = set()
+    endings: set[str] = set()
     for entry in entries():
         name = entry.name.rstrip("/")
         if "*" in name and entry.name.endswith("/") == directories:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from belljar.sandbox.repository.host_git import GitError, git_program
@@ -18,12 +18,12 @@ PLACE = "/opt/agent"
 _SECONDS = 5.0
 
 
-def mounts(kept: KeptHome | None) -> dict[str, Any]:
+def mounts(kept: Iterable[KeptHome]) -> dict[str, Any]:
     """The home as keys of a policy: empty, with copy-on-write views of what is kept."""
-    of_earlier_calls = kept.mounts if kept else {}
     shown = [
         {"path": f"{HOME}/{name}", "source": source, "rw": True, "cow": True}
-        for name, source in of_earlier_calls.items()
+        for one in kept
+        for name, source in one.mounts.items()
     ]
     return {"fs": {"mounts": [{"path": HOME, "rw": True}, *shown]}}
 

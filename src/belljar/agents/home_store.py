@@ -32,6 +32,8 @@ class File:
     """The descriptor of the jar's directory that it is beneath."""
     path: str = ""
     executable: bool = False
+    any_link: bool = False
+    """Whether it may be a link that leads out of the home."""
     data: bytes | None = None
 
     @property
@@ -138,7 +140,7 @@ def _take_all(files: Mapping[str, File], directory: str, now: int, new: int, sec
 
 def _take(file: File, parent: int, name: str, secrets: Collection[bytes]) -> None:
     data, link = (file.data, None) if file.data is not None else _content(file)
-    if link is not None and not leaves(file.path, link):
+    if link is not None and (file.any_link or not leaves(file.path, link)):
         os.symlink(link, name, dir_fd=parent)
     elif data is not None and not any(secret in data for secret in secrets):
         _write_at(parent, name, data, 0o700 if file.executable else 0o600, min(file.mtime_ns, time.time_ns()))

@@ -17,6 +17,7 @@ from belljar.agents.allowed import rules
 from belljar.agents.environment import Environment, find_environment
 from belljar.agents.home_store import MOST_FILE_BYTES, forget
 from belljar.agents.kept_home import KeptHome, is_kept
+from belljar.agents.kept_packages import VARIABLES, KeptPackages, forget_packages
 from belljar.agents.project import Project, find_project, project_directory, repository_top
 from belljar.audit.state import writing_hint
 from belljar.errors import AuditError, PolicyError, UsageError
@@ -26,6 +27,7 @@ from belljar.policy.mapping import to_mapping
 from belljar.policy.models import Policy
 from belljar.policy.paths import WORKSPACE, beneath, visited
 from belljar.policy.resolve import resolve
+from belljar.policy.units import counted
 from belljar.sandbox.repository.making import NO_REPOSITORY, JarRepositories, jar_repositories
 from belljar.sandbox.sandbox import Sandbox
 
@@ -65,6 +67,8 @@ class Wanted:
     """Hosts that it may reach besides its model."""
     overrides: tuple[str, ...] = ()
     live: bool = False
+    keep_packages: bool = False
+    """Whether packages that it installs stay for the next call, and those of earlier calls are there."""
     backend: str | None = None
     timeout: str | None = None
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
@@ -73,6 +77,11 @@ class Wanted:
     def agent_name(self) -> str:
         """The agent whose home it has: by its profile, or by the program where that is a file of the user's own."""
         return self.profile_name if is_kept(self.profile_name) else profile.profile_for(self.words[0])
+
+    @property
+    def program_name(self) -> str:
+        """The agent whose packages it has: also of a program that has no profile."""
+        return self.agent_name if is_kept(self.agent_name) else os.path.basename(self.words[0])
 
     @property
     def profile_name(self) -> str:
@@ -97,6 +106,8 @@ class Agent:
     """What the caller should hear before the agent starts."""
     kept: KeptHome | None = None
     """Its home of earlier calls, if there is one."""
+    packages: KeptPackages | None = None
+    """Packages that it installed in earlier calls, if they are kept."""
     secrets: tuple[bytes, ...] = ()
     """The keys of its model, which no file that is kept may hold."""
 
@@ -108,10 +119,10 @@ class Agent:
     def opened(self) -> Sandbox:
         """Its jar, with the files of its home in it."""
         files = dict(self.files)
-        if self.kept:
+        for one in self._remembered:
             with _told_of_state():
-                self.kept.begin()
-            files |= {f"{home.HOME}/{name}": content for name, content in self.kept.files.items()}
+                one.begin()
+            files |= {f"{home.HOME}/{name}": content for name, content in one.files.items()}
         jar = Sandbox(self.policy, one_shot=True)
         jar.remember_host_files()
         try:
@@ -121,39 +132,56 @@ class Agent:
                 jar.files.write(f"{self.repositories.mount}/{path}", data)
             for path, data in self.repositories.links.items():
                 jar.files.write(f"{self.project.place}/{path}", data)
-            if self.kept:
-                self.kept.mounted()
+            for one in self._remembered:
+                one.mounted()
         except BaseException:
             jar.close()
             raise
         return jar
 
-    def keep_home(self, jar: Sandbox) -> str:
-        """Keep its home for the next call in this project. Return what could not be kept, in words; empty if all was.
+    @property
+    def _remembered(self) -> list[KeptHome]:
+        return [one for one in (self.kept, self.packages) if one is not None]
 
-        The caller must not do so for a run that was killed or quarantined: the home of before stays then.
+    def keep_home(self, jar: Sandbox, *, finished: bool) -> list[str]:
+        """Keep its home for the next call in this project, and its packages. Return what could not be kept, in words.
+
+        The caller must not do so for a run that was killed or quarantined: the home of before stays then. `finished`
+        says that the agent ended by itself. Otherwise a package may be half installed, so that none is kept.
         """
-        if self.kept is None:
-            return ""
+        told = []
+        if self.kept is not None:
+            left_out, failed = self._keep(jar, self.kept)
+            if failed:
+                told.append(f"its home is not kept, and stays as it was before: {failed}")
+            if left_out:
+                told.append(f"not kept of its home: {counted(left_out, 'file')}: there is no room")
+        if self.packages is not None:
+            failed = self._keep(jar, self.packages)[1] if finished else "the agent was stopped"
+            if failed:
+                told.append(f"packages of this run are not kept, and those of before stay: {failed}")
+        return told
+
+    def _keep(self, jar: Sandbox, kept: KeptHome) -> tuple[int, str]:
+        """Keep one of the directories. Return how many files there is no room for, and why none is kept."""
         every = DenyGlobs(self.policy.fs.deny_globs)
-        globs = {name: every.within(source, f"{home.HOME}/{name}") for name, source in self.kept.mounts.items()}
+        globs = {name: every.within(source, f"{home.HOME}/{name}") for name, source in kept.mounts.items()}
 
         def denied(name: str, path: str) -> bool:
             return globs[name].denies(None, f"{home.HOME}/{name}/{path}") is not None
 
         with contextlib.ExitStack() as stack:
             try:
-                changed = {name: jar.changed_tree(f"{home.HOME}/{name}") for name in self.kept.mounts}
+                changed = {name: jar.changed_tree(f"{home.HOME}/{name}") for name in kept.mounts}
                 for one in changed.values():
                     stack.callback(os.close, one.descriptor)
                 files = {}
-                for name in self.kept.file_names:
+                for name in kept.file_names:
                     with contextlib.suppress(OSError, UsageError):  # gone, no file, or too large
                         files[name] = jar.files.read(f"{home.HOME}/{name}", limit=MOST_FILE_BYTES)
-                left_out = self.kept.keep(changed, files, denied=denied, secrets=self.secrets)
+                return kept.keep(changed, files, denied=denied, secrets=self.secrets), ""
             except OSError as error:
-                return f"its home is not kept, and stays as it was before: {error.strerror}"
-        return f"{left_out} files of its home are not kept: there is no room" if left_out else ""
+                return 0, error.strerror or str(error)
 
 
 def prepare(wanted: Wanted) -> Agent:
@@ -182,7 +210,7 @@ def prepare(wanted: Wanted) -> Agent:
     chosen = base.python.venv or base.python.interpreter or any(one.startswith("python.") for one in wanted.overrides)
     python = Environment() if chosen or found.venv else find_environment(project, wanted.environ)
     repositories = NO_REPOSITORY if wanted.live else _repositories(project)
-    kept = _kept_home(wanted, project.directory)
+    kept, packages = _kept_home(wanted, project.directory), _kept_packages(wanted, project.directory)
     policy = resolve(
         wanted.policy,
         layers=[
@@ -191,7 +219,8 @@ def prepare(wanted: Wanted) -> Agent:
             found.policy,
             python.policy,
             _mounts(project, repositories, live=wanted.live),
-            home.mounts(kept),
+            home.mounts(one for one in (kept, packages) if one is not None),
+            {"env": {"set": VARIABLES if packages else {}}},
         ],
         overrides=wanted.overrides,
         backend=wanted.backend,
@@ -209,6 +238,7 @@ def prepare(wanted: Wanted) -> Agent:
         name=os.path.basename(wanted.words[0]),
         notes=(*project.notes, *python.notes),
         kept=kept,
+        packages=packages,
         secrets=_secrets(policy, wanted.environ),
     )
 
@@ -226,7 +256,9 @@ def _repositories(project: Project) -> JarRepositories:
 
 def forget_home(wanted: Wanted) -> bool:
     """Forget what the agent kept of earlier calls in the project. Return False if there was nothing."""
-    return forget(project_directory(wanted.project), wanted.agent_name)
+    project = project_directory(wanted.project)
+    packages = forget_packages(project, wanted.program_name)
+    return forget(project, wanted.agent_name) or packages
 
 
 def _kept_home(wanted: Wanted, project: str) -> KeptHome | None:
@@ -234,6 +266,13 @@ def _kept_home(wanted: Wanted, project: str) -> KeptHome | None:
         return None
     with _told_of_state():
         return KeptHome(project, wanted.agent_name)
+
+
+def _kept_packages(wanted: Wanted, project: str) -> KeptPackages | None:
+    if not wanted.keep_packages:
+        return None
+    with _told_of_state():
+        return KeptPackages(project, wanted.program_name)
 
 
 @contextlib.contextmanager

@@ -53,7 +53,7 @@ _OPAQUE = "user.overlay.opaque"
 
 
 @dataclass(frozen=True)
-class _Kept:
+class Kept:
     """What an agent keeps of itself. The rest of a home is forgotten: packages, caches, settings of other programs."""
 
     directories: tuple[str, ...]
@@ -61,9 +61,9 @@ class _Kept:
 
 
 _AGENTS = {
-    "claude": _Kept((".claude",), (".claude.json",)),
-    "codex": _Kept((".codex",)),
-    "gemini": _Kept((".gemini",)),
+    "claude": Kept((".claude",), (".claude.json",)),
+    "codex": Kept((".codex",)),
+    "gemini": Kept((".gemini",)),
 }
 
 
@@ -75,13 +75,16 @@ def is_kept(agent: str) -> bool:
 class KeptHome:
     """The home of one agent in one project, in use by one run."""
 
-    def __init__(self, project: str, agent: str) -> None:
-        """Make the directories, if they are not there.
+    any_link = False
+    """Whether links are kept that lead out of the home."""
+
+    def __init__(self, project: str, agent: str, what: Kept | None = None) -> None:
+        """Make the directories, if they are not there. `what` is what an agent of that name keeps, unless given.
 
         Raises:
             OSError: the state directory can't be written.
         """
-        self._agent = agent
+        self._what = what or _AGENTS[agent]
         self._place = place(project, agent)
         self._about = json.dumps({"project": project, "agent": agent}).encode()
         self._lock = self._use = -1
@@ -97,7 +100,7 @@ class KeptHome:
             restore(self._place)
             home = os.open(os.path.join(self._place, "home"), tree.READ)
             try:
-                for name in _AGENTS[self._agent].directories:
+                for name in self._what.directories:
                     os.close(make_directory(home, f"tree/{name}"))
             finally:
                 os.close(home)
@@ -122,18 +125,18 @@ class KeptHome:
         self._closing = weakref.finalize(self, close, self._lock, self._use)
         fcntl.flock(self._use, fcntl.LOCK_SH)
         self._base = listed(self._use)
-        there = [name for name in _AGENTS[self._agent].files if f"apart/{name}" in self._base]
+        there = [name for name in self._what.files if f"apart/{name}" in self._base]
         self.files = {name: read(self._use, f"apart/{name}") for name in there}
 
     @property
     def mounts(self) -> dict[str, str]:
         """The directories that the jar shows copy on write, by name in the home."""
-        return {name: os.path.join(self._place, "home/tree", name) for name in _AGENTS[self._agent].directories}
+        return {name: os.path.join(self._place, "home/tree", name) for name in self._what.directories}
 
     @property
     def file_names(self) -> tuple[str, ...]:
         """The files that are kept besides, by name in the home."""
-        return _AGENTS[self._agent].files
+        return self._what.files
 
     def mounted(self) -> None:
         """The jar has its view of the home: from here on others may replace it."""
@@ -170,12 +173,12 @@ class KeptHome:
         now = os.open(os.path.join(self._place, "home"), tree.READ)
         try:
             there = listed(now)
-            found = {name: _Found.of(one) for name, one in changed.items()}
+            found = {name: Found.of(one) for name, one in changed.items()}
             merged = self._merged(there, found, denied)
             for name, data in files.items():
                 if data != self.files.get(name):
                     merged[f"apart/{name}"] = File(len(data), time.time_ns(), data=data)
-            kept = _bounded(merged)
+            kept = self._bounded(merged)
             if any(one.is_new for one in kept.values()) or kept.keys() != there.keys():
                 replace(self._place, now, kept, secrets)
         finally:
@@ -184,7 +187,7 @@ class KeptHome:
         return len(merged) - len(kept)
 
     def _merged(
-        self, now: Mapping[str, os.stat_result], found: Mapping[str, _Found], denied: Callable[[str, str], bool]
+        self, now: Mapping[str, os.stat_result], found: Mapping[str, Found], denied: Callable[[str, str], bool]
     ) -> dict[str, File]:
         """The files of the next home, by path in `home`."""
         kept = {path: File(status.st_size, status.st_mtime_ns) for path, status in now.items()}
@@ -197,15 +200,26 @@ class KeptHome:
                 before, other = self._base.get(start + path), now.get(start + path)
                 newer = other is not None and other.st_mtime_ns > status.st_mtime_ns and not is_same(before, other)
                 if not newer and not denied(name, path):
-                    executable = bool(status.st_mode & 0o100)
-                    file = File(status.st_size, status.st_mtime_ns, one.root, path, executable=executable)
-                    kept[start + path] = file
+                    size, runs = status.st_size, bool(status.st_mode & 0o100)
+                    kept[start + path] = File(
+                        size, status.st_mtime_ns, one.root, path, executable=runs, any_link=self.any_link
+                    )
         above = {"/".join(names[:depth]) for names in (path.split("/") for path in kept) for depth in range(len(names))}
         return {path: file for path, file in kept.items() if path not in above}
 
+    def _bounded(self, files: dict[str, File]) -> dict[str, File]:
+        """As many of the newest files as there is room for."""
+        kept: dict[str, File] = {}
+        size = 0
+        for path, file in sorted(files.items(), key=lambda item: item[1].mtime_ns, reverse=True):
+            if len(kept) < MOST_FILES and file.size <= MOST_FILE_BYTES and size + file.size <= MOST_BYTES:
+                kept[path] = file
+                size += file.size
+        return kept
+
 
 @dataclass(frozen=True)
-class _Found:
+class Found:
     """What a run left in a directory: the files that it made or changed, and how to tell what it removed."""
 
     root: int
@@ -216,9 +230,11 @@ class _Found:
     """Directories that were made anew."""
     there: Collection[str] | None
     """Every path, where the tree is no overlay's layer; None where it is one, or was not looked at in whole."""
+    cut: bool
+    """Whether there are more files than were looked at."""
 
     @classmethod
-    def of(cls, changed: ChangedTree) -> _Found:
+    def of(cls, changed: ChangedTree) -> Found:
         """Walk the tree."""
         files, gone, emptied, paths = {}, set(), set(), set(changed.untouched)
         within = bounds()
@@ -231,7 +247,8 @@ class _Found:
             elif stat.S_ISDIR(status.st_mode) and changed.layered and _is_opaque(directory, name):
                 emptied.add(path)
         knows = not changed.layered and changed.whole and not within.cut
-        return cls(changed.descriptor, files, gone, emptied, paths if knows else None)
+        cut = bool(within.cut) or not changed.whole
+        return cls(changed.descriptor, files, gone, emptied, paths if knows else None, cut)
 
     def lacks(self, path: str) -> bool:
         """Return True if the run removed a path that its home had."""
@@ -255,14 +272,3 @@ def _is_opaque(directory: int, name: str) -> bool:
         return False
     finally:
         os.close(descriptor)
-
-
-def _bounded(files: dict[str, File]) -> dict[str, File]:
-    """As many of the newest files as there is room for."""
-    kept: dict[str, File] = {}
-    size = 0
-    for path, file in sorted(files.items(), key=lambda item: item[1].mtime_ns, reverse=True):
-        if len(kept) < MOST_FILES and file.size <= MOST_FILE_BYTES and size + file.size <= MOST_BYTES:
-            kept[path] = file
-            size += file.size
-    return kept

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +10,7 @@ from belljar.agents.review import Review
 from belljar.agents.transcript import Did
 from belljar.policy.companions import COMPANIONS
 from belljar.policy.hosts import HostError, host_name
+from belljar.policy.units import counted
 from belljar.sandbox.result import RunResult
 
 
@@ -56,8 +56,9 @@ def as_lines(result: RunResult, review: Review | None, did: Did | None = None, *
     if review and review.refused:
         lines.append(f"refused    {_listed([f'{change.path} ({change.refusal})' for change in review.refused])}")
     reached = [
-        f"{one.host}:{one.port} ({one.requests} requests, {_size(one.bytes_out)} out, {_size(one.bytes_in)} in)"
+        f"{one.host}:{one.port} ({asked}, {_size(one.bytes_out)} out, {_size(one.bytes_in)} in)"
         for one in hosts_reached(result)
+        for asked in (counted(one.requests, "request"),)
     ]
     lines.append(f"reached    {_listed(reached) if reached else 'no host'}")
     denied = [f"{denial.target}{f' ({denial.count} times)' if denial.count > 1 else ''}" for denial in result.denials]
@@ -71,14 +72,10 @@ def _account(result: RunResult, did: Did) -> list[str]:
     """What it ran by its own account, and what that took."""
     shown = [_shortened(command) for command in did.commands]
     others = sum(did.tools.values()) - len(shown)
-    lines = [f"ran        {len(shown)} {_plural('command', shown)}: {_listed(shown)}"] if shown else []
-    also = f", {others} other {_plural('tool call', range(others))}" if others else ""
+    lines = [f"ran        {counted(len(shown), 'command')}: {_listed(shown)}"] if shown else []
+    also = f", {counted(others, 'other tool call')}" if others else ""
     tokens = f"{did.input_tokens} tokens in, {did.output_tokens} out"
     return [*lines, f"took       {result.duration:.1f} s, {tokens}{also}"]
-
-
-def _plural(word: str, many: Sized) -> str:
-    return word if len(many) == 1 else f"{word}s"
 
 
 def _shortened(command: str) -> str:

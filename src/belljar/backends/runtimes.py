@@ -88,6 +88,12 @@ def _on_path(language: str, program: str, install: str) -> Runtime:
     return Runtime(language, found if _in_system(found) else real, _prefixes(os.path.dirname(os.path.dirname(real))))
 
 
+def installed_programs(policy: Policy) -> list[str]:
+    """Directories where package managers put programs in a jar: `~/.local/bin` if the policy mounts `~/.local`."""
+    place = f"{policy.env.set.get('HOME', '')}/.local"
+    return [f"{place}/bin"] if any(mount.path == place for mount in policy.fs.mounts) else []
+
+
 def find_program(name: str, path: str) -> str | None:
     """The first program called `name` in the directories of `path`. (shutil's takes 4 ms to import.)"""
     for directory in path.split(":"):

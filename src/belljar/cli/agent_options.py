@@ -20,6 +20,7 @@ AGENT: tuple[Option, ...] = (
     Option("--apply-ignored", "", "with --apply all: also what git ignores, which `git diff` does not show"),
     Option("--diff", "", "print the diff at the end"),
     Option("--diff-file", "FILE", "write the diff to FILE at the end"),
+    Option("--keep-packages", "", "have packages stay in its ~/.local for the next call with --keep-packages"),
     Option("--reset", "", "forget what it kept of earlier calls in this project; without a task, do only that"),
     Option("--allow", "HOST", "let it reach this host, too; repeatable", repeats=True),
     Option("--policy", "FILE|PRESET", "the policy beneath the profile (default: $BELLJAR_POLICY, or aicode)"),
@@ -45,6 +46,7 @@ def wanted(parsed: Parsed, words: list[str], profile: str | None) -> Wanted:
         allow=tuple(parsed.texts("--allow")),
         overrides=tuple(parsed.texts("--set")),
         live=parsed.flag("--live"),
+        keep_packages=parsed.flag("--keep-packages"),
         backend=parsed.text("--backend"),
         timeout=parsed.text("--timeout"),
     )

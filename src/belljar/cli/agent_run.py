@@ -100,7 +100,7 @@ def _interrupted(jar: Sandbox, agent: Agent, why: str, code: int) -> int:
     if jar.last_run:
         with contextlib.suppress(OSError):  # the terminal may be what has gone
             _account(jar, agent, jar.last_run)
-    _keep_home(jar, agent)
+    _keep_home(jar, agent, finished=False)
     with Review(jar, agent) as review:
         review.keep({**_about(agent), "outcome": "stopped", "reason": why})
         if review.work is not None:
@@ -114,9 +114,9 @@ def _about(agent: Agent) -> dict[str, Any]:
     return {"agent": agent.name, "command": list(agent.argv)}
 
 
-def _keep_home(jar: Sandbox, agent: Agent) -> None:
+def _keep_home(jar: Sandbox, agent: Agent, *, finished: bool) -> None:
     """Keep what the agent remembers for the next call, and say what can't be."""
-    if told := agent.keep_home(jar):
+    for told in agent.keep_home(jar, finished=finished):
         with contextlib.suppress(OSError):  # the terminal may be what has gone
             sys.stderr.write(f"belljar: {told}\n")
 
@@ -126,7 +126,7 @@ def _settle(jar: Sandbox, agent: Agent, result: RunResult, parsed: Parsed) -> in
     quiet, as_json, live = parsed.flag("--quiet"), parsed.flag("--json"), parsed.flag("--live")
     did = _account(jar, agent, result.run_id)
     if result.outcome is not Outcome.KILLED:
-        _keep_home(jar, agent)
+        _keep_home(jar, agent, finished=result.outcome in (Outcome.OK, Outcome.FAILED))
     with Review(jar, agent) as review:
         shown = None if live else review
         if not live:  # before anything is shown or asked: a terminal may close

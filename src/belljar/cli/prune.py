@@ -14,7 +14,7 @@ def run(parsed: Parsed) -> int:
     """Do it."""
     from belljar.agents.home_store import prune as prune_homes
     from belljar.audit.retention import prune
-    from belljar.policy.units import show_size, size
+    from belljar.policy.units import counted, show_size, size
 
     expect_words(COMMAND, parsed, 0, 0)
     older, most = parsed.text("--older"), parsed.text("--max-size")
@@ -45,8 +45,8 @@ def run(parsed: Parsed) -> int:
 
         print_json({"files": files, "bytes": total, "homes": homes})
         return 0
-    sys.stdout.write(f"removed {len(files)} files, {show_size(total)}\n")
-    sys.stdout.write(f"forgot what agents kept of {len(homes)} projects\n" if homes else "")
+    sys.stdout.write(f"removed {counted(len(files), 'file')}, {show_size(total)}\n")
+    sys.stdout.write(f"forgot what agents kept of {counted(len(homes), 'project')}\n" if homes else "")
     return 0
 
 

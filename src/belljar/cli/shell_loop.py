@@ -19,6 +19,7 @@ from belljar.cli.sink import Sink, break_line
 from belljar.cli.style import DIM, RED, is_terminal, paint, supports_colour
 from belljar.cli.terminal import visible, visible_lines
 from belljar.errors import InternalError, UsageError
+from belljar.policy.units import counted
 
 if TYPE_CHECKING:
     from belljar.sandbox.session import Session
@@ -240,7 +241,7 @@ class Shell:
             self._note("variables are gone, files stay")
         elif name == "snapshot":
             made = self._session.snapshot(rest or None)
-            self._note(f"snapshot {made.id}: {made.files} files, {made.size} bytes")
+            self._note(f"snapshot {made.id}: {counted(made.files, 'file')}, {counted(made.size, 'byte')}")
         elif name == "restore" and rest:
             self._session.restore(rest)
             self._note("files are as they were, variables are gone")

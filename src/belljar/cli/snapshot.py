@@ -13,7 +13,7 @@ from belljar.errors import UsageError
 def run(parsed: Parsed) -> int:
     """Do it."""
     from belljar.cli.progress import waiting
-    from belljar.policy.units import show_size
+    from belljar.policy.units import counted, show_size
     from belljar.sandbox.snapshots import path_of
 
     (target,) = expect_words(COMMAND, parsed, 1, 1)
@@ -27,7 +27,8 @@ def run(parsed: Parsed) -> int:
         print_json(taken)
         return 0
     sys.stdout.write(f"{taken['id']}\n")
-    sys.stderr.write(f"belljar: {taken['files']} files, {show_size(int(taken['size']))}: {taken['path']}\n")
+    files = counted(int(taken["files"]), "file")
+    sys.stderr.write(f"belljar: {files}, {show_size(int(taken['size']))}: {taken['path']}\n")
     return 0
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from belljar.cli.style import BOLD, DIM, RED, YELLOW, paint
 from belljar.cli.terminal import visible, visible_lines
+from belljar.policy.units import counted
 from belljar.sandbox.changes import Change
 
 _FEW = 5
@@ -54,7 +55,7 @@ def _folded(changes: list[Change], directories: set[str], parents: set[str]) -> 
         if top is not None and inside.get(top, 0) > _FEW:
             if top not in told:
                 told.add(top)
-                rows.append(("+", f"{top}/ ({inside[top]:,} files)", change.refusal))
+                rows.append(("+", f"{top}/ ({counted(inside[top], 'file')})", change.refusal))
         elif change.what != "directory" or change.path not in parents or change.kind == "deleted":
             name = f"{change.path}/" if change.what == "directory" else change.path
             note = " (changed on the host, too)" if change.meanwhile else ""

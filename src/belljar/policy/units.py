@@ -105,6 +105,11 @@ def show_size(count: int) -> str:
     return f"{count} bytes" if count != 1 else "1 byte"
 
 
+def counted(count: int, word: str) -> str:
+    """A number of things for people: `1 file`, `2,000 files`."""
+    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
+
+
 def show_time(ms: int) -> str:
     """Milliseconds for people: `500 ms`, `60 s`, `30 min`, `24 h`."""
     for unit, name in ((3_600_000, "h"), (60_000, "min"), (1000, "s")):

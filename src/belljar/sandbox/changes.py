@@ -29,6 +29,7 @@ from belljar.backends.hostile_files import (
 )
 from belljar.policy.globs import DenyGlobs
 from belljar.policy.records import dataclass
+from belljar.policy.units import counted
 from belljar.sandbox.git_ignore import Ignored
 from belljar.sandbox.git_settings import Repositories
 from belljar.sandbox.host_directory import IN_REPOSITORY, HostDirectory, open_real
@@ -195,7 +196,10 @@ class Changes:
                     found[change.path] = 1
                 else:
                     found[f"{top or change.path}/"] = found.get(f"{top or change.path}/", 0) + (not is_directory)
-        return [f"{path} ({count} files)" if path.endswith("/") else path for path, count in sorted(found.items())]
+        return [
+            f"{path} ({counted(count, 'file')})" if path.endswith("/") else path
+            for path, count in sorted(found.items())
+        ]
 
     def close(self) -> None:
         """Close both directories."""

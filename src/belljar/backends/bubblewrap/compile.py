@@ -12,6 +12,7 @@ from belljar.backends.bubblewrap.report import report
 from belljar.backends.bubblewrap.stageplan import RuntimeTree, Source, StagePlan, View, ViewKind
 from belljar.backends.contract import LaunchPlan, RunRequest
 from belljar.backends.installations import find_shown, merged
+from belljar.backends.runtimes import installed_programs
 from belljar.errors import PolicyError, UsageError
 from belljar.limits.values import Limits
 from belljar.policy.models import Mount, Policy
@@ -261,7 +262,7 @@ def _environment(policy: Policy, request: RunRequest, host: Host) -> dict[str, s
     every = request.code is None or request.language == "bash"
     seen = [each for each in host.runtimes if every or each.language == request.language or not each.installations]
     programs = [os.path.dirname(runtime.path) for runtime in seen]
-    path = ":".join(dict.fromkeys([*programs, "/usr/local/bin", "/usr/bin", "/bin"]))
+    path = ":".join(dict.fromkeys([*installed_programs(policy), *programs, "/usr/local/bin", "/usr/bin", "/bin"]))
     environment = {
         "PATH": path,
         "HOME": HOME,

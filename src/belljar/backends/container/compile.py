@@ -20,6 +20,7 @@ from belljar.backends.container.report import observes, report
 from belljar.backends.contract import LaunchPlan, RunRequest
 from belljar.backends.network import opening
 from belljar.backends.network.addresses import PROXY_ADDRESS
+from belljar.backends.runtimes import installed_programs
 from belljar.errors import PolicyError, UsageError
 from belljar.guest import ballast
 from belljar.guest.files import LIVE, RESERVES
@@ -411,7 +412,7 @@ def _expect(policy: Policy, place: Place) -> dict[str, Any]:
 
 def _environment(policy: Policy, request: RunRequest, place: Place) -> dict[str, str]:
     environment = {
-        "PATH": _PATH,
+        "PATH": ":".join([*installed_programs(policy), _PATH]),
         "HOME": HOME,
         "USER": "jar",
         "LOGNAME": "jar",

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from belljar.audit.state import private_directory, state_directory
 from belljar.errors import BelljarError
+from belljar.policy.units import counted
 from belljar.sandbox import recording
 from belljar.sandbox.repository import collecting, moving, receiving
 from belljar.sandbox.repository.checking import Checked, Commit, Touched, check
@@ -146,7 +147,7 @@ class Incoming:
         for move in self.moves:
             if move.short not in besides:
                 here = f"git -C {shlex.quote(move.repository.path)}" if move.repository.path else "git"
-                count = _counted(len(move.commits), "new commit")
+                count = counted(len(move.commits), "new commit")
                 told.append(f"{move.short}, {count}: `{here} log {shlex.quote(move.kept_as(self.run))}`")
         return told
 
@@ -496,7 +497,3 @@ def _in_project(repository: JarRepository, path: str) -> str:
 
 def _touches(paths: frozenset[str], held: str) -> bool:
     return held in paths or any(path.startswith(f"{held}/") for path in paths)
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"

@@ -124,7 +124,7 @@ class Agent:
                 one.begin()
             files |= {f"{home.HOME}/{name}": content for name, content in one.files.items()}
         jar = Sandbox(self.policy, one_shot=True)
-        jar.remember_host_files()
+        jar.remember_host_files(self.project.place)
         try:
             for path, content in files.items():
                 jar.files.write(path, content)

@@ -178,6 +178,10 @@ class Changes:
         """Inode, ctime and size that a file of the host's had before the jar was made, if that is known."""
         return None if self._host_files is None else self._host_files.before(path)
 
+    def content_before(self, path: str) -> tuple[bytes, int] | None:
+        """Content and mode that a file of the host's had before the jar was made, if they were remembered."""
+        return None if self._host_files is None else self._host_files.content(path)
+
     @property
     def roots(self) -> tuple[int, int]:
         """Descriptors of what the jar has and of the host's directory. They are open as long as this object is."""

@@ -311,6 +311,8 @@ class Sandbox:
                 files.wait()
             with opened_input(stdin) as descriptor:
                 process = jar.launch(plan, request, stdin=descriptor, prepare=not self._one_shot)
+            for files in self._host_files.values():
+                files.read_contents()
             with self._lock:
                 self._running.add(handle)
             script = recording.script_name(request.script_name, request.argv)
@@ -349,15 +351,16 @@ class Sandbox:
 
         return Files(self._open(), self.policy, self._written)
 
-    def remember_host_files(self) -> None:
+    def remember_host_files(self, path: str | None = None) -> None:
         """Look at the directories that the jar gets copies of, before it is made: `changes` then asks no clock.
 
-        A thread looks while the jar is made, and the first run waits for it.
+        A thread looks while the jar is made, and the first run waits for it. `path` is where the jar has the only
+        directory that is looked at; all of them unless given.
         """
         from belljar.sandbox.kept.host_files import HostFiles
 
         for mount in self.policy.fs.mounts:
-            if mount.source is not None and mount.cow and self._jar is None:
+            if mount.source is not None and mount.cow and self._jar is None and path in (None, mount.path):
                 self._host_files[mount.path] = HostFiles(mount.source)
 
     def changes(self, path: str | None = None, *, merges: bool = False) -> Changes:

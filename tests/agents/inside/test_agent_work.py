@@ -12,6 +12,9 @@ import pytest
 from agent_runs import BELLJAR, Home, Ran, git
 from scripted_model import Records
 
+from belljar.agents.inside import Wanted, prepare
+from belljar.agents.review import Review
+
 pytestmark = [pytest.mark.host, pytest.mark.backend("bubblewrap")]
 
 _TEXT = "".join(f"line {number}\n" for number in range(30))
@@ -110,15 +113,41 @@ def test_edited_while_the_agent_runs(home: Home) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         old = (home.project / "text.txt").stat()
-        (home.project / "text.txt").write_text(f"user\n{_TEXT}")
+        (home.project / "text.txt").write_text(f"{_TEXT}user\n")
         os.utime(home.project / "text.txt", ns=(old.st_atime_ns, old.st_mtime_ns))
         _out, err = process.communicate(b"go\n", timeout=60)
     assert process.returncode == 3, err
-    assert (home.project / "text.txt").read_text() == f"user\n{_TEXT}"
+    assert (home.project / "text.txt").read_text() == f"{_TEXT}user\n"
     assert not (home.project / "other.txt").exists(), "all of it, or nothing"
     run = home.kept(err.decode())
     assert "+agent\n" in home.belljar("review", run).out
     assert f"belljar apply {run} --skip-conflicts" in err.decode()
+
+
+@pytest.mark.parametrize("state", ["staged and edited", "committed and edited", "untracked", "in no repository"])
+def test_edited_while_the_agent_runs_and_not_in_git(home: Home, state: str) -> None:
+    """belljar has what such a file was when the run began, so both changes are merged."""
+    project = home.directory / "plain" if state == "in no repository" else home.project
+    project.mkdir(exist_ok=True)
+    text = project / "text.txt"
+    if " and " in state:
+        text.write_text("before\n")
+        git(project, "add", "text.txt")
+    if "committed" in state:
+        git(project, "commit", "-qm", "text")
+    text.write_text(_TEXT)
+    script = "sed -i 's/line 3$/by the agent/' text.txt"
+    agent = prepare(Wanted(("sh", "-c", script), project=str(project), environ=home.environment()))
+    with agent.opened() as jar:
+        assert jar.exec(agent.argv).ok
+        with jar.changes(agent.project.place) as changes:
+            assert changes.content_before("text.txt") == (_TEXT.encode(), 0o644)
+        text.write_text(_TEXT.replace("line 25", "by the user"))
+        with Review(jar, agent) as review:
+            review.keep({})
+            done = review.apply(None, protected=())
+    assert (done.merged, done.conflicts) == (("text.txt",), ())
+    assert text.read_text() == _TEXT.replace("line 25", "by the user").replace("line 3\n", "by the agent\n")
 
 
 @pytest.mark.parametrize("where", ["the repository", "a directory of it", "a worktree"])

@@ -186,6 +186,9 @@ class _Base:
         side = self._sides.get(path)
         return side.identity if side is not None and side.identity else None
 
+    def content(self, _path: str) -> None:
+        """Return None: the content is in the directory of the work."""
+
 
 def same(root: int, path: str, status: os.stat_result, side: Side) -> bool:
     """Return True if a file beneath `root`, which has this status, has the content of a side."""

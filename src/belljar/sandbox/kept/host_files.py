@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from _thread import allocate_lock, start_new_thread
-from typing import Protocol
+from typing import Any, Protocol
 
 _MOST = 200_000
 """Files that are remembered. For others the caller compares the ctime with the time of the jar."""
@@ -22,6 +22,9 @@ class Known(Protocol):
     def before(self, path: str) -> tuple[int, ...] | None:
         """Inode, ctime and size that a file had; None if there was none."""
 
+    def content(self, path: str) -> tuple[bytes, int] | None:
+        """Content and mode that a file had; None if they were not remembered."""
+
 
 class HostFiles:
     """The files of a directory as they are now. A thread looks while the caller goes on."""
@@ -30,6 +33,8 @@ class HostFiles:
         self._directory = directory
         self._found: dict[str, tuple[int, int, int]] = {}
         self._whole = False
+        self._contents: dict[str, tuple[bytes, int]] = {}
+        self._reading: Any = None
         self._looking = allocate_lock()
         self._looking.acquire()
         start_new_thread(self._look, ())
@@ -38,6 +43,29 @@ class HostFiles:
         """Wait until the thread is done."""
         with self._looking:
             pass
+
+    def read_contents(self) -> None:
+        """Read what git could not tell later of files that are being worked on. A thread does; see `content`."""
+        if self._reading is None:
+            self._reading = allocate_lock()
+            self._reading.acquire()
+            start_new_thread(self._read_contents, ())
+
+    def _read_contents(self) -> None:
+        from belljar.sandbox.kept.start_contents import read_contents
+
+        try:
+            self.wait()
+            self._contents = read_contents(self._directory, self._found)
+        finally:
+            self._reading.release()
+
+    def content(self, path: str) -> tuple[bytes, int] | None:
+        """Content and mode that a file had; None if they were not remembered."""
+        if self._reading is not None:
+            with self._reading:
+                pass
+        return self._contents.get(path)
 
     def changed(self, path: str, status: os.stat_result) -> bool | None:
         """Return True if the file at `path` has changed; `status` is its status now. None if it was not remembered."""

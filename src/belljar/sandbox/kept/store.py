@@ -204,7 +204,7 @@ class _Keeping:
                         if count > _MOST_WITHIN:
                             break
                         found[path] = old.copy(path, status)
-            for path, base in self._from_git(chosen).items():
+            for path, base in self._bases(chosen).items():
                 before[path] = old.write(path, base.content, base.mode)
         return [
             Row(
@@ -217,13 +217,13 @@ class _Keeping:
             for one in chosen
         ]
 
-    def _from_git(self, chosen: list[Change]) -> dict[str, Base]:
-        """Files as they were that somebody changed on the host while the run went on: git may have them."""
-        both = [one for one in chosen if one.meanwhile and one.kind == "modified" and one.what == "file"]
-        known = {one.path: self._changes.identity_before(one.path) for one in both}
-        return bases(
-            str(self._changes.origin["project"]), {path: found for path, found in known.items() if found is not None}
-        )
+    def _bases(self, chosen: list[Change]) -> dict[str, Base]:
+        """Files as they were that somebody changed on the host during the run: as belljar or git remembers them."""
+        both = [one.path for one in chosen if one.meanwhile and one.kind == "modified" and one.what == "file"]
+        found = {path: Base(*content) for path in both if (content := self._changes.content_before(path)) is not None}
+        known = {path: self._changes.identity_before(path) for path in both if path not in found}
+        wanted = {path: identity for path, identity in known.items() if identity is not None}
+        return {**found, **bases(str(self._changes.origin["project"]), wanted)}
 
     def _beneath(self, directory: str) -> Iterator[tuple[str, os.stat_result]]:
         """The host's files in a directory, but for those that are denied to the code."""

@@ -11,6 +11,7 @@ from belljar.sandbox.changes import Change, Changes
 from belljar.sandbox.kept.applying import Outcome
 from belljar.sandbox.kept.applying import apply as apply_work
 from belljar.sandbox.kept.store import Work, keep
+from belljar.sandbox.repository import kept_moves
 from belljar.sandbox.repository.incoming import Moved, incoming
 from belljar.sandbox.running import new_run_id
 from belljar.sandbox.sandbox import Sandbox
@@ -77,6 +78,7 @@ class Review:
         """Copy the work into belljar's state directory, before anybody decides about it."""
         if self._project is not None and self.anything:
             self.work = keep(run_id or self._project.run or new_run_id(), self._project, self.shown, about)
+            kept_moves.save(self.commits, self.work.path)
 
     def apply(self, files: Collection[str] | None, *, protected: Collection[str], ignored: bool = False) -> Outcome:
         """Bring back these files (all of them if None), these protected ones, and ignored files if asked.

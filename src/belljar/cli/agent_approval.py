@@ -16,7 +16,7 @@ from belljar.cli.terminal import visible
 from belljar.cli.work_listing import coloured
 from belljar.sandbox.changes import Change
 from belljar.sandbox.kept.store import Work
-from belljar.sandbox.repository.incoming import Moved
+from belljar.sandbox.repository.incoming import Incoming, Moved
 from belljar.sandbox.trusted_names import in_bytecode
 
 _MOST_LISTED = 50
@@ -136,12 +136,16 @@ def ask(review: Review) -> Decided:
         elif answer.startswith("a"):
             protected = _ask_protected(review)
             ignored = _ask_ignored(review)
-            return Decided.of(review, None, protected=protected, ignored=ignored, moves=_ask_moves(review, each=False))
+            return Decided.of(
+                review, None, protected=protected, ignored=ignored, moves=ask_moves(review.commits, each=False)
+            )
         elif answer.startswith("f"):
             files = [change.path for change in review.files if _yes(review, change)]
             protected = _ask_protected(review)
             ignored = _ask_ignored(review)
-            return Decided.of(review, files, protected=protected, ignored=ignored, moves=_ask_moves(review, each=True))
+            return Decided.of(
+                review, files, protected=protected, ignored=ignored, moves=ask_moves(review.commits, each=True)
+            )
         elif answer.startswith("n"):
             return Decided()
 
@@ -160,20 +164,20 @@ def _ask_protected(review: Review) -> list[str]:
     return chosen
 
 
-def _ask_moves(review: Review, *, each: bool) -> Moves:
+def ask_moves(commits: Incoming, *, each: bool) -> Moves:
     """Ask for each branch and tag; with `each` false only for those that something speaks against."""
     wanted, although = [], []
-    for move in review.commits.moves:
+    for move in commits.moves:
         if not move.may_move:
             continue
-        against = review.commits.against(move)
+        against = commits.against(move)
         if not each and not against:
             wanted.append(move.short)
             continue
         sys.stderr.write("".join(f"  {visible(line)}\n" for line in move.lines()))
         sys.stderr.write("".join(f"  {visible(why)}\n" for why in against))
         while (answer := _answer(f"belljar: move {visible(move.short)}? [y/N], show the [d]iff: ")).startswith("d"):
-            _show(review.commits.diff(move))
+            _show(commits.diff(move))
         if answer.startswith("y"):
             wanted.append(move.short)
             although.append(move.short)

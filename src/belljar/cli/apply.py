@@ -12,8 +12,10 @@ from belljar.errors import UsageError
 
 TYPE_CHECKING = False  # see policy/records.py
 if TYPE_CHECKING:
+    from belljar.cli.agent_approval import Moves
     from belljar.sandbox.kept.applying import Outcome
     from belljar.sandbox.kept.store import Work
+    from belljar.sandbox.repository.incoming import Incoming, Moved
 
 _NOT_ALL_APPLIED = 3
 
@@ -23,11 +25,14 @@ def run(parsed: Parsed) -> int:
     from belljar.cli.stopping import ignore_further
     from belljar.sandbox.kept.applying import apply
     from belljar.sandbox.kept.store import find
+    from belljar.sandbox.repository.kept_moves import load
 
     name, *paths = parsed.all_words() or [""]
     if not name:
         raise UsageError("which run?", hint="belljar apply RUN; `belljar review` lists them")
     work = find(name)
+    commits = load(work.path, work.project, work.run)
+    moves = _wanted_moves(commits, parsed, some=bool(paths))
     ignore_further()  # half of the changes would be worse than either
     done = apply(
         work,
@@ -36,6 +41,7 @@ def run(parsed: Parsed) -> int:
         ignored=parsed.flag("--apply-ignored"),
         skip_conflicts=parsed.flag("--skip-conflicts"),
     )
+    moved = None if moves is None else _move(work, commits, done, moves)
     ignored = {path for path, row in work.rows.items() if row.change.ignored}
     refused = [(path, why) for path, why in done.refused if paths or path not in ignored]
     if parsed.flag("--json"):
@@ -46,10 +52,53 @@ def run(parsed: Parsed) -> int:
             for name, found in (("conflicts", done.conflicts), ("not_applied", done.refused))
         }
         told = {"run": work.run, "project": work.project, "state": work.state()["state"]}
-        print_json({**told, "applied": list(done.applied), "merged": list(done.merged), **sides, "failed": done.failed})
+        branches = {
+            "moved": list(moved.moved) if moved else [],
+            "not_moved": [{"ref": name, "why": why} for name, why in moved.left] if moved else [],
+        }
+        files = {"applied": list(done.applied), "merged": list(done.merged), **sides, "failed": done.failed}
+        print_json({**told, **files, **branches})
     else:
         _tell(work, done, left_ignored=len(done.refused) - len(refused), refused=refused)
-    return _NOT_ALL_APPLIED if done.conflicts or done.failed or refused else 0
+        _tell_branches(work, commits, moved)
+    return _NOT_ALL_APPLIED if done.conflicts or done.failed or refused or (moved and moved.left) else 0
+
+
+def _wanted_moves(commits: Incoming, parsed: Parsed, *, some: bool) -> Moves | None:
+    """Which refs move: as the option says, or the person at the terminal; None if nobody says so."""
+    from belljar.cli.agent_approval import Moves, ask_moves
+    from belljar.cli.style import is_terminal
+
+    if parsed.flag("--branches"):
+        return Moves(protected=parsed.flag("--apply-protected"))
+    if commits.moves and not some and is_terminal(0) and is_terminal(2) and not parsed.flag("--json"):
+        return ask_moves(commits, each=True)
+    return None
+
+
+def _move(work: Work, commits: Incoming, done: Outcome, moves: Moves) -> Moved:
+    """Move refs, unless the files could not be applied. A ref whose commits change a file that did not come stays."""
+    from belljar.sandbox.repository.incoming import Moved
+
+    if done.failed or done.conflicts:
+        why = "the files were not applied" if done.failed or not done.applied else "not all files were applied"
+        return Moved((), tuple((move.short, why) for move in commits.moves if move.may_move))
+    applied = {*work.state()["applied"], *done.applied}
+    shown = [row.change for row in work.rows.values()]
+    held = {one.path for one in shown if one.what != "directory" or one.kind == "deleted" or one.refusal} - applied
+    return commits.move(moves.wanted, held=held, protected=moves.protected, although=moves.although)
+
+
+def _tell_branches(work: Work, commits: Incoming, moved: Moved | None) -> None:
+    told: set[str] = set()
+    if moved is not None:
+        told = {*moved.moved, *(name for name, _why in moved.left)}
+        sys.stdout.write("".join(f"moved: {visible(name)}\n" for name in moved.moved))
+        sys.stderr.write("".join(f"belljar: not moved: {visible(name)}: {visible(why)}\n" for name, why in moved.left))
+    lines = commits.lines(besides=told)
+    sys.stderr.write("".join(f"belljar: kept: {visible(line)}\n" for line in lines))
+    if lines and moved is None:
+        sys.stderr.write(f"hint: `belljar apply {work.run} --branches` moves your branches to the agent's commits\n")
 
 
 def _inside(work: Work, path: str) -> str:
@@ -89,6 +138,7 @@ COMMAND = Command(
     options=(
         Option("--apply-protected", "", "also what a tool here would act on by itself, as git hooks"),
         Option("--apply-ignored", "", "also what git ignores, which `git diff` does not show"),
+        Option("--branches", "", "also move branches and tags to the commits of the run"),
         Option("--skip-conflicts", "", "apply the rest if something can't be merged"),
         JSON,
     ),
@@ -97,10 +147,15 @@ RUN may be the beginning or the end of its name; PATH is a file of the project, 
 Everything is applied, or nothing: on an error, all files are put back as they were. What you changed since the run
 began is merged with the agent's change. If that is not possible, nothing is applied, unless --skip-conflicts says
 otherwise. What needs another word (protected and ignored files) is left out.
-Prints the paths that were applied. The exit code is 3 if something was not.
+
+Branches and tags move as at the end of a run: --branches moves those that nothing speaks against, and with
+--apply-protected also those whose commits hold protected files. At a terminal, and without PATH, you are asked about
+each. A branch stays if its commits change a file that did not come back, or if you moved it meanwhile.
+Prints the paths that were applied, and the refs that moved. The exit code is 3 if something was not.
 """,
     examples=(
         ("apply 01a1e4e2ffbe-8c01c265", "all that a run did"),
+        ("apply 8c01c265 --branches", "with its commits"),
         ("apply 8c01c265 src tests/test_sums.py", "some of it"),
     ),
 )

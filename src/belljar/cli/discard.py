@@ -35,9 +35,9 @@ COMMAND = Command(
     run=run,
     options=(JSON,),
     details="""
-RUN may be the beginning or the end of its name. The files are removed, and the refs that keep its commits in the
-project's repository (refs/belljar/RUN). `belljar review` goes on listing the run, with
-the names of what it had changed.
+RUN may be the beginning or the end of its name. The files are removed, the refs that keep its commits in the
+project's repository (refs/belljar/RUN), and objects of git's that could not be taken in. `belljar review` goes on
+listing the run, with the names of what it had changed.
 """,
     examples=(("discard 01a1e4e2ffbe-8c01c265", "remove the files of a run"),),
 )

@@ -14,7 +14,7 @@ from belljar.errors import UsageError
 
 if TYPE_CHECKING:
     from belljar.sandbox.changes import Change, Changes
-    from belljar.sandbox.kept.store import Work
+    from belljar.sandbox.kept.store import Summary, Work
 
 
 def run(parsed: Parsed) -> int:
@@ -41,15 +41,14 @@ def _list(parsed: Parsed) -> int:
     if parsed.flag("--json"):
         from belljar.cli.document import print_json
 
-        print_json([{**_head(work), "changes": len(work.rows)} for work in kept()])
+        print_json([{**_head(work), "changes": work.count} for work in kept()])
         return 0
     from belljar.cli.table import aligned
 
     rows = [("RUN", "WHEN", "STATE", "CHANGES", "AGENT", "PROJECT")]
     for work in kept():
         head = _head(work)
-        files = sum(row.change.what != "directory" or row.change.kind == "deleted" for row in work.rows.values())
-        row = (work.run, _when(head["created"]), head["state"], f"{files:,}", head["agent"], head["project"])
+        row = (work.run, _when(head["created"]), head["state"], f"{work.files:,}", head["agent"], head["project"])
         rows.append(tuple(visible(str(cell)) for cell in row))  # type: ignore[arg-type]
     if len(rows) == 1:
         sys.stderr.write("belljar: no work of an agent is kept\n")
@@ -58,7 +57,7 @@ def _list(parsed: Parsed) -> int:
     return 0
 
 
-def _head(work: Work) -> dict[str, Any]:
+def _head(work: Summary) -> dict[str, Any]:
     """What is known of kept work, but for the changes."""
     state = work.state()
     told = {name: work.about.get(name, "") for name in ("project", "agent", "command", "created", "outcome", "reason")}
@@ -72,8 +71,9 @@ def _when(moment: object) -> str:
 def _show(work: Work, parsed: Parsed) -> int:
     from belljar.cli.style import supports_colour
     from belljar.cli.work_listing import coloured, listing
+    from belljar.sandbox.repository.kept_moves import waiting
 
-    head = _head(work)
+    head = {**_head(work), "refs": waiting(work.path)}
     if head["state"] == "discarded" or not os.path.isdir(work.project):
         return _show_names(work, head, parsed)
     from belljar.sandbox.kept.applying import judged
@@ -113,6 +113,7 @@ def _head_lines(head: dict[str, Any]) -> list[str]:
     rows = [("run", head["run"]), ("project", head["project"]), ("agent", " ".join(map(str, head["command"])))]
     rows += [("kept", _when(head["created"])), ("state", head["state"])]
     rows += [("why", head["why"])] if head["why"] else []
+    rows += [("commits", name) for name in head["refs"]]
     return [f"{name:<8} {visible(str(value))}" for name, value in rows]
 
 

@@ -1,8 +1,9 @@
 """Keeps what a run changed in the state directory, until somebody applies or discards it, or it is old.
 
 `changes/RUN/` holds `after/` and `before/`, two trees with the files of the changes as the jar and the host had them,
-and `manifest.json`. Everything in `after/` is the guest's: names, links and content. Modes are in the manifest alone.
-Other rooms may add files of their own to the directory.
+`manifest.json`, and `summary.json` for lists. Everything in `after/` is the guest's: names, links and content. Modes
+are in the manifest alone. Other rooms may add files of their own to the directory. Objects of git's that could not be
+taken in are in `commits/RUN-NUMBER` (see `repository/incoming.py`), and count as a part of the work.
 """
 
 from __future__ import annotations
@@ -29,9 +30,11 @@ _EACH_FILE = 4096
 """Bytes that a file counts in that, besides its content: an empty one takes an inode."""
 MAX_WORK_BYTES = 2 << 30
 """Bytes of one run's work."""
+_SETTLED_SECONDS = 3600.0
+"""Objects that belong to no work are removed after this time. Until then their run may be about to keep its work."""
 _MOST_WITHIN = 100_000
 """Files of deleted directories that are remembered."""
-_MANIFEST, _STATE = "manifest.json", "state.json"
+_MANIFEST, _SUMMARY, _STATE = "manifest.json", "summary.json", "state.json"
 _FORMAT = 1
 State = Literal["pending", "applied", "partly applied", "discarded", "refused"]
 
@@ -49,24 +52,33 @@ class Row:
     """The files of a directory that was deleted."""
 
 
-class Work:
-    """The kept work of one run."""
+class Summary:
+    """What a list says of the kept work of one run."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, name: str = _SUMMARY) -> None:
         """Read it. Raises UsageError if it can't be read."""
         self.path = path
         self.run = os.path.basename(path)
         try:
-            with open(os.path.join(path, _MANIFEST), encoding="ascii") as file:
+            with open(os.path.join(path, name), encoding="ascii") as file:
                 self.about: dict[str, Any] = json.load(file)
         except (OSError, ValueError) as error:
             raise UsageError(f"the work of {self.run} can't be read: {error}") from error
-        self.rows = {row["change"]["path"]: _row(row) for row in self.about.pop("changes")}
 
     @property
     def project(self) -> str:
         """The directory that it is work on."""
         return str(self.about["project"])
+
+    @property
+    def count(self) -> int:
+        """How many changes there are."""
+        return int(self.about["count"])
+
+    @property
+    def files(self) -> int:
+        """How many of them are of files, links, or deleted directories."""
+        return int(self.about["files"])
 
     def state(self) -> dict[str, Any]:
         """What became of it: `state`, `applied` (paths) and `why`."""
@@ -82,6 +94,16 @@ class Work:
         told = {"state": state, "applied": sorted(applied), "why": why, "when": time.time()}
         _write_json(os.path.join(self.path, _STATE), told)
 
+
+class Work(Summary):
+    """The kept work of one run."""
+
+    def __init__(self, path: str) -> None:
+        """Read it. Raises UsageError if it can't be read."""
+        super().__init__(path, _MANIFEST)
+        self.rows = {row["change"]["path"]: _row(row) for row in self.about.pop("changes")}
+        self.about |= _counts(row.change for row in self.rows.values())
+
     def open(self, side: Literal["after", "before"]) -> int:
         """One of the trees. The caller must close the descriptor."""
         return os.open(os.path.join(self.path, side), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -94,6 +116,8 @@ class Work:
         self.set_state("discarded", applied=self.state()["applied"])
         for side in ("after", "before"):
             shutil.rmtree(os.path.join(self.path, side), ignore_errors=True)
+        for path in _commits(self.run):
+            _remove(path)
 
 
 def keep(run: str, changes: Changes, chosen: Iterable[Change], about: Mapping[str, Any]) -> Work:
@@ -112,6 +136,8 @@ def keep(run: str, changes: Changes, chosen: Iterable[Change], about: Mapping[st
             os.mkdir(os.path.join(unfinished, side), 0o700)
         rows = _Keeping(changes, unfinished).rows(sorted(chosen, key=lambda change: change.path))
         told = {"format": _FORMAT, "run": run, **changes.origin, "created": time.time(), **about}
+        counts = _counts(row.change for row in rows)
+        _write_json(os.path.join(unfinished, _SUMMARY), {**told, **counts})
         _write_json(os.path.join(unfinished, _MANIFEST), {**told, "changes": [_told(row) for row in rows]})
         os.rename(unfinished, os.path.join(place, run))
     except BaseException:
@@ -121,11 +147,17 @@ def keep(run: str, changes: Changes, chosen: Iterable[Change], about: Mapping[st
     return Work(os.path.join(place, run))
 
 
-def kept() -> Iterator[Work]:
-    """The work of all runs, the newest first. Each may take 100 MB of memory: don't hold them all."""
+def _counts(changes: Iterable[Change]) -> dict[str, int]:
+    found = list(changes)
+    return {"count": len(found), "files": sum(one.what != "directory" or one.kind == "deleted" for one in found)}
+
+
+def kept() -> Iterator[Summary]:
+    """What is known of the work of all runs but for the changes, the newest first."""
     for name in sorted(_names(), reverse=True):
-        if (work := _readable(name)) is not None:
-            yield work
+        path = os.path.join(_place(), name)
+        with contextlib.suppress(UsageError):  # half removed
+            yield Summary(path) if os.path.exists(os.path.join(path, _SUMMARY)) else Work(path)
 
 
 def find(name: str) -> Work:
@@ -156,11 +188,10 @@ def forget_before(moment: float) -> tuple[list[str], int]:
     from belljar.sandbox import recording
 
     removed, size = [], 0
-    for name in [*_names(), *_old_names()]:
-        path = os.path.join(_place(), name)
+    for path in [*(os.path.join(_place(), name) for name in (*_names(), *_old_names())), *_commits()]:
         with contextlib.suppress(FileNotFoundError):
             if os.lstat(path).st_mtime < moment:
-                recording.files("discard", run=name.partition(".")[0], reason="it is old")
+                recording.files("discard", run=os.path.basename(path).partition(".")[0], reason="it is old")
                 size += _size(path)
                 _remove(path)
                 removed.append(path)
@@ -296,25 +327,33 @@ def _is_being_written(name: str) -> bool:
     return name.startswith(".") and os.path.exists(f"/proc/{name.rpartition('-')[2]}")
 
 
-def _readable(name: str) -> Work | None:
+def _commits(run: str = "") -> list[str]:
+    """Directories with objects of a run that could not be taken in; of all runs unless one is named."""
+    place = os.path.join(state_directory(), "commits")
     try:
-        return Work(os.path.join(_place(), name))
-    except UsageError:
-        return None
+        return [os.path.join(place, name) for name in os.listdir(place) if not run or name.rpartition("-")[0] == run]
+    except FileNotFoundError:
+        return []
 
 
 def _forget_old(place: str) -> None:
     """Keep the newest, in number and in bytes: names begin with the time. What was decided goes before the rest."""
     names = sorted(_names(), reverse=True)
-    sizes = {name: _size(os.path.join(place, name), each=_EACH_FILE) for name in names}
+    parts = {name: [os.path.join(place, name), *_commits(name)] for name in names}
+    sizes = {name: sum(_size(path, each=_EACH_FILE) for path in paths) for name, paths in parts.items()}
     for name in sorted(_old_names(), reverse=True)[max(0, MAX_KEPT - len(names)) :]:
         _remove(os.path.join(place, name))
+    for path in set(_commits()).difference(*parts.values()):
+        with contextlib.suppress(FileNotFoundError):
+            if os.lstat(path).st_mtime < time.time() - _SETTLED_SECONDS:
+                _remove(path)
     total = sum(sizes.values())
     order = sorted(names[1:], key=lambda name: (_is_open(os.path.join(place, name)), name))
     while order and (len(order) + 1 > MAX_KEPT or total > MAX_TOTAL_BYTES):
         name = order.pop(0)
         total -= sizes[name]
-        _remove(os.path.join(place, name))
+        for path in parts[name]:
+            _remove(path)
 
 
 def _is_open(path: str) -> bool:
@@ -327,13 +366,14 @@ def _is_open(path: str) -> bool:
 
 def _size(path: str, *, each: int = 0) -> int:
     """Bytes that the files beneath a path take on the disk, and so many more for each."""
-    if not os.path.isdir(path) or os.path.islink(path):
-        return os.lstat(path).st_size
-    return sum(
-        os.lstat(os.path.join(above, name)).st_blocks * 512 + each
-        for above, directories, names in os.walk(path)
-        for name in (*names, *directories)
-    )
+    size = 0
+    with contextlib.suppress(FileNotFoundError):  # somebody else removes it
+        if not os.path.isdir(path) or os.path.islink(path):
+            return os.lstat(path).st_size
+        for above, directories, names in os.walk(path):
+            for name in (*names, *directories):
+                size += os.lstat(os.path.join(above, name)).st_blocks * 512 + each
+    return size
 
 
 def _remove(path: str) -> None:
@@ -344,4 +384,4 @@ def _remove(path: str) -> None:
             os.unlink(path)
 
 
-__all__ = ["MAX_KEPT", "Row", "Side", "Work", "find", "forget_before", "keep", "kept"]
+__all__ = ["MAX_KEPT", "Row", "Side", "Summary", "Work", "find", "forget_before", "keep", "kept"]

@@ -11,7 +11,7 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from belljar.audit.state import private_directory, state_directory
@@ -128,8 +128,13 @@ class Incoming:
         """Why something of the jar's repositories was not brought back, in words for a person."""
         self.notes: list[str] = []
         """What stays in the jar by design, in words for a person."""
-        self._heads: dict[str, str] = {}
+        self.heads: dict[str, str] = {}
+        """What the jar's repositories had checked out at the end, by `JarRepository.place`."""
         self._repositories: dict[str, JarRepository] = {}
+
+    def know(self, repositories: Iterable[JarRepository]) -> None:
+        """Say which repositories there are, submodules included."""
+        self._repositories = {one.path: one for one in repositories}
 
     @property
     def commits(self) -> list[Commit]:
@@ -253,19 +258,20 @@ class Incoming:
         message = f"belljar: run {self.run}"
         moved: list[str] = []
         left: list[tuple[str, str]] = []
-        others = [move for move in ready if not move.is_current]
+        # Who checked out another branch meanwhile keeps the index and HEAD of that one.
+        current = [move for move in ready if move.is_current and moving.head_of(git) == repository.head]
+        others = [move for move in ready if move not in current]
         try:
             receiving.update_refs(git, {move.name: (move.old, move.new) for move in others}, message)
             moved += [move.short for move in others]
         except GitError as error:
             left += [(move.short, f"{error}; it is kept as {move.kept_as(self.run)}") for move in others]
-        for move in ready:
-            if move.is_current:
-                try:
-                    moving.move_head(git, move.old, move.new, message, started=repository.index)
-                    moved.append(move.short)
-                except GitError as error:
-                    left.append((move.short, f"{error}; it is kept as {move.kept_as(self.run)}"))
+        for move in current:
+            try:
+                moving.move_head(git, move.old, move.new, message, started=repository.index)
+                moved.append(move.short)
+            except GitError as error:
+                left.append((move.short, f"{error}; it is kept as {move.kept_as(self.run)}"))
         with contextlib.suppress(GitError):
             self._follow_head(repository, message, moved)
             names = {move.kept_as(self.run): move.new for move in ready if move.short in moved}
@@ -274,7 +280,7 @@ class Incoming:
 
     def _follow_head(self, repository: JarRepository, message: str, moved: list[str]) -> None:
         """Check out the branch that the agent had checked out at the end, if it moved: the files are those of it."""
-        git, head = repository.git, self._heads.get(repository.place, "")
+        git, head = repository.git, self.heads.get(repository.place, "")
         mine = next((move for move in self.moves if move.repository is repository and move.name == head), None)
         if mine is None or mine.short not in moved or mine.is_current or moving.head_of(git) != repository.head:
             return
@@ -292,7 +298,7 @@ class Incoming:
         self.notes += [
             f"{where(repository)}{name} was deleted in the jar; yours stays" for name in _deleted(repository, tips)
         ]
-        self._heads[repository.place] = tips.head
+        self.heads[repository.place] = tips.head
         targets = dict(_moved_refs(repository, tips))
         if not targets:
             return
@@ -362,7 +368,7 @@ def incoming(
         arrived.notes.append(f"the jar had no repository: {repositories.problem}")
     if not repositories.all:
         return arrived
-    arrived._repositories = {one.path: one for one in repositories.all}  # noqa: SLF001 - of this file
+    arrived.know(repositories.all)
     root = jar.changed_tree(repositories.mount).descriptor
     try:
         for repository in reversed(repositories.all):  # submodules come first

@@ -6,6 +6,7 @@ user's alone (the home itself, keys, belljar's state) is refused.
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 from collections.abc import Iterator, Sequence
@@ -13,20 +14,22 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from belljar.agents.home import PLACE
-from belljar.agents.project import Project, why_not_at
-from belljar.backends.installations import private_paths
+from belljar.agents.project import Project, private_place, why_not_at
 from belljar.backends.runtimes import SYSTEM_PREFIXES
 from belljar.errors import UsageError
+from belljar.policy.globs import DenyGlobs
 from belljar.policy.paths import PathError, beneath, real_path, visited
-from belljar.state import state_directory
 
 _SEVERAL = ("--add-dir", "--mcp-config")
 """Options that take every word up to the next option."""
 _ONE = ("--settings", "--plugin-dir", "--system-prompt-file", "--append-system-prompt-file")
+_JSON = {"--mcp-config": "JSON with mcpServers in it", "--settings": "settings of Claude Code, which are JSON"}
+_EXAMPLES = {
+    "--mcp-config": '{"mcpServers": {"name": {"command": "python3", "args": ["server.py"]}}}',
+    "--settings": "{}",
+}
 _GIVEN = f"{PLACE}/given"
 _LARGEST = 1 << 20
-_PRIVATE = (".gnupg", ".kube", ".docker", ".config", ".claude", ".netrc", ".claude.json", ".git-credentials")
-"""In the home, besides what no jar shows."""
 
 
 @dataclass
@@ -37,16 +40,23 @@ class Shown:
     mounts: list[dict[str, Any]] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)
     """Content, by path in the jar."""
+    denied: DenyGlobs = field(default_factory=lambda: DenyGlobs(()))
 
 
-def show(words: Sequence[str], project: Project, *, temporary: bool) -> Shown:
+def show(words: Sequence[str], project: Project, *, temporary: bool, globs: Sequence[str] = ()) -> Shown:
     """Find the places that the words name, and have each of them in the jar.
 
+    Args:
+        words: what the caller says to Claude Code.
+        project: the project, whose files are in the jar anyway.
+        temporary: whether the backend can mount something beneath the jar's /tmp.
+        globs: names that are denied to the jar.
+
     Raises:
-        UsageError: a place is private, or a file is too large.
+        UsageError: a place is private, or a file is too large, denied, or not what the option takes.
 
     """
-    shown = Shown()
+    shown = Shown(denied=DenyGlobs(tuple(globs)))
     for option, word in _with_options(words):
         if option is None:
             shown.words.append(word)
@@ -91,7 +101,7 @@ def _placed(option: str, word: str, project: Project, shown: Shown, *, temporary
         return inside
     if any(beneath(real, prefix) for prefix in SYSTEM_PREFIXES):
         return real
-    private = _private_place(real)
+    private = private_place(real)
     if link := next((step for step in sorted(visited(path)) if beneath(step, project.directory)), None):
         raise UsageError(
             f"{option} {word}: {link} is a link of the project's, and leads out of it: to {real}",
@@ -112,6 +122,8 @@ def _placed(option: str, word: str, project: Project, shown: Shown, *, temporary
 
 
 def _copied(option: str, word: str, real: str, shown: Shown) -> str:
+    if (rule := shown.denied.denies(real, real)) is not None:
+        raise UsageError(f"{option} {word}: its name is denied by fs.deny_globs {shown.denied.patterns[rule]}")
     try:
         with open(real, "rb") as file:
             data = file.read(_LARGEST + 1)
@@ -120,21 +132,22 @@ def _copied(option: str, word: str, real: str, shown: Shown) -> str:
         raise UsageError(f"{option} {word}: it can't be read as text: {error}") from None
     if len(data) > _LARGEST:
         raise UsageError(f"{option} {word}: it is larger than {_LARGEST >> 20} MB", hint="copy it into the project")
+    _check(option, word, text)
     place = f"{_GIVEN}/{len(shown.files)}/{os.path.basename(real)}"
     shown.files[place] = text
     return place
 
 
-def _private_place(real: str) -> str | None:
-    """The place that is the user's alone and that an agent would see, or be in; None if there is none."""
-    home = os.path.realpath(os.path.expanduser("~"))
-    if beneath(home, real):
-        return home
-    private = [*private_paths(state_directory()), "/proc", *(os.path.join(home, name) for name in _PRIVATE)]
-    for place in map(os.path.realpath, private):
-        if beneath(real, place) or (beneath(place, real) and os.path.exists(place)):
-            return place
-    return None
+def _check(option: str, word: str, text: str) -> None:
+    """Raise UsageError if a file is not what an option takes: a name may be mistyped, and the agent reads all of it."""
+    if option not in _JSON:
+        return
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict) or (option == "--mcp-config" and not isinstance(found.get("mcpServers"), dict)):
+        raise UsageError(f"{option} {word}: wanted {_JSON[option]}", hint=f"such as {_EXAMPLES[option]}")
 
 
 def _refuse(option: str, word: str, real: str, private: str) -> NoReturn:

@@ -206,7 +206,7 @@ def prepare(wanted: Wanted) -> Agent:
     found = program.find(wanted.words[0], wanted.environ, project)
     shown = claude_words.Shown(list(wanted.words[1:]))
     if name == "claude":
-        shown = claude_words.show(wanted.words[1:], project, temporary=temporary)
+        shown = claude_words.show(wanted.words[1:], project, temporary=temporary, globs=base.fs.deny_globs)
     chosen = base.python.venv or base.python.interpreter or any(one.startswith("python.") for one in wanted.overrides)
     python = Environment() if chosen or found.venv else find_environment(project, wanted.environ)
     repositories = NO_REPOSITORY if wanted.live else _repositories(project)

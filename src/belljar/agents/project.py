@@ -10,10 +10,15 @@ import os
 from dataclasses import dataclass
 
 from belljar.agents import home
+from belljar.backends.installations import private_paths
 from belljar.errors import UsageError
 from belljar.policy.paths import PRIVATE_TEMPORARY, WORKSPACE, PathError, beneath, mount_path, real_path
 from belljar.state import state_directory
 
+_PRIVATE = (".gnupg", ".kube", ".docker", ".config", ".claude", ".netrc", ".claude.json", ".git-credentials")
+"""In the home, besides what no jar shows."""
+_WITH_PROJECTS = (".config", ".claude")
+"""Of those, directories in which people have projects: `~/.config/nvim`."""
 _OWN = (home.HOME, home.PLACE)
 """Directories that belljar itself fills in an agent's jar."""
 
@@ -87,12 +92,39 @@ def _real(path: str) -> str:
         raise UsageError(
             f"{project} is no project: an agent would see all that is yours", hint="cd into the project's directory"
         )
+    if private := _private_project(project):
+        raise UsageError(
+            f"{project} is no project: an agent would see {private}, which is yours alone",
+            hint="cd into the project's directory",
+        )
     state = os.path.realpath(state_directory())
     if beneath(project, state):
         raise UsageError(
             f"{project} is no project: belljar keeps its own files in {state}", hint="cd into the project's directory"
         )
     return project
+
+
+def private_place(real: str) -> str | None:
+    """The place that is the user's alone and that an agent would see, or be in; None if there is none."""
+    home = _home()
+    if beneath(home, real):
+        return home
+    private = [*private_paths(state_directory()), "/proc", *(os.path.join(home, name) for name in _PRIVATE)]
+    for place in map(os.path.realpath, private):
+        if beneath(real, place) or (beneath(place, real) and os.path.exists(place)):
+            return place
+    return None
+
+
+def _private_project(project: str) -> str | None:
+    """As `private_place`, for a project. A directory in ~/.config or ~/.claude may be one."""
+    for name in (".ssh", ".aws", *_PRIVATE):
+        place = os.path.realpath(os.path.join(_home(), name))
+        inside = beneath(project, place) and (project == place or name not in _WITH_PROJECTS)
+        if inside or (beneath(place, project) and os.path.exists(place)):
+            return place
+    return None
 
 
 def _home() -> str:

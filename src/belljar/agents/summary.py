@@ -93,6 +93,10 @@ def to_allow(result: RunResult, project: str = "") -> str:
     comes_along = {other.host for name in names for other in COMPANIONS.get(name, ())}
     wanted = [name for name in names if name not in comes_along][:_MOST]
     where = f"--project {shlex.quote(project)}" if project else "--for-project"
+    if not wanted and any(denial.rule == "net.enabled" for denial in result.denials):
+        return (
+            f"belljar allow pypi.org {where}, with the host that it needs: it has no network, so its name is not known"
+        )
     return f"belljar allow {' '.join(wanted)} {where}" if wanted else ""
 
 

@@ -139,8 +139,7 @@ def _settle(jar: Sandbox, agent: Agent, result: RunResult, parsed: Parsed) -> in
                     for line in as_lines(result, shown, did, project=parsed.text("--project") or "")
                 ]
                 if shown is not None:
-                    plain = [change for change in review.shown if not change.refusal]
-                    lines += listing(plain, colour=supports_colour(2))
+                    lines += listing(review.shown, colour=supports_colour(2), only_plain=True)
                 sys.stderr.write("".join(f"{line}\n" for line in lines))
             if parsed.flag("--diff"):
                 print_marked_diff(review.diff())

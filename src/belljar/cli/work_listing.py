@@ -16,8 +16,11 @@ _SIGNS = {"added": "+", "modified": "~", "deleted": "-", "mode": "~"}
 _GREEN = "32"
 
 
-def listing(changes: Iterable[Change], *, colour: bool, most: int = MOST_LISTED) -> list[str]:
-    """Lines that name all changes, with what each needs. Names are the agent's, and made visible here."""
+def listing(changes: Iterable[Change], *, colour: bool, most: int = MOST_LISTED, only_plain: bool = False) -> list[str]:
+    """Lines that name all changes, with what each needs. Names are the agent's, and made visible here.
+
+    `only_plain` leaves out those that need another word, and directories in which nothing else is.
+    """
     found = list(changes)
     parts = (
         ("", [one for one in found if one.protected], YELLOW),
@@ -28,7 +31,7 @@ def listing(changes: Iterable[Change], *, colour: bool, most: int = MOST_LISTED)
     directories = {one.path for one in found if one.what == "directory" and one.kind == "added"}
     parents = {above for one in found for above in _above(one.path)}
     lines: list[str] = []
-    for label, chosen, tint in parts:
+    for label, chosen, tint in parts[1:2] if only_plain else parts:
         rows = _folded(chosen, directories, parents)
         for sign, name, why in rows[:most]:
             text = f"  {sign} {label}{visible(name)}" + (

@@ -55,7 +55,8 @@ def _network(policy: Policy, seen: Observation) -> Denial:
     if policy.net.enabled:  # else the proxy would have seen it
         allow = "here hosts are reached by name, or through the proxy that HTTP_PROXY names: addresses have no route"
         return Denial("network", target, "net.allowlist", _where(policy, "net.allowlist"), allow, seen.count)
-    allow = "--set net.enabled=true, and the host: --set 'net.allowlist=[HOST]'"
+    # The name is not known: without a network nothing reads it.
+    allow = "--set net.enabled=true --set 'net.allowlist=[pypi.org]', with the host that it needs instead of pypi.org"
     if seen.kind == "network":
         rule = {"host": host.strip("[]"), "ports": [int(port)]}
         allow = f"--set net.enabled=true {_setting('net.allowlist', [rule])}"

@@ -236,7 +236,7 @@ def prepare(wanted: Wanted) -> Agent:
         project,
         repositories,
         name=os.path.basename(wanted.words[0]),
-        notes=(*project.notes, *python.notes),
+        notes=(*project.notes, *python.notes, *repositories.told),
         kept=kept,
         packages=packages,
         secrets=_secrets(policy, wanted.environ),

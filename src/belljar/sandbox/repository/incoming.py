@@ -235,6 +235,8 @@ class Incoming:
             return f"it was moved on the host meanwhile; `{command} {shlex.quote(move.kept_as(self.run))}`"
         if move.name in now.elsewhere:
             return f"another worktree has it checked out; {look}"
+        if move.is_current and not moving.finishes_merge(move.repository.git, move.new):
+            return f"a merge is in progress on the host, and its commits do not finish it; {look}"
         for path, commit in move.submodules:
             if not self._has(f"{move.repository.path}/{path}".lstrip("/"), commit):
                 return f"it sets the submodule {path} to {commit[:10]}, which is in no branch on the host; {look}"
@@ -270,6 +272,7 @@ class Incoming:
             try:
                 moving.move_head(git, move.old, move.new, message, started=repository.index)
                 moved.append(move.short)
+                moving.end_merge(git)
             except GitError as error:
                 left.append((move.short, f"{error}; it is kept as {move.kept_as(self.run)}"))
         with contextlib.suppress(GitError):

@@ -81,6 +81,24 @@ def test_a_run_that_is_killed_applies_nothing_either(home: Home) -> None:
     assert (home.project / "half.txt").read_text() == "half\n"
 
 
+def test_a_belljar_that_is_killed_loses_the_run_and_nothing_else(home: Home) -> None:
+    """SIGKILL can't be heard. The changes were in the jar's memory; the project and the repository are as before."""
+    before = home.files()
+    script = "echo half > half.txt; git add half.txt; git commit -qm half; echo ready; exec sleep 600"
+    with started(home, "agent", "--apply", "all", "--", "sh", "-c", script) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        process.kill()
+        assert process.stdout.read() == b"", "the jar ends with it, which closes its output"
+    assert home.files() == before
+    git(home.project, "fsck", "--strict")
+    assert [one for one in home.belljar("review", "--json").json if one["project"] == str(home.project)] == []
+    title = f"sh in {home.project}"
+    runs = [run for run in home.belljar("ps", "--all", "--json").json if title in str(run)]
+    assert [run["state"] for run in runs] == ["unfinished"]
+    assert home.agent("echo again", "--apply", "all").code == 0
+
+
 def test_both_changed_a_text(home: Home) -> None:
     """Other lines are merged; the same line is a conflict, which touches nothing and can be left out."""
     for name in ("merged.txt", "conflict.txt"):

@@ -37,6 +37,20 @@ def status_beneath(root: int, path: str) -> os.stat_result | None:
         os.close(parent)
 
 
+def link_beneath(root: int, path: str) -> str | None:
+    """The target of a link beneath a directory, reached through no other link; None if there is no link."""
+    try:
+        parent, name = parent_of(root, path)
+    except OSError:
+        return None
+    try:
+        return os.readlink(name, dir_fd=parent)
+    except OSError:
+        return None
+    finally:
+        os.close(parent)
+
+
 def make_directories(root: int, path: str) -> None:
     """Make a directory and those above it."""
     names = path.split("/")

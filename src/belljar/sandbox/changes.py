@@ -10,10 +10,10 @@ import os
 import stat
 import time
 from collections import OrderedDict
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Literal, Self
+from typing import Literal, Self, TypeVar
 
 from belljar.backends.contract import ChangedTree
 from belljar.backends.hostile_files import (
@@ -62,6 +62,7 @@ _NEAR = 8
 _PIECE = 1 << 20
 _OPAQUE = "user.overlay.opaque"
 _NOT_IN_GIT_DIFF = "git ignores it, so that `git diff` does not show it"
+_Answer = TypeVar("_Answer")
 Kind = Literal["added", "modified", "deleted", "mode"]
 
 
@@ -457,13 +458,20 @@ class Changes:
         self._near = None
 
     def _status(self, root: int, path: str) -> os.stat_result | None:
+        return self._asked(root, path, lambda name, parent: os.lstat(name, dir_fd=parent))
+
+    def _link(self, root: int, path: str) -> str | None:
+        return self._asked(root, path, lambda name, parent: os.readlink(name, dir_fd=parent))
+
+    def _asked(self, root: int, path: str, ask: Callable[[str, int], _Answer]) -> _Answer | None:
+        """What `ask` says of a name and the directory that it is in; None if there is no such path."""
         directory, _, name = path.rpartition("/")
         try:
             parent = self._parent(root, directory)
         except OSError:
             return None
         try:
-            return os.lstat(name, dir_fd=parent)
+            return ask(name, parent)
         except OSError:
             return None
         finally:
@@ -507,19 +515,6 @@ class Changes:
             return False
         finally:
             os.close(descriptor)
-
-    def _link(self, root: int, path: str) -> str | None:
-        directory, _, name = path.rpartition("/")
-        try:
-            parent = self._parent(root, directory)
-        except OSError:
-            return None
-        try:
-            return os.readlink(name, dir_fd=parent)
-        except OSError:
-            return None
-        finally:
-            os.close(parent)
 
     def _same_content(self, path: str) -> bool:
         """Compared piece by piece: a file may be far larger than it looks, or than memory."""

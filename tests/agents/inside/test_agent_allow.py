@@ -147,7 +147,7 @@ def test_a_name_that_a_shell_would_act_on_is_not_in_the_command() -> None:
 
     def command(*names: str) -> str:
         egress: list[Any] = [SimpleNamespace(host=name, reason="name-not-listed") for name in names]
-        return to_allow(cast("RunResult", SimpleNamespace(egress=egress)))
+        return to_allow(cast("RunResult", SimpleNamespace(egress=egress, denials=[])))
 
     assert command("a.example", "$(id).example", "b;c.example", "-x.example", "*", "x y") == (
         "belljar allow a.example --for-project"

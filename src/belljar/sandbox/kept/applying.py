@@ -18,7 +18,7 @@ from belljar.backends.contract import ChangedTree
 from belljar.backends.hostile_files import open_beneath, write_at
 from belljar.errors import UsageError
 from belljar.sandbox import recording
-from belljar.sandbox.apply import status_beneath
+from belljar.sandbox.apply import link_beneath, status_beneath
 from belljar.sandbox.changes import MEANWHILE, Change, Changes
 from belljar.sandbox.host_directory import open_real
 from belljar.sandbox.kept.copying import MOST_RECORDED, Side, digest_of, identity, read_file
@@ -195,7 +195,7 @@ def same(root: int, path: str, status: os.stat_result, side: Side) -> bool:
     if side.identity and identity(status) == side.identity:
         return True
     if stat.S_ISLNK(status.st_mode):
-        return side.what == "link" and _link(root, path) == side.link
+        return side.what == "link" and link_beneath(root, path) == side.link
     if not stat.S_ISREG(status.st_mode) or side.what != "file" or side.size != status.st_size or not side.digest:
         return False
     try:
@@ -206,20 +206,6 @@ def same(root: int, path: str, status: os.stat_result, side: Side) -> bool:
         return digest_of(descriptor) == side.digest
     finally:
         os.close(descriptor)
-
-
-def _link(root: int, path: str) -> str | None:
-    directory, _, name = path.rpartition("/")
-    try:
-        parent = open_beneath(root, directory)
-    except OSError:
-        return None
-    try:
-        return os.readlink(name, dir_fd=parent)
-    except OSError:
-        return None
-    finally:
-        os.close(parent)
 
 
 @dataclass

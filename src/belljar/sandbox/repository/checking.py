@@ -8,15 +8,14 @@ it tells about the commits is bounded, and is data of the first jar still.
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from belljar.backends.hostile_files import MAX_DEPTH, copy_content, open_beneath
+from belljar.backends.hostile_files import MAX_DEPTH
 from belljar.errors import BelljarError
 from belljar.policy.models import Policy
 from belljar.policy.resolve import resolve
-from belljar.sandbox.repository.collecting import MOST_BYTES, RefusedError
+from belljar.sandbox.repository.collecting import MOST_BYTES, RefusedError, copy_file
 from belljar.sandbox.repository.host_git import ALONE, QUIET
 from belljar.sandbox.repository.making import JarRepository
 from belljar.sandbox.sandbox import Sandbox
@@ -254,17 +253,7 @@ def _targets(jar: Sandbox, links: list[str]) -> dict[str, str]:
 def _copy_pack(jar: Sandbox, target: str) -> None:
     held = jar.changed_tree(_WORK).descriptor
     try:
-        source = open_beneath(held, "new.pack", os.O_RDONLY, own=True)
-        try:
-            status = os.fstat(source)
-            if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
-                raise RefusedError(f"the new objects are more than {MOST_BYTES >> 20} MiB")
-            fresh = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            try:
-                copy_content(source, fresh)
-            finally:
-                os.close(fresh)
-        finally:
-            os.close(source)
+        if not copy_file(held, "new.pack", target, most=MOST_BYTES, mode=0o600):
+            raise RefusedError(f"the new objects are more than {MOST_BYTES >> 20} MiB")
     finally:
         os.close(held)

@@ -166,29 +166,31 @@ def copy_objects(root: int, repository: JarRepository, target: str) -> None:
             room -= entry.size
             if room < 0:
                 raise RefusedError(f"its new objects are more than {MOST_BYTES >> 20} MiB")
-            _copy(objects, entry.path, os.path.join(target, name), room + entry.size)
+            copy_file(objects, entry.path, os.path.join(target, name), most=room + entry.size, mode=0o644)
     finally:
         os.close(objects)
     if within.cut:
         raise RefusedError(f"its objects are more than {MAX_ENTRIES} files; `git gc` in the jar packs them")
 
 
-def _copy(top: int, path: str, target: str, most: int) -> None:
+def copy_file(top: int, path: str, target: str, *, most: int, mode: int) -> bool:
+    """Copy a plain file of a jar into a new one of the host. Return False if there is none, or it is larger."""
     try:
         source = open_beneath(top, path, os.O_RDONLY, own=True)
     except OSError:
-        return
+        return False
     try:
         status = os.fstat(source)
         if not stat.S_ISREG(status.st_mode) or status.st_size > most:
-            return
-        fresh = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            return False
+        fresh = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
             copy_content(source, fresh)
         finally:
             os.close(fresh)
     finally:
         os.close(source)
+    return True
 
 
 def _directory(root: int, path: str) -> int | None:

@@ -7,6 +7,8 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --no-input
 # How long one pass of the tests may take before it is ended, in seconds.
 TEST_SECONDS ?= 3000
 PYTEST_ARGS  ?=
+# How many processes run tests side by side (tests/workers.py); 0: all tests in one, one after the other.
+PYTEST_WORKERS ?= 4
 # `here`: the tests start no container engines of their own.
 BELLJAR_TEST_ENGINES ?=
 # What runs on every container engine takes an hour on all of them: `make test` runs a sample of it on each.
@@ -56,10 +58,10 @@ test-passes:
 
 test-here:
 	@echo "== tests as $$(id -un), Python $$($(BIN)/python -c 'import platform; print(platform.python_version())')"
-	@timeout --foreground --kill-after=20 $(TEST_SECONDS) $(BIN)/python -m pytest $(PYTEST_ARGS)
+	@timeout --foreground --kill-after=20 $(TEST_SECONDS) $(BIN)/python -m pytest -n $(PYTEST_WORKERS) $(PYTEST_ARGS)
 
 test-user:
-	@TEST_SECONDS=$(TEST_SECONDS) scripts/test-as-user.sh $(BIN)/python $(or $(PYTEST_ARGS),$(USER_TESTS))
+	@TEST_SECONDS=$(TEST_SECONDS) PYTEST_WORKERS=$(PYTEST_WORKERS) scripts/test-as-user.sh $(BIN)/python $(or $(PYTEST_ARGS),$(USER_TESTS))
 
 test-containers: ## all conformance tests and attacks on docker, gVisor and podman (an hour)
 	@scripts/install-prerequisites.sh test "$(PYTHON)"

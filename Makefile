@@ -19,7 +19,7 @@ CONTAINER_TESTS ?= tests/conformance tests/attacks tests/containers tests/images
 # Container engines of the tests' own, as root on Debian.
 ENGINES      := $(BIN)/python tests/engines/run.py
 # Which tests run once more as an ordinary user: those in which it matters who started a jar.
-USER_TESTS   ?= $(addprefix tests/agents/inside/test_,agent_approval.py claude_in_a_jar.py) tests/attacks $(addprefix tests/audit/test_,ends_of_runs.py killed_in_phases.py quarantine.py records_of_runs.py state.py stopping.py) tests/cli/test_cli_run.py tests/cli/test_cli_shell.py tests/conformance \
+USER_TESTS   ?= $(addprefix tests/agents/inside/test_,agent_approval.py claude_in_a_jar.py) tests/attacks $(addprefix tests/audit/test_,ends_of_runs.py killed_in_phases.py quarantine.py records_of_runs.py runs_from_outside.py state.py stopping.py) tests/cli/test_cli_run.py tests/cli/test_cli_shell.py tests/conformance \
   tests/limits tests/sandbox tests/seccomp \
   $(addprefix tests/network/test_network_,guest.py denials.py programs.py publish.py without_veth.py)
 # How long `make fuzz` works on each of its targets; by hand, an hour finds more.

@@ -141,7 +141,11 @@ SLEEPER = """
 import signal
 def interrupt():
     wait()
-    time.sleep(0.3)
+    asleep = 0
+    while asleep < 5:  # the main thread sleeps, in five looks one after the other
+        time.sleep(0.01)
+        with open(f"/proc/self/task/{os.getpid()}/stat") as file:
+            asleep = asleep + 1 if file.read().rpartition(")")[2].split()[0] == "S" else 0
     signal.pthread_kill(threading.get_ident(), signal.SIGINT)
 threading.Thread(target=interrupt, daemon=True).start()
 """

@@ -88,6 +88,12 @@ def _mounts() -> list[str]:
     return [line for line in lines if line.partition(" - ")[2].split(" ")[1:2] == ["belljar"]]
 
 
+def _is_pending(pid: int, number: int) -> bool:
+    """Return True if the signal was sent to the process and has not reached it."""
+    lines = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line)
+    return bool((int(lines["SigPnd"], 16) | int(lines["ShdPnd"], 16)) >> (number - 1) & 1)
+
+
 def _wait_for(what: Callable[[], object]) -> bool:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not what() and time.monotonic() < deadline:
@@ -426,7 +432,7 @@ def test_a_stage_that_is_stuck_has_a_few_seconds(monkeypatch: pytest.MonkeyPatch
     stuck = int(os.read(reader, 20))
     os.close(reader)
     os.kill(stuck, signal.SIGHUP)  # from anyone, while the parent lives: it means nothing
-    time.sleep(0.2)
+    assert _wait_for(lambda: not _is_pending(stuck, signal.SIGHUP))
     os.kill(parent, signal.SIGKILL)
     os.waitpid(parent, 0)
     assert _state(stuck) not in "ZX"

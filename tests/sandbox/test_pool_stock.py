@@ -66,14 +66,12 @@ def test_one_waits_and_is_used_once(pool: Pool) -> None:
 
 def test_kill_and_early_ends(pool: Pool) -> None:
     """As for every run."""
-    results: list[RunResult] = []
-    thread = threading.Thread(target=lambda: results.append(pool.run("echo on; sleep 60", language="bash")))
-    thread.start()
-    until(lambda: pool.statistics().running >= 1)
-    time.sleep(1)
-    pool.kill()
-    thread.join(30)
-    assert [result.outcome for result in results] == [Outcome.KILLED]
+    with pool.stream("echo on; sleep 60", language="bash") as events:
+        assert next(events).data == b"on\n"  # type: ignore[union-attr]
+        pool.kill()
+        *_output, finished = events
+    assert isinstance(finished, Finished)
+    assert finished.result.outcome is Outcome.KILLED
     with pool.stream("echo on; sleep 60", language="bash") as events:
         assert next(events).data == b"on\n"  # type: ignore[union-attr]
     assert pool.run("echo on", language="bash").stdout == "on\n"

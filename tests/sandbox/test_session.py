@@ -65,8 +65,8 @@ class TestAsync:
         async def main() -> None:
             async with AsyncSession() as one, AsyncSession() as other:
                 async with anyio.create_task_group() as group:
-                    group.start_soon(one.run, "x = 1; import time; time.sleep(0.2)")
-                    group.start_soon(other.run, "x = 2; import time; time.sleep(0.2)")
+                    group.start_soon(one.run, "x = 1")
+                    group.start_soon(other.run, "x = 2")
                 assert ((await one.run("x")).value, (await other.run("x")).value) == ("1", "2")
                 async with await one.fork(state=True) as fork:
                     assert (await fork.run("x + 1")).value == "2"
@@ -119,7 +119,9 @@ class TestTheEnd:
             session.run("open('x', 'w')")
             while session.state != "evicted":
                 time.sleep(0.02)
-        time.sleep(0.2)
+        over = time.time() + 0.1  # kept from a moment before it was evicted
+        while time.time() <= over:
+            time.sleep(0.02)
         with pytest.raises(UsageError, match="no snapshot"):
             Session.resume(session.id)
         assert not [
@@ -309,8 +311,12 @@ def test_code_larger_than_a_pipe() -> None:
 def test_output_between_steps_is_the_next_ones() -> None:
     """A thread that goes on printing is heard when somebody listens."""
     with Session() as session:
-        session.run("import threading, time\nthreading.Timer(0.1, lambda: print('late')).start()")
-        time.sleep(0.5)
+        late = "print('late', flush=True); open('said', 'w').close()"
+        session.run(f"import threading\ndef work():\n    {late}\nthreading.Timer(0.1, work).start()")
+        deadline = time.monotonic() + 30
+        while "said" not in [entry.path for entry in session.files.list()]:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
         events = list(session.stream("1"))
         assert [event.data for event in events if isinstance(event, Output)] == [b"late\n"]
         assert isinstance(events[-1], StepFinished)

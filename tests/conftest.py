@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from functools import cache
@@ -201,6 +202,16 @@ def _is_sampled(item: pytest.Item, seen: set[str]) -> bool:
 def _engine_of(item: pytest.Item) -> str | None:
     """The container backend that this row of a table is for."""
     return next((name for name in _ENGINES if name in getattr(getattr(item, "callspec", None), "_idlist", ())), None)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what is skipped, each reason once: an engine that is absent skips hundreds."""
+    skipped: Counter[str] = Counter()
+    for report in terminalreporter.stats.get("skipped", []):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        skipped[reason.removeprefix("Skipped: ")] += 1
+    for reason, count in skipped.most_common():
+        terminalreporter.write_line(f"SKIPPED [{count}] {reason}")
 
 
 # --- side by side ----------------------------------------------------------------------------------------------------

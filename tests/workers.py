@@ -18,6 +18,8 @@ from belljar.limits.naming import group_name
 from leftovers import ENGINE_PATIENCE_SECONDS, Engines, Leftovers, wait_until_empty
 
 _LEAVE_SECONDS = 5.0
+_SHARES = 4096
+"""Of the processors, where every process outside has 1024: a group has as much as one, whatever is in it."""
 _SWEEPS = ("tests/sandbox/test_launcher_killed.py", "tests/limits/test_control_groups.py")
 """Tests of killed launchers, of orphans and of what removes them. Every new launcher removes what is stale, and would
 make a neighbour's test pass."""
@@ -43,8 +45,11 @@ class OwnGroup:
         found = list(dict.fromkeys(support.directories.values())) if support.mechanism is Mechanism.V1 else []
         group = cls(found, group_name(os.getpid(), "tests"))
         for directory in group._directories:
-            os.mkdir(f"{directory}/{group._name}")
-            _move_to(f"{directory}/{group._name}")
+            own = f"{directory}/{group._name}"
+            os.mkdir(own)
+            if os.path.exists(f"{own}/cpu.shares"):
+                _write(f"{own}/cpu.shares", _SHARES)
+            _move_to(own)
         return group
 
     @property
@@ -60,8 +65,12 @@ class OwnGroup:
 
 
 def _move_to(directory: str) -> None:
-    with open(f"{directory}/cgroup.procs", "w") as file:
-        file.write(str(os.getpid()))
+    _write(f"{directory}/cgroup.procs", os.getpid())
+
+
+def _write(path: str, number: int) -> None:
+    with open(path, "w") as file:
+        file.write(str(number))
 
 
 def _remove(directory: str) -> None:

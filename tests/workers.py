@@ -20,7 +20,14 @@ from leftovers import ENGINE_PATIENCE_SECONDS, Engines, Leftovers, wait_until_em
 _LEAVE_SECONDS = 5.0
 _SHARES = 4096
 """Of the processors, where every process outside has 1024: a group has as much as one, whatever is in it."""
-_SWEEPS = ("tests/sandbox/test_launcher_killed.py", "tests/limits/test_control_groups.py")
+_SWEEPS = (
+    "tests/attacks/bubblewrap/test_bubblewrap_parts.py",
+    "tests/attacks/test_attack_kill.py",
+    "tests/audit/test_ends_of_runs.py",
+    "tests/audit/test_killed_in_phases.py",
+    "tests/limits/test_control_groups.py",
+    "tests/sandbox/test_launcher_killed.py",
+)
 """Tests of killed launchers, of orphans and of what removes them. Every new launcher removes what is stale, and would
 make a neighbour's test pass."""
 

@@ -17,6 +17,7 @@ from belljar.backends.bubblewrap import compile_pool
 from belljar.backends.bubblewrap.pool_process import does_not_fit
 from belljar.errors import UsageError
 from belljar.guest.native import _compiled
+from leftovers import descendants
 
 ROOT = Path(__file__).resolve().parents[2]
 HAS_NATIVE = os.uname().machine in _compiled.JAR
@@ -223,7 +224,7 @@ def test_pid_1_has_nothing_of_the_zygote() -> None:
     """Neither its memory nor its files: it executes a program of two pages."""
     with Pool(size=1) as pool, pool.stream("print('here', flush=True); import time; time.sleep(60)") as events:
         next(events)
-        ours = [entry for entry in Path("/proc").iterdir() if entry.name.isdecimal() and _is_pid_one(entry)]
+        ours = [entry for pid in descendants(os.getpid()) if _is_pid_one(entry := Path(f"/proc/{pid}"))]
         assert ours
         for entry in ours:
             status = dict(line.split(":\t") for line in (entry / "status").read_text().splitlines() if ":\t" in line)

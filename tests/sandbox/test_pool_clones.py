@@ -256,9 +256,13 @@ ctypes.CDLL(None).__register_atfork(callback, None, None, None)
 """
 
 
-@pytest.mark.skipif(not HAS_NATIVE, reason="elsewhere the first process has memory of its own")
-def test_one_that_dies_within_a_fork(tmp_path: Path) -> None:
-    """It leaves locks behind in the zygote's memory: so that one ends, and the pool does not try for ever."""
+@pytest.mark.parametrize("way", WAYS)
+def test_one_that_dies_within_a_fork(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    """The pool does not try for ever, and says the same whether the zygote ends with the copy or lives on.
+
+    Without Python the copy leaves locks behind in the zygote's memory, so the zygote ends too.
+    """
+    take(way, monkeypatch)
     tmp_path.chmod(0o755)
     (tmp_path / "deadly.py").write_text(DEADLY)
     policy = {"fs": {"mounts": [{"path": "/deps", "source": str(tmp_path)}]}, "env": {"set": {"PYTHONPATH": "/deps"}}}

@@ -22,6 +22,8 @@ from belljar.guest.pooled_code import CLONE, HURRY
 from belljar.limits.groups import RunGroup
 
 _MAKING_SECONDS = 60.0
+ENDED_SILENTLY = "it ended before it was ready"
+"""Why there is no jar, if its pid 1 said nothing."""
 _BESIDE = socket.CMSG_SPACE(12) + socket.CMSG_SPACE(8)
 """Who says it, and two descriptors."""
 FIRST_SAMPLE_SECONDS = 0.01
@@ -183,7 +185,7 @@ def _in_words(said: bytes) -> str:
     what, found, number = said[1:].decode(errors="replace").rpartition(": error ")
     if found and number.isdecimal():  # of native/jar.c
         return f"{what}: {os.strerror(int(number))}"
-    return number or "it ended before it was ready"
+    return number or ENDED_SILENTLY
 
 
 def close_all(descriptors: list[int]) -> None:

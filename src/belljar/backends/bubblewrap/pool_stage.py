@@ -23,7 +23,7 @@ from collections.abc import Collection
 from belljar.backends import sockets as socket
 from belljar.backends.bubblewrap import layout, wire
 from belljar.backends.bubblewrap.orphans import end_orphans
-from belljar.backends.bubblewrap.pool_run import PoolRun
+from belljar.backends.bubblewrap.pool_run import ENDED_SILENTLY, PoolRun
 from belljar.backends.bubblewrap.pool_zygote import NATIVE, Zygote, polled, zygote_files
 from belljar.backends.bubblewrap.running import JarSpec, Run
 from belljar.backends.bubblewrap.stage import LAUNCHER_DIED, Stage
@@ -230,7 +230,8 @@ class PoolStage(Stage):
         if refused:
             self._give_up(f"a jar of this pool does not hold: {why}")
         elif self._zygote is not None and not self._zygote.is_gone():
-            self._failed(f"no jar can be made any more: {why}")
+            ends = why == ENDED_SILENTLY and not self._has_made  # only the copy died, or the zygote's end comes later
+            self._failed(_ZYGOTE_ENDS if ends else f"no jar can be made any more: {why}")
 
     def _give_up(self, why: str) -> None:
         self._why = self._why or why

@@ -74,12 +74,21 @@ def _named(pid: int, *names: str) -> list[int]:
 
 
 def _groups(launcher: int) -> list[str]:
-    """Control groups that the launcher made and that are still there, in a scope of systemd's too."""
+    """Control groups that the launcher made and that are still there, in a scope of systemd's too.
+
+    One of another user's may have its number, from a launcher that had it before.
+    """
     found = []
     for top in set(detect().directories.values()) or {"/sys/fs/cgroup"}:
         for directory, names, _files in os.walk(top):
             found += [f"{directory}/{name}" for name in names if name.startswith("belljar-") and is_of(name, launcher)]
-    return found
+    return [path for path in found if os.geteuid() == 0 or _owner(path) == os.geteuid()]
+
+
+def _owner(path: str) -> int:
+    with suppress(OSError):
+        return os.stat(path).st_uid
+    return -1
 
 
 def _mounts() -> list[str]:
@@ -232,6 +241,7 @@ def test_every_sandbox_of_it_is_told(scene: Scene) -> None:
         assert first.run("pass").ok
         second.files.write("f", "x")
         launcher = _kill_launcher()
+        assert _wait_for(lambda: not scene.alive())  # a stage answers until it has heard of it
         for _ in range(2):
             _is_told(lambda: first.run("pass"))
             _is_told(lambda: first.files.list())

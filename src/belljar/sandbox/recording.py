@@ -41,6 +41,8 @@ PATIENCE_SECONDS = 2.0
 """How long the end of a run that nobody waits for waits for others who write."""
 _OPEN: dict[str, tuple[float, str, str]] = {}
 """The runs of this process whose end is not in the log yet: since when, on which backend, under which policy."""
+_ENDING: set[str] = set()
+"""Those whose end a thread is writing now."""
 _UNRECORDED: dict[str, str] = {}
 """Those whose end could not be recorded, and why."""
 
@@ -252,6 +254,7 @@ def _digests(captured: Captured) -> dict[str, str]:
 
 def _end(run_id: str, *told: dict[str, Any] | str, patience: float | None = None) -> None:
     """Write the end of a run. No other end of it is written then. Raises AuditError."""
+    _ENDING.add(run_id)
     begun = _OPEN.pop(run_id, None)
     try:
         audit_log().append(*told, patience=patience)
@@ -259,6 +262,8 @@ def _end(run_id: str, *told: dict[str, Any] | str, patience: float | None = None
         if begun is not None:
             _OPEN[run_id] = begun
         raise
+    finally:
+        _ENDING.discard(run_id)
 
 
 def broke_off(run_id: str, error: BaseException, policy: Policy) -> None:
@@ -321,6 +326,9 @@ def _end_all() -> None:
 
     What has ended before, and could not be recorded then, may be now.
     """
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while _ENDING and time.monotonic() < deadline:  # a daemon thread that writes would not live to finish
+        time.sleep(0.005)
     for run_id in list(_OPEN):
         try:
             _killed(run_id, ENDINGS["ended"])
@@ -342,6 +350,7 @@ def _end_all() -> None:
 def _forget_all() -> None:
     """In a forked process: those are the parent's."""
     _OPEN.clear()
+    _ENDING.clear()
     _UNRECORDED.clear()
 
 

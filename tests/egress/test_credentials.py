@@ -366,7 +366,7 @@ def test_what_can_not_be_fetched(values: dict[str, Any], told: str) -> None:
     """Whatever is wrong is told, and nothing of the secret."""
     seconds = 0.5 if "took" in told else 30
     with pytest.raises(PrerequisiteError) as caught:
-        fetch(spec(**values), {"EMPTY": "", "LINES": "s3cret\ns3cret", **os.environ}, seconds=seconds)
+        fetch(spec(**values), {**os.environ, "EMPTY": "", "LINES": "s3cret\ns3cret"}, seconds=seconds)
     assert told in str(caught.value)
     assert "the credential mine could not be got" in str(caught.value)
     assert "s3cret" not in str(caught.value)

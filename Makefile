@@ -7,6 +7,8 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --no-input
 # How long one pass of the tests may take before it is ended, in seconds.
 TEST_SECONDS ?= 3000
 PYTEST_ARGS  ?=
+# How many processes run tests side by side (tests/workers.py); 0: all tests in one, one after the other.
+PYTEST_WORKERS ?= 3
 # `here`: the tests start no container engines of their own.
 BELLJAR_TEST_ENGINES ?=
 # What runs on every container engine takes an hour on all of them: `make test` runs a sample of it on each.
@@ -17,7 +19,7 @@ CONTAINER_TESTS ?= tests/conformance tests/attacks tests/containers tests/images
 # Container engines of the tests' own, as root on Debian.
 ENGINES      := $(BIN)/python tests/engines/run.py
 # Which tests run once more as an ordinary user: those in which it matters who started a jar.
-USER_TESTS   ?= $(addprefix tests/agents/inside/test_,agent_approval.py claude_in_a_jar.py) tests/attacks $(addprefix tests/audit/test_,ends_of_runs.py killed_in_phases.py quarantine.py records_of_runs.py state.py stopping.py) tests/cli/test_cli_run.py tests/cli/test_cli_shell.py tests/conformance \
+USER_TESTS   ?= $(addprefix tests/agents/inside/test_,agent_approval.py claude_in_a_jar.py) tests/attacks $(addprefix tests/audit/test_,ends_of_runs.py killed_in_phases.py quarantine.py records_of_runs.py runs_from_outside.py state.py stopping.py) tests/cli/test_cli_run.py tests/cli/test_cli_shell.py tests/conformance \
   tests/limits tests/sandbox tests/seccomp \
   $(addprefix tests/network/test_network_,guest.py denials.py programs.py publish.py without_veth.py)
 # How long `make fuzz` works on each of its targets; by hand, an hour finds more.
@@ -51,15 +53,16 @@ test: ## install what the tests need and run them all: as you, and if you are ro
 	@$(ENGINES) around -- $(MAKE) test-passes
 
 test-passes:
-	@status=0; $(MAKE) test-here || status=1; \
-	if [ "$$(id -u)" = 0 ]; then $(MAKE) test-user || status=1; fi; exit $$status
+	@scripts/test-passes.sh
 
+# Programs that tests start find belljar compiled, even where nothing may write bytecode.
 test-here:
+	@$(BIN)/python -m compileall -q src
 	@echo "== tests as $$(id -un), Python $$($(BIN)/python -c 'import platform; print(platform.python_version())')"
-	@timeout --foreground --kill-after=20 $(TEST_SECONDS) $(BIN)/python -m pytest $(PYTEST_ARGS)
+	@env -u PYTHONDONTWRITEBYTECODE timeout --foreground --kill-after=20 $(TEST_SECONDS) $(BIN)/python -m pytest -n $(PYTEST_WORKERS) $(PYTEST_ARGS)
 
 test-user:
-	@TEST_SECONDS=$(TEST_SECONDS) scripts/test-as-user.sh $(BIN)/python $(or $(PYTEST_ARGS),$(USER_TESTS))
+	@TEST_SECONDS=$(TEST_SECONDS) PYTEST_WORKERS=$(PYTEST_WORKERS) scripts/test-as-user.sh $(BIN)/python $(or $(PYTEST_ARGS),$(USER_TESTS))
 
 test-containers: ## all conformance tests and attacks on docker, gVisor and podman (an hour)
 	@scripts/install-prerequisites.sh test "$(PYTHON)"

@@ -38,9 +38,9 @@ sys.path.insert(0, str(HERE.parent / "tests" / "agents"))
 from scripted_model import Model, say, use  # noqa: E402
 
 from belljar import Pool  # noqa: E402
-from belljar.agents.calls import Call  # noqa: E402
-from belljar.agents.claude import sandboxed_options  # noqa: E402
-from belljar.agents.toolbox import Toolbox  # noqa: E402
+from belljar.tools.calls import Call  # noqa: E402
+from belljar.tools.claude import sandboxed_options  # noqa: E402
+from belljar.tools.toolbox import Toolbox  # noqa: E402
 
 LIMIT_MS = 15.0
 CODE = "print(6 * 7)"

@@ -31,7 +31,7 @@ from recorded import recorded_cost
 from telling import as_json, as_page, as_svg, as_text
 from timing import Case, measure
 
-from belljar.backends.container.images import BASE_IMAGE
+from belljar.backends.container.images.engine_images import BASE_IMAGE
 
 HERE = Path(__file__).resolve().parent
 RATE_ROUNDS = 3

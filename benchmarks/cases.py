@@ -15,8 +15,8 @@ from recorded import spent_on_records
 from timing import IN_USE_SECONDS, SETTLE_SECONDS, Case, fail, spawn
 
 from belljar import Pool, Sandbox
-from belljar.sandbox.events import Output
-from belljar.sandbox.result import RunResult
+from belljar.sandbox.record.events import Output
+from belljar.sandbox.record.result import RunResult
 
 BASELINE, HELP, COMMAND = "python -I -c pass", "belljar --help", "belljar run -c pass"
 WARM, AGAIN = 'Sandbox.run("pass")', "the same, at once again"

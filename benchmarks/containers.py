@@ -30,8 +30,8 @@ from plot import bars
 from timing import fail
 
 from belljar import Sandbox
-from belljar.backends.container.images import BASE_IMAGE
-from belljar.sandbox.events import Finished, Output
+from belljar.backends.container.images.engine_images import BASE_IMAGE
+from belljar.sandbox.record.events import Finished, Output
 
 HERE = Path(__file__).resolve().parent
 PREPARE_SECONDS = 2.5

@@ -231,14 +231,14 @@ def mitmproxy(directory: Path, server: Origin, processors: Processors) -> Iterat
 def belljar(directory: Path, server: Origin, processors: Processors) -> Iterator[Route]:
     """Its proxy at an ordinary socket of this host: the way that programs take which know of a proxy."""
     os.environ["BELLJAR_STATE_DIR"] = str(directory)
-    from belljar.egress.client import PROXY, Listener
-    from belljar.egress.rules import compile_rules
-    from belljar.policy.resolve import resolve
+    from belljar.egress.client.client import PROXY, ServedListener
+    from belljar.egress.decide.rules import compile_rules
+    from belljar.policy.load.resolve import resolve
 
     policy = resolve(layers=[net_policy(server, NAME)])
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
     port = listener.getsockname()[1]
-    listeners = [Listener("http-proxy", port, listener.detach())]
+    listeners = [ServedListener("http-proxy", port, listener.detach())]
     ca_file = str(server.certificate)
     served = PROXY.serve("bench", compile_rules(policy), {}, (), listeners, ca_file, lambda _events: None)
     pin(PROXY.pid, processors.proxy)
@@ -252,7 +252,7 @@ def belljar(directory: Path, server: Origin, processors: Processors) -> Iterator
 def belljar_jar(server: Origin) -> Iterator[Route]:
     """The same process, from inside a jar whose programs know of no proxy."""
     from belljar import Sandbox
-    from belljar.egress.client import PROXY
+    from belljar.egress.client.client import PROXY
 
     code = (HERE / "egress_load.py").read_text()
     policy = net_policy(server, NAME) | {"proc": {"timeout_ms": "300s", "cpu_quota": 2}}

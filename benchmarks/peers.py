@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from environments import PEERS, SYSTEM_PATH, Place
 
-from belljar.backends.container.images import BASE_IMAGE
+from belljar.backends.container.images.engine_images import BASE_IMAGE
 
 BWRAP, SRT, CODEX, CODEX_NPM = "bwrap, by hand", "srt", "codex sandbox", "codex sandbox, through npm's wrapper"
 DOCKER, GVISOR = "docker run", "docker run, gVisor"

@@ -15,7 +15,7 @@ from environments import Place
 from timing import fail, progress
 
 from belljar import Pool
-from belljar.sandbox import recording
+from belljar.sandbox.record import recording
 
 PAIRS = 300
 PAUSE_SECONDS = 0.015

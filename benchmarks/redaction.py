@@ -29,9 +29,9 @@ sys.path.insert(0, str(HERE.parent / "tests" / "redaction"))
 from redaction_corpus import SEED, corpus  # noqa: E402
 from redaction_values import Values  # noqa: E402
 
-from belljar.audit.redaction import Redactor  # noqa: E402
-from belljar.audit.redaction.keyblocks import blocks  # noqa: E402
-from belljar.audit.redaction.scan import scan  # noqa: E402
+from belljar.redaction import Redactor  # noqa: E402
+from belljar.redaction.finders.keyblocks import blocks  # noqa: E402
+from belljar.redaction.scan import scan  # noqa: E402
 
 SIZE = 1_000_000
 LIMIT_MS = 50.0

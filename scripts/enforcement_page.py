@@ -43,7 +43,7 @@ VARIANTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
 
 def page() -> str:
     """The whole page."""
-    from belljar.policy.resolve import resolve
+    from belljar.policy.load.resolve import resolve
 
     policy = resolve("aicode", managed=None)
     reports = {name: make(policy) for name, make in places().items()}
@@ -98,8 +98,8 @@ def places() -> dict[str, Callable[[Any], Any]]:
 
 
 def _bubblewrap(mechanism: Any, *, root: bool) -> Callable[[Any], Any]:
-    from belljar.backends.bubblewrap.host import Host
-    from belljar.backends.bubblewrap.report import report
+    from belljar.backends.bubblewrap.host.facts import Host
+    from belljar.backends.bubblewrap.host.report import report
     from belljar.limits.detect import WANTED, CgroupSupport, Mechanism
 
     if mechanism is Mechanism.NONE:
@@ -113,11 +113,11 @@ def _bubblewrap(mechanism: Any, *, root: bool) -> Callable[[Any], Any]:
 def _container(
     backend: str, engine: str, runtime: str, *, cgroup: str, rootless: bool, enters: bool = True
 ) -> Callable[[Any], Any]:
-    from belljar.backends.container.compile import Place
-    from belljar.backends.container.facts import Facts
-    from belljar.backends.container.images import BASE_IMAGE
-    from belljar.backends.container.machine_files import HostMachine
-    from belljar.backends.container.report import report
+    from belljar.backends.container.engine.facts import Facts
+    from belljar.backends.container.images.engine_images import BASE_IMAGE
+    from belljar.backends.container.jar.compile import ContainerHost
+    from belljar.backends.container.jar.machine_files import HostMachine
+    from belljar.backends.container.jar.report import report
 
     facts = Facts(
         version="",
@@ -139,7 +139,7 @@ def _container(
         kernel="",
         local=True,
     )
-    place = Place(
+    place = ContainerHost(
         backend=backend,
         engine=engine,
         program=f"/usr/bin/{engine}",
@@ -196,7 +196,7 @@ def _clause(key: str, reports: dict[str, Any]) -> str:
 
 def _variants(base: dict[str, Any]) -> str:
     """Only what such a policy changes for the worse."""
-    from belljar.policy.resolve import resolve
+    from belljar.policy.load.resolve import resolve
 
     lines = ["| asked for | clause | where | holds | by | lost |", "|---|---|---|---|---|---|"]
     for what, how, options in VARIANTS:

@@ -109,4 +109,4 @@ fi
 
 echo "== tests as $user, Python $("$base" -c 'import platform; print(platform.python_version())')"
 cd "$work/tree"
-as_user timeout --foreground --kill-after=20 "${TEST_SECONDS:-2400}" "$work/venv/bin/python" -m pytest "$@"
+as_user timeout --foreground --kill-after=20 "${TEST_SECONDS:-2400}" "$work/venv/bin/python" -m pytest -n "${PYTEST_WORKERS:-3}" "$@"

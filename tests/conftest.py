@@ -12,15 +12,11 @@ the backend does not work. In `BELLJAR_MUST_WORK=bubblewrap,…` such a skip is 
 from __future__ import annotations
 
 import os
-import re
-import shutil
 import signal
-import subprocess
 import sys
-import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 from zlib import crc32
@@ -28,6 +24,17 @@ from zlib import crc32
 import pytest
 
 from belljar import BelljarError, Policy, Sandbox
+from leftovers import (
+    ENGINE_PATIENCE_SECONDS,
+    PATIENCE_SECONDS,
+    STAGE,
+    Engines,
+    Leftovers,
+    descendants,
+    wait_until_empty,
+)
+from leftovers import name as name_of
+from workers import Controller, OwnGroup, first_the_long_ones, is_worker
 
 BACKENDS = ("bubblewrap", "docker", "gvisor", "podman")
 """The backends that the conformance tests and the attacks run on."""
@@ -37,10 +44,8 @@ OpenJar = Callable[..., Sandbox]
 NeedBackend = Callable[[str], None]
 _TEST_SECONDS = int(os.environ.get("BELLJAR_TEST_SECONDS", "200"))
 """After this long a test has failed: far longer than any takes, under emulation too. `slow` ones have thrice that."""
-_PATIENCE_SECONDS = 5.0
-"""How long what a test ended may take to be gone: belljar verifies the end of a jar, not that of its launcher."""
-_ENGINE_PATIENCE_SECONDS = 30.0
-"""The same for containers and volumes: an engine takes half a second for each, on a machine at rest."""
+_ENGINES = {"docker": ("docker",), "podman": ("podman",), "gvisor": ("docker", "podman")}
+"""The container engines that a backend uses."""
 
 
 # --- backends --------------------------------------------------------------------------------------------------------
@@ -61,7 +66,8 @@ def _must_work() -> set[str]:
 
 def _need(name: str) -> None:
     if not (reason := why_not(name)):
-        _look_at_engines(name)
+        for engine in _ENGINES.get(name, ()):
+            _engines.look_at(engine)
         return
     if name in _must_work():
         pytest.fail(f"the backend {name} must work here (BELLJAR_MUST_WORK): {reason}", pytrace=False)
@@ -161,12 +167,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     All of it takes an hour (`make test-containers`). The share of each engine is the same from run to run.
     """
-    if os.environ.get("BELLJAR_CONTAINER_TESTS", "all") != "sample":
-        return
-    seen: set[str] = set()
-    dropped = [item for item in items if not _is_sampled(item, seen)]
-    config.hook.pytest_deselected(items=dropped)
-    items[:] = [item for item in items if item not in set(dropped)]
+    if os.environ.get("BELLJAR_CONTAINER_TESTS", "all") == "sample":
+        seen: set[str] = set()
+        dropped = [item for item in items if not _is_sampled(item, seen)]
+        config.hook.pytest_deselected(items=dropped)
+        gone = set(dropped)
+        items[:] = [item for item in items if item not in gone]
+    if is_worker():
+        first_the_long_ones(items)
 
 
 _SAMPLE = 4
@@ -180,7 +188,7 @@ _NOT_SAMPLED = ("test_container_faults.py", "test_container_kept.py")
 def _is_sampled(item: pytest.Item, seen: set[str]) -> bool:
     if item.path.name in _NOT_SAMPLED:
         return False
-    engine = next((name for name in _ENGINES if name in getattr(getattr(item, "callspec", None), "_idlist", ())), None)
+    engine = _engine_of(item)
     if engine is None:
         return True
     function = item.nodeid.partition("[")[0]
@@ -189,6 +197,35 @@ def _is_sampled(item: pytest.Item, seen: set[str]) -> bool:
         return False
     seen.add(function)
     return True
+
+
+def _engine_of(item: pytest.Item) -> str | None:
+    """The container backend that this row of a table is for."""
+    return next((name for name in _ENGINES if name in getattr(getattr(item, "callspec", None), "_idlist", ())), None)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what is skipped, each reason once: an engine that is absent skips hundreds."""
+    skipped: Counter[str] = Counter()
+    for report in terminalreporter.stats.get("skipped", []):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        skipped[reason.removeprefix("Skipped: ")] += 1
+    for reason, count in skipped.most_common():
+        terminalreporter.write_line(f"SKIPPED [{count}] {reason}")
+
+
+# --- side by side ----------------------------------------------------------------------------------------------------
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A worker has a control group of its own; who starts workers looks for what they left."""
+    if is_worker():
+        group = config.stash[OwnGroup.KEY] = OwnGroup.entered()
+        config.add_cleanup(group.leave)
+        # A worker has a thread that speaks with the controller; what tests fork touches nothing of that thread's.
+        config.addinivalue_line("filterwarnings", "ignore:This process .* is multi-threaded:DeprecationWarning")
+    elif config.pluginmanager.hasplugin("dsession"):
+        config.pluginmanager.register(Controller(), "belljar-controller")
 
 
 # --- state -----------------------------------------------------------------------------------------------------------
@@ -222,6 +259,8 @@ def an_end_to_every_test(request: pytest.FixtureRequest) -> Iterator[None]:
 
 # --- nothing is left behind ------------------------------------------------------------------------------------------
 
+_engines = Engines(dead=not is_worker())
+
 
 @pytest.fixture(autouse=True)
 def nothing_left_by_the_test() -> Iterator[None]:
@@ -230,203 +269,33 @@ def nothing_left_by_the_test() -> Iterator[None]:
     A Sandbox that tests share is known by its stage: its fixture has to run something first, so that there is one.
     """
     before = Leftovers.here()
-    shared = frozenset(pid for pid in descendants(os.getpid()) if _name(pid) == _STAGE)
+    shared = frozenset(pid for pid in descendants(os.getpid()) if name_of(pid) == STAGE)
     yield
-    left = _wait_until_empty(lambda: Leftovers.here(shared=shared).beyond(before))
+    left = wait_until_empty(lambda: Leftovers.here(shared=shared).beyond(before))
     assert not left, f"the test left behind: {left}"
 
 
 @pytest.fixture(scope="session", autouse=True)
-def nothing_left_by_the_session() -> Iterator[None]:
-    """No process at all once the launcher is told to end, no group of a dead launcher, no orphan, no container."""
-    before = Leftovers.here(groups=True)
+def nothing_left_by_the_session(pytestconfig: pytest.Config) -> Iterator[None]:
+    """No process at all once the launcher is told to end, no group of a dead launcher, no orphan, no container.
+
+    A worker judges its own processes, and the groups beneath a control group of its own; workers.py judges the rest.
+    """
+    alone = not is_worker()
+    groups = alone or pytestconfig.stash[OwnGroup.KEY].exists
+    before = Leftovers.here(groups=groups, lost=alone)
     yield
-    from belljar.backends.bubblewrap.client import LAUNCHER
+    from belljar.backends.bubblewrap.host.client import LAUNCHER
 
     LAUNCHER.stop()
-    if client := sys.modules.get("belljar.egress.client"):
+    if client := sys.modules.get("belljar.egress.client.client"):
         client.PROXY.stop()
-    if keeper := sys.modules.get("belljar.backends.container.keeper"):
-        keeper.KEEPER.stop()
-    patience = _ENGINE_PATIENCE_SECONDS if _engines_before else _PATIENCE_SECONDS  # the keeper removes what is left
-    left = _wait_until_empty(lambda: Leftovers.here(groups=True, launcher=True).beyond(before), patience)
+    if cleanup := sys.modules.get("belljar.backends.container.engine.cleanup_process"):
+        cleanup.CLEANUP_PROCESS.stop()
+    patience = ENGINE_PATIENCE_SECONDS if _engines.before else PATIENCE_SECONDS  # the keeper removes what is left
+    left = wait_until_empty(lambda: Leftovers.here(groups=groups, lost=alone, launcher=True).beyond(before), patience)
     assert not left, f"the tests left behind: {left}"
-    left = _wait_until_empty(containers_left, _ENGINE_PATIENCE_SECONDS)
+    left = wait_until_empty(_engines.left, ENGINE_PATIENCE_SECONDS)
+    if not alone:
+        pytestconfig.workeroutput["engines"] = {name: sorted(had) for name, had in _engines.before.items()}  # type: ignore[attr-defined]
     assert not left, f"the tests left behind: {left}"
-
-
-def _wait_until_empty(look: Callable[[], str], seconds: float = _PATIENCE_SECONDS) -> str:
-    deadline = time.monotonic() + seconds
-    while (left := look()) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return left
-
-
-# --- looking for what is left ----------------------------------------------------------------------------------------
-# Only what is ours to judge: our own descendants, processes of our belljar that have lost their parent, mounts that we
-# see ourselves, and groups of dead launchers beneath our own. Other runs on this machine are not mistaken for ours.
-
-_LAUNCHER, _STAGE = "belljar-launch", "belljar-stage"
-_OURS = (_LAUNCHER, "belljar-egress", "belljar-keeper", "docker", "podman", "conmon")
-"""What lives as long as the program that uses belljar, or ends in its own time: engines are asked, not waited for."""
-
-
-@dataclass(frozen=True)
-class Leftovers:
-    """One look."""
-
-    processes: frozenset[str] = frozenset()
-    mounts: frozenset[str] = frozenset()
-    groups: frozenset[str] = frozenset()
-
-    @classmethod
-    def here(cls, *, groups: bool = False, launcher: bool = False, shared: frozenset[int] = frozenset()) -> Leftovers:
-        """What is here now; `launcher` counts belljar's launcher too, `groups` control groups and orphans.
-
-        What is beneath the stages `shared` is theirs: a stage keeps a jar ready for its next run.
-        """
-        own = [pid for pid in descendants(os.getpid(), but=shared) if launcher or _name(pid) not in _OURS]
-        lost = orphans() if groups else []
-        return cls(
-            frozenset(text for pid in {*own, *lost} if (text := _describe(pid))),
-            frozenset(mounts()),
-            frozenset(stale_groups() if groups else ()),
-        )
-
-    def beyond(self, before: Leftovers) -> str:
-        """What is here and was not there `before`, in words; empty if nothing."""
-        kinds = (
-            ("processes", self.processes - before.processes),
-            ("mounts", self.mounts - before.mounts),
-            ("control groups", self.groups - before.groups),
-        )
-        return "; ".join(f"{kind}: {', '.join(sorted(found))}" for kind, found in kinds if found)
-
-
-def descendants(pid: int, but: frozenset[int] = frozenset()) -> list[int]:
-    """Every living process below `pid`, `but` not these and those below them; unburied dead do not count."""
-    found = []
-    for child in _children(pid):
-        if child in but:
-            continue
-        if _state(child) not in ("Z", "X", ""):
-            found.append(child)
-        found += descendants(child, but)
-    return found
-
-
-def orphans() -> list[int]:
-    """Processes of our belljar whose parent is gone: a launcher under pid 1, a stage without a launcher."""
-    found = []
-    for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
-        name, parent = _name(pid), _parent(pid)
-        lost = (name == _LAUNCHER and parent == 1) or (name == _STAGE and _name(parent) not in (_LAUNCHER, _STAGE))
-        if lost and os.path.dirname(_program(pid)) == os.path.dirname(sys.executable):
-            found.append(pid)
-    return found
-
-
-def mounts() -> list[str]:
-    """Mounts of belljar's in the namespace of the tests, where none belongs."""
-    with open("/proc/self/mountinfo") as file:
-        lines = [line.rstrip("\n") for line in file]
-    return [line for line in lines if line.partition(" - ")[2].split(" ")[1:2] == ["belljar"]]
-
-
-def stale_groups() -> list[str]:
-    """Control groups of launchers that are dead."""
-    from belljar.limits.detect import detect
-    from belljar.limits.naming import is_stale
-
-    found = []
-    for directory in set(detect().directories.values()):
-        with suppress(OSError):
-            found += [f"{directory}/{name}" for name in os.listdir(directory) if is_stale(name)]
-    return found
-
-
-_ENGINES = {"docker": ("docker",), "podman": ("podman",), "gvisor": ("docker", "podman")}
-_engines_before: dict[str, frozenset[str]] = {}
-"""What each engine that a test asked for had of belljar's when the first one asked."""
-
-
-def _look_at_engines(backend: str) -> None:
-    for engine in _ENGINES.get(backend, ()):
-        if engine not in _engines_before:
-            _engines_before[engine] = labelled(engine)
-
-
-def containers_left() -> str:
-    """Containers and volumes of belljar's that were not there when a test first asked for their engine, in words."""
-    found = [name for engine, before in _engines_before.items() for name in sorted(labelled(engine) - before)]
-    return f"containers and volumes: {', '.join(found)}" if found else ""
-
-
-def labelled(engine: str) -> frozenset[str]:
-    """The names of the containers and volumes with belljar's label, but not of another program that is alive.
-
-    None of an engine that does not answer.
-    """
-    found: set[str] = set()
-    program = shutil.which(engine)
-    for look in (
-        ["ps", "--all", "--format", "{{.Names}} {{.Labels}}"],
-        ["volume", "ls", "--format", "{{.Name}} {{.Labels}}"],
-    ):
-        if program is not None:
-            command = [program, *look, "--filter", "label=belljar=1"]
-            told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-            lines = [line for line in told.stdout.splitlines() if not _is_anothers(line)]
-            found.update(f"{engine} {look[0]} {line.partition(' ')[0]}" for line in lines)
-    return frozenset(found)
-
-
-def _is_anothers(line: str) -> bool:
-    """Whether the process that made it is neither dead nor ours: other tests may use the same engine."""
-    from belljar.limits.naming import is_dead
-
-    owner = re.search(r"belljar\.owner[=:]\d+-(\d+-(\d+)-\d+)", line)
-    return owner is not None and not is_dead(owner[1]) and int(owner[2]) not in (os.getpid(), *descendants(os.getpid()))
-
-
-def _children(pid: int) -> list[int]:
-    found: list[int] = []
-    with suppress(OSError):
-        for task in os.listdir(f"/proc/{pid}/task"):
-            with suppress(OSError), open(f"/proc/{pid}/task/{task}/children") as file:
-                found += [int(child) for child in file.read().split()]
-    return found
-
-
-def _stat(pid: int) -> list[str]:
-    """The fields after the name: state, parent, …, the start time at 19."""
-    with suppress(OSError), open(f"/proc/{pid}/stat", errors="replace") as file:
-        return file.read().rpartition(")")[2].split()
-    return []
-
-
-def _state(pid: int) -> str:
-    return next(iter(_stat(pid)), "")
-
-
-def _parent(pid: int) -> int:
-    fields = _stat(pid)
-    return int(fields[1]) if fields else 0
-
-
-def _name(pid: int) -> str:
-    with suppress(OSError), open(f"/proc/{pid}/comm", errors="replace") as file:
-        return file.read().rstrip("\n")
-    return ""
-
-
-def _program(pid: int) -> str:
-    with suppress(OSError), open(f"/proc/{pid}/cmdline", errors="replace") as file:
-        return file.read().partition("\0")[0]
-    return ""
-
-
-def _describe(pid: int) -> str:
-    """A text that names a process once and for all: a recycled pid has another start time."""
-    fields = _stat(pid)
-    return f"{_name(pid)} (pid {pid}, started at tick {fields[19]})" if len(fields) > 19 else ""

@@ -6,7 +6,6 @@ __version__ = "0.1.0"
 
 TYPE_CHECKING = False  # type checkers take it for typing's, which takes 4 ms to import
 if TYPE_CHECKING:
-    from belljar.audit.redaction.slices import Slice
     from belljar.errors import (
         BelljarError,
         PolicyError,
@@ -14,20 +13,25 @@ if TYPE_CHECKING:
         SandboxUnavailableError,
     )
     from belljar.policy.models import Policy
-    from belljar.sandbox.aio import AsyncSandbox
-    from belljar.sandbox.aio_pool import AsyncPool
-    from belljar.sandbox.aio_session import AsyncSession
-    from belljar.sandbox.handles import output
-    from belljar.sandbox.pool import Pool
-    from belljar.sandbox.result import RunResult
-    from belljar.sandbox.sandbox import Sandbox, run
-    from belljar.sandbox.session import Session
+    from belljar.redaction.slices import Slice
+    from belljar.sandbox.aio.pool import AsyncPool
+    from belljar.sandbox.aio.sandbox import AsyncSandbox
+    from belljar.sandbox.aio.session import AsyncSession
+    from belljar.sandbox.pool.pool import Pool
+    from belljar.sandbox.record.handles import output
+    from belljar.sandbox.record.result import Fault, RunResult
+    from belljar.sandbox.run.executor import Command, Executor
+    from belljar.sandbox.run.sandbox import Sandbox, run
+    from belljar.sandbox.session.session import Session
 
 __all__ = [
     "AsyncPool",
     "AsyncSandbox",
     "AsyncSession",
     "BelljarError",
+    "Command",
+    "Executor",
+    "Fault",
     "Policy",
     "PolicyError",
     "Pool",
@@ -42,21 +46,24 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AsyncPool": "belljar.sandbox.aio_pool",
-    "AsyncSandbox": "belljar.sandbox.aio",
-    "AsyncSession": "belljar.sandbox.aio_session",
+    "AsyncPool": "belljar.sandbox.aio.pool",
+    "AsyncSandbox": "belljar.sandbox.aio.sandbox",
+    "AsyncSession": "belljar.sandbox.aio.session",
     "BelljarError": "belljar.errors",
+    "Command": "belljar.sandbox.run.executor",
+    "Executor": "belljar.sandbox.run.executor",
+    "Fault": "belljar.sandbox.record.result",
     "Policy": "belljar.policy.models",
     "PolicyError": "belljar.errors",
-    "Pool": "belljar.sandbox.pool",
+    "Pool": "belljar.sandbox.pool.pool",
     "PrerequisiteError": "belljar.errors",
-    "RunResult": "belljar.sandbox.result",
-    "Sandbox": "belljar.sandbox.sandbox",
+    "RunResult": "belljar.sandbox.record.result",
+    "Sandbox": "belljar.sandbox.run.sandbox",
     "SandboxUnavailableError": "belljar.errors",
-    "Session": "belljar.sandbox.session",
-    "Slice": "belljar.audit.redaction.slices",
-    "output": "belljar.sandbox.handles",
-    "run": "belljar.sandbox.sandbox",
+    "Session": "belljar.sandbox.session.session",
+    "Slice": "belljar.redaction.slices",
+    "output": "belljar.sandbox.record.handles",
+    "run": "belljar.sandbox.run.sandbox",
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from scripted_model import Records
 
-from belljar.agents.bash_tool import BashTool
+from belljar.tools.bash_tool import BashTool
 
 pytestmark = pytest.mark.backend("bubblewrap")
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from scripted_model import PNG, Records
 
-from belljar.agents.answers import Answer
-from belljar.agents.calls import Call
-from belljar.agents.toolbox import Toolbox
-from belljar.policy.tighten import tightened
+from belljar.policy.load.tighten import tightened
+from belljar.tools.answers import ToolAnswer
+from belljar.tools.calls import Call
+from belljar.tools.toolbox import Toolbox
 
 pytestmark = pytest.mark.backend("bubblewrap")
 
@@ -27,7 +27,7 @@ class Tools:
     def __init__(self, box: Toolbox) -> None:
         self.box = box
 
-    def __call__(self, tool: str, /, *, scope: str = "", policy: Any = None, **given: Any) -> Answer:
+    def __call__(self, tool: str, /, *, scope: str = "", policy: Any = None, **given: Any) -> ToolAnswer:
         call = Call(client="test", session="conversation", tool_use="use-1", scope=scope, policy=policy)
         return self.box.call(tool, given, call)
 
@@ -141,7 +141,7 @@ class TestBounds:
         with Toolbox({"logging": {"redact_in": places}}, pool_size=0) as box:
             tools = Tools(box)
             ran = tools("run", code=self.LOOK)
-            (kept,) = box.keeper.files()
+            (kept,) = box.handles.files()
             tools("run", code=self.LOOK, session="s")
             missing = tools("run", code=f"raise ValueError({self.MAIL!r})", session="s")
             told = [ran, missing, tools("read_file", path=kept.handle), tools("list_files", session="s")]
@@ -171,8 +171,8 @@ class TestBounds:
 
     def test_a_policy_that_redacts_in_other_places_redacts_once(self) -> None:
         """What the jar redacted is not redacted again, and what it did not is."""
-        from belljar.agents.claude import overridden
-        from belljar.sandbox.sandbox import resolved
+        from belljar.sandbox.run.sandbox import resolved
+        from belljar.tools.claude import overridden
 
         with Toolbox({"logging": {"redact_in": ["log", "result"]}}, pool_size=0) as box:
             tools = Tools(box)
@@ -358,7 +358,7 @@ class TestSessions:
 
         tools.box.end_scope("one")
 
-        assert tools.box.keeper.files(scope="one") == []
+        assert tools.box.handles.files(scope="one") == []
         assert "has ended" in tools("run", code="1", session="s", scope="one").text
         assert tools("run", code="x", session="s", scope="two").text == "1"
 

@@ -23,6 +23,7 @@ def test_kill_at_any_moment_leaves_nothing(scene: Scene) -> None:
             time.sleep(moment / 1000)  # the moment itself is what is tried
             victim.kill()
         scene.nothing_is_left()
+    scene.next_launcher_sweeps()
 
 
 def test_kill_around_every_phase_leaves_nothing(scene: Scene) -> None:
@@ -34,6 +35,7 @@ def test_kill_around_every_phase_leaves_nothing(scene: Scene) -> None:
             time.sleep(moment / 1000)
             victim.kill()
         scene.nothing_is_left()
+    scene.next_launcher_sweeps()
 
 
 def test_interrupt_ends_the_tree(scene: Scene) -> None:

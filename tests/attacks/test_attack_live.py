@@ -16,9 +16,9 @@ from attack_search import SECRET
 
 from belljar import BelljarError, PolicyError, Sandbox, SandboxUnavailableError, Session
 from belljar.errors import UsageError
-from belljar.sandbox.host_directory import open_target
-from belljar.sandbox.restoring import restore
-from belljar.sandbox.snapshot_files import SnapshotFiles
+from belljar.sandbox.files.host_directory import open_target
+from belljar.sandbox.files.restoring import restore
+from belljar.sandbox.files.snapshot_files import SnapshotFiles
 
 OpenJar = Callable[..., Sandbox]
 

@@ -16,7 +16,7 @@ from attack_control import python_control
 from attack_probe import escaped, held, python_probe
 
 from belljar import Sandbox
-from belljar.sandbox.events import Finished
+from belljar.sandbox.record.events import Finished
 
 OpenJar = Callable[..., Sandbox]
 

@@ -206,7 +206,7 @@ SURVIVE_SIGTERM = {
 }
 LIVES_ON = """
 def attack(code, marker, terminate):
-    for patience in (0.3, 2):  # on a busy machine it may take a while until it has done its trick
+    for patience in (0.3, 2, 10):  # on a busy machine it may take a while until it has done its trick
         process = subprocess.Popen([sys.executable, "-I", "-c", code, marker], start_new_session=True, stdout=2)
         time.sleep(patience)
         if terminate:

@@ -16,8 +16,8 @@ from attack_control import control, ordinary_user
 
 from belljar import Pool, Sandbox, Session
 from belljar.errors import UsageError
-from belljar.sandbox.restoring import restore
-from belljar.sandbox.snapshot_files import SnapshotFiles
+from belljar.sandbox.files.restoring import restore
+from belljar.sandbox.files.snapshot_files import SnapshotFiles
 
 pytestmark = pytest.mark.backend("bubblewrap")
 

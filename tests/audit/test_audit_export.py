@@ -25,8 +25,8 @@ from belljar.audit.reading import records
 from belljar.audit.retention import prune
 from belljar.audit.shipping import shortened, to_otlp, to_syslog
 from belljar.audit.signing import check, make_key, sign
-from belljar.audit.state import state_directory
 from belljar.errors import SandboxUnavailableError, UsageError
+from belljar.state import state_directory
 
 EVENTS: tuple[dict[str, Any], ...] = (
     {"event": "created", "run": "r1", "language": "python", "policy": "sha256:0"},
@@ -128,8 +128,33 @@ class TestSignatures:
         assert (verdict.ok, verdict.problem) == (True, "")
         assert verdict.signed_seq is not None
         assert verdict.unsigned == (2 if again else verdict.records)
+        assert verdict.removed_unsigned
         sign(directory(), str(tmp_path / "key"))
-        assert check(directory(), key).unsigned == 1
+        verdict = check(directory(), key)
+        assert (verdict.unsigned, verdict.removed_unsigned) == (1, 0)
+
+    def test_a_prune_that_is_forged(self, tmp_path: Path) -> None:
+        """Days removed by someone else: the log has no record of it, or one that no signature covers."""
+        key = make_key(str(tmp_path / "key"))
+        now = time.time()
+        with pytest.MonkeyPatch.context() as patch:
+            for days in (1, 2):
+                patch.setattr("belljar.audit.log.time.time", lambda days=days: now + 86_400 * days)
+                record("day", number=days)
+            sign(directory(), str(tmp_path / "key"))
+            first, *_others = sorted(Path(directory()).glob("*.jsonl"))
+            last = json.loads(first.read_text().splitlines()[-1])
+            first.unlink()
+            told = {"seq": last["seq"], "digest": last["digest"], "through": first.name, "signed": []}
+            Path(directory(), "anchor").write_text(json.dumps(told))
+            verdict = check(directory(), key)
+            assert (verdict.ok, verdict.where) == (False, "signatures")
+            assert "no record says that it was pruned" in verdict.problem
+            record("pruned", through=first.name, upto=last["seq"])
+        assert check(directory(), key).removed_unsigned == last["seq"]
+        words = [sys.executable, "-m", "belljar", "audit", "verify", "--public-key", key]
+        told_by = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+        assert f"records up to {last['seq']} were pruned, and no signature covers the record of that" in told_by
 
     def test_by_nobody(self, tmp_path: Path) -> None:
         """A log without a signature by the key is not one that was signed by it."""

@@ -19,8 +19,8 @@ from belljar.audit.log import directory
 from belljar.audit.reading import records
 from belljar.audit.store import RunStore
 from belljar.audit.verify import verify
-from belljar.backends.bubblewrap.client import LAUNCHER
-from belljar.backends.bubblewrap.launcher import _GRACE_SECONDS
+from belljar.backends.bubblewrap.host.client import LAUNCHER
+from belljar.backends.bubblewrap.launcher.launcher import _GRACE_SECONDS
 from belljar.errors import AuditError, SandboxUnavailableError
 
 pytestmark = pytest.mark.backend("bubblewrap")
@@ -117,7 +117,7 @@ FORGOTTEN = {
 PROGRAM = """
 import os, sys, threading, time
 from belljar import Pool, Sandbox, Session
-from belljar.sandbox.remote import running
+from belljar.sandbox.record.remote import running
 keep, code = [], sys.argv[1]
 def wait():
     while not running(): time.sleep(0.01)
@@ -131,9 +131,37 @@ def test_a_program_that_ends(what: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM + FORGOTTEN[what], SLEEPS], capture_output=True, text=True, check=False
     )
+    took = time.monotonic() - began
     assert (done.returncode, done.stderr) == (0, "")
     assert the_end()["outcome"] == "killed"
-    assert time.monotonic() - began < _GRACE_SECONDS
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-c", PROGRAM + "Session().run('1')"], capture_output=True, check=False)
+    assert took < _GRACE_SECONDS + time.monotonic() - began  # the control: what starting takes now
+
+
+WRITING = """
+import threading, time
+from belljar import Sandbox
+from belljar.sandbox.record import recording
+log, writing = recording.audit_log(), threading.Event()
+class Slow:
+    __getattr__ = lambda self, name: getattr(log, name)
+    def append(self, *told, **options):
+        if "finished" in str(told):
+            writing.set()
+            time.sleep(0.1)
+        return log.append(*told, **options)
+recording.audit_log = Slow
+threading.Thread(target=Sandbox().run, args=["print(1)"], daemon=True).start()
+writing.wait(60)
+"""
+
+
+def test_a_program_that_ends_while_a_thread_writes() -> None:
+    """The end that a daemon thread was writing is in the log."""
+    done = subprocess.run([sys.executable, "-c", WRITING], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert the_end()["outcome"] == "ok"
 
 
 WAITS = {"a run": "Sandbox().run(code)", "a step": "Session().run(code)", "a map": "list(Pool(size=1).map([code]))"}
@@ -141,7 +169,11 @@ SLEEPER = """
 import signal
 def interrupt():
     wait()
-    time.sleep(0.3)
+    asleep = 0
+    while asleep < 5:  # the main thread sleeps, in five looks one after the other
+        time.sleep(0.01)
+        with open(f"/proc/self/task/{os.getpid()}/stat") as file:
+            asleep = asleep + 1 if file.read().rpartition(")")[2].split()[0] == "S" else 0
     signal.pthread_kill(threading.get_ident(), signal.SIGINT)
 threading.Thread(target=interrupt, daemon=True).start()
 """

@@ -15,14 +15,15 @@ import pytest
 from belljar.audit.log import audit_log, directory
 from belljar.audit.reading import records
 from belljar.audit.verify import verify
-from belljar.sandbox.remote import running
+from belljar.sandbox.record.remote import running
 
 # Each phase is a method that is wrapped, so that the process kills itself before or after it: no clock decides.
 PROGRAM = """
 import os, signal, sys
 from belljar import Sandbox
-from belljar.sandbox import recording, sandbox
-from belljar.sandbox.events import Output
+from belljar.sandbox.run import lifecycle
+from belljar.sandbox.record import recording
+from belljar.sandbox.record.events import Output
 phase, marker = sys.argv[1:]
 def die(*_):
     print(phase, flush=True)
@@ -39,7 +40,7 @@ if phase == "compile": wrap(type(jar._backend), "compile", before=False)
 if phase == "recorded": wrap(recording, "begin", before=False)
 if phase == "launch": wrap(type(jar._open()), "launch", before=True)
 if phase == "gate": wrap(type(jar._open()), "launch", before=False)
-if phase == "collecting": wrap(sandbox, "make_result", before=True)
+if phase == "collecting": wrap(lifecycle, "settle", before=True)
 if phase == "ending": wrap(recording, "finish", before=False)
 code = "import time; print(1, flush=True)" + ("; time.sleep(1000)" if phase == "executing" else "")
 for event in jar.stream(code, args=[marker]):

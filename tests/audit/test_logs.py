@@ -20,12 +20,12 @@ from belljar.audit import outputs, retention
 from belljar.audit.log import audit_log, directory
 from belljar.audit.reading import records
 from belljar.audit.verify import verify
-from belljar.policy.resolve import resolve
-from belljar.sandbox import redacting
-from belljar.sandbox.control import CONTROL
-from belljar.sandbox.following import LiveOutput
-from belljar.sandbox.remote import running
-from belljar.sandbox.stream import Handle
+from belljar.policy.load.resolve import resolve
+from belljar.sandbox.record import redacting
+from belljar.sandbox.record.control import CONTROL
+from belljar.sandbox.record.following import LiveOutput
+from belljar.sandbox.record.remote import running
+from belljar.sandbox.record.stream import Handle
 
 pytestmark = pytest.mark.backend("bubblewrap")
 MAIL = "jane.doe@example.com"

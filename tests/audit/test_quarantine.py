@@ -23,15 +23,15 @@ from belljar import Pool, Sandbox, Session
 from belljar.audit import killswitch
 from belljar.audit.log import directory
 from belljar.audit.reading import records
-from belljar.cli.quarantine import _move
+from belljar.cli.runs.quarantine import _move
 from belljar.errors import SandboxUnavailableError, UsageError
-from belljar.sandbox.bundle import BundleWriter
-from belljar.sandbox.bundle_reading import Bundle
-from belljar.sandbox.control import CONTROL
-from belljar.sandbox.events import Finished, Output
-from belljar.sandbox.quarantine import take_ended
-from belljar.sandbox.remote import _ask, _owners, kill, order, running
-from belljar.sandbox.snapshot_files import SnapshotFiles
+from belljar.sandbox.files.snapshot_files import SnapshotFiles
+from belljar.sandbox.incident.evidence_archive import EvidenceArchiveWriter
+from belljar.sandbox.incident.evidence_archive_reading import EvidenceArchive
+from belljar.sandbox.incident.quarantine import take_ended
+from belljar.sandbox.record.control import CONTROL
+from belljar.sandbox.record.events import Finished, Output
+from belljar.sandbox.record.remote import _ask, _owners, kill, order, running
 
 pytestmark = pytest.mark.backend("bubblewrap")
 BELLJAR = [sys.executable, "-m", "belljar"]
@@ -111,7 +111,7 @@ class TestCommand:
         with Sandbox({"logging": {"sample_ratio": ratio}}) as jar:
             taken = take_ended(jar.run("print(1)").run_id, reason="a test")
         assert ("sample_ratio" in taken.missing.get("output", "")) == (output is None)
-        with Bundle(taken.path) as bundle:
+        with EvidenceArchive(taken.path) as bundle:
             assert bundle.read("output/stdout", 100) == (output or b"")
 
     def test_many_at_once(self) -> None:
@@ -172,18 +172,23 @@ class TestCommand:
             list(stream)
         paths.append(take_ended(str(one["run"]), reason="a test").path)
         for path in paths:
-            with Bundle(path) as bundle:
+            with EvidenceArchive(path) as bundle:
                 assert bundle.problems() == []
                 for name in ("policy.json", "plan.json", "environment.json"):
                     assert b"THEIRS" in bundle.read(name, 1 << 20)
             assert b"@example.org" not in Path(path).read_bytes()
 
-    def test_holes_and_hard_links_cost_no_evidence(self) -> None:
-        """Files that look larger than a jar may hold, by holes or by many names: the rest is kept, and that is said."""
+    def test_holes_and_hard_links_cost_no_evidence(self, tmp_path: Path) -> None:
+        """Files that look larger than a jar may hold, by holes or by many names: the rest is kept, and that is said.
+
+        `open` writes a file with its holes, and prints no hours of zeros.
+        """
         code = """
 import os, time
 for number in range(3):
-    os.truncate(os.open(f"hole{number}", os.O_CREAT | os.O_RDWR), 200 << 20)
+    hole = os.open(f"hole{number}", os.O_CREAT | os.O_RDWR)
+    os.truncate(hole, 200 << 20)
+    os.pwrite(hole, b"data", 100 << 20)
 open("small", "w").write("here")
 os.makedirs("many")
 open("many/0", "wb").write(b"x" * (3 << 20))
@@ -198,12 +203,22 @@ time.sleep(1000)
             done = order("quarantine", str(one["run"]), reason="a test", then="kill")
             list(stream)
         assert "of the jar's, such as 'many/6'" in done["missing"]["files"]
-        with Bundle(done["path"]) as bundle:
+        with EvidenceArchive(done["path"]) as bundle:
             assert bundle.problems() == []
             part = bundle.parts["files.snapshot"]
             with SnapshotFiles(done["path"], start=part.offset, size=part.size) as files:
                 assert {"hole0", "hole1", "hole2", "small", "many/0", "many/5"} < set(files.files)
                 assert files.files["hole1"].size == 200 << 20
+        words = ("quarantine", "open", str(done["path"]), "--file", "files/hole1")
+        with open(tmp_path / "written", "wb") as file:
+            subprocess.run([*BELLJAR, *words], stdout=file, check=True)
+        status = (tmp_path / "written").stat()
+        assert (status.st_size, status.st_blocks * 512 < 1 << 20) == (200 << 20, True)
+        with open(tmp_path / "written", "rb") as file:
+            assert os.pread(file.fileno(), 6, (100 << 20) - 1) == b"\0data\0"
+        refused = belljar(*words)
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert "of holes, which would be printed as zeros" in refused.stderr
 
     def test_a_run_that_has_ended(self) -> None:
         """There is what was stored of it, and what is missing is told."""
@@ -212,7 +227,7 @@ time.sleep(1000)
         done = json.loads(belljar("quarantine", run_id, "--json").stdout)
         assert done["then"] == "ended"
         assert "files.snapshot" in done["missing"]
-        with Bundle(done["path"]) as bundle:
+        with EvidenceArchive(done["path"]) as bundle:
             assert bundle.problems() == []
             assert bundle.read("code", 100) == b"print(1)"
             events = [json.loads(line)["event"] for line in bundle.read("records.jsonl", 1 << 20).splitlines()]
@@ -262,7 +277,7 @@ class TestKinds:
             assert "quarantined: a test" in last.result.reason  # type: ignore[union-attr]
             assert pool.run("print(1)").stdout == "1\n"
         assert done["still"]
-        with Bundle(done["path"]) as bundle:
+        with EvidenceArchive(done["path"]) as bundle:
             assert b'"made"' in bundle.read("tree.json", 1 << 20)
             assert bundle.read("output/stdout", 100) == b"up: <EMAIL_1>\n"
 
@@ -278,7 +293,7 @@ class TestKinds:
             assert done.returncode == 0, done.stderr
             assert session.run("40 + 2").value == "42"
             taken = json.loads(belljar("quarantine", session.id, "--json").stdout)
-        with Bundle(taken["path"]) as bundle:
+        with EvidenceArchive(taken["path"]) as bundle:
             assert bundle.read("code/2", 100) == b"print('two')"
             assert bundle.read("output/stdout", 100) == b"one\ntwo\n"
         with SnapshotFiles("empty") as first, SnapshotFiles("full") as second:
@@ -411,7 +426,7 @@ def is_alive(pid: int) -> bool:
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
     """A small one, as belljar writes it."""
-    with BundleWriter(str(tmp_path / "bundle.tar")) as writer:
+    with EvidenceArchiveWriter(str(tmp_path / "bundle.tar")) as writer:
         writer.add("policy.json", b"{}")
         writer.add("output/stdout", b"x" * 700)
         writer.finish({"run": "0123", "reason": "a test"})
@@ -421,7 +436,7 @@ def bundle(tmp_path: Path) -> Path:
 def found_wrong(path: Path) -> bool:
     """Whether it is told that the bundle is not as it was."""
     try:
-        with Bundle(str(path)) as opened:
+        with EvidenceArchive(str(path)) as opened:
             return bool(opened.problems())
     except UsageError:
         return True
@@ -501,7 +516,7 @@ class TestTampered:
         whole[148:156] = f"{sum(whole[:512]):06o}\0 ".encode()
         bundle.write_bytes(whole)
         with pytest.raises(UsageError, match="larger than the bundle"):
-            Bundle(str(bundle))
+            EvidenceArchive(str(bundle))
 
     def test_all_written_anew(self, tmp_path: Path) -> None:
         """A forger who makes all checksums right is found by the audit log, which has the digest of the bundle."""
@@ -509,7 +524,7 @@ class TestTampered:
             run_id = jar.run("print(1)").run_id
         taken = take_ended(run_id, reason="a test")
         assert belljar("quarantine", "open", taken.path).returncode == 0
-        with Bundle(taken.path) as opened, BundleWriter(str(tmp_path / "forged")) as writer:
+        with EvidenceArchive(taken.path) as opened, EvidenceArchiveWriter(str(tmp_path / "forged")) as writer:
             for name in opened.parts:
                 if name not in ("manifest.json", "code"):
                     writer.add(name, opened.read(name, 1 << 20))
@@ -522,7 +537,7 @@ class TestTampered:
 
     def test_hostile_words(self, tmp_path: Path) -> None:
         """In a manifest that is right in itself, nothing reaches a terminal."""
-        with BundleWriter(str(tmp_path / "bundle")) as writer:
+        with EvidenceArchiveWriter(str(tmp_path / "bundle")) as writer:
             writer.finish(
                 {"run": "\x1b[2J", "reason": "\x1b]0;x\x07\u202e", "missing": {"\x1b": "\x1b"}, "created": 1e300}
             )
@@ -534,7 +549,7 @@ class TestTampered:
         """Half of a character, which JSON can say, is looked up in the audit log like any other name."""
         with Sandbox() as jar:
             jar.run("1")  # so that there is a log
-        with BundleWriter(str(tmp_path / "bundle")) as writer:
+        with EvidenceArchiveWriter(str(tmp_path / "bundle")) as writer:
             writer.finish({"run": "\ud800"})
         done = belljar("quarantine", "open", str(tmp_path / "bundle"))
         assert done.returncode == 0, done.stderr

@@ -12,11 +12,11 @@ from belljar import Sandbox
 from belljar.audit.log import directory
 from belljar.audit.reading import records
 from belljar.audit.verify import verify
+from belljar.egress.decide.rules import compile_rules
 from belljar.egress.events import UNRECORDED, Event
-from belljar.egress.rules import compile_rules
-from belljar.policy.resolve import resolve
-from belljar.sandbox.egress import Traffic
-from belljar.sandbox.egress_canary import Canary
+from belljar.policy.load.resolve import resolve
+from belljar.sandbox.network.egress import Traffic
+from belljar.sandbox.network.egress_check import Canary
 
 
 def traffic(killed: list[str]) -> Traffic:

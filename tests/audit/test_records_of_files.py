@@ -18,9 +18,9 @@ from belljar.audit.log import directory
 from belljar.audit.reading import records
 from belljar.cli.main import main
 from belljar.errors import AuditError
-from belljar.sandbox.orders import carry_out
-from belljar.sandbox.snapshots import opened, path_of
-from belljar.sandbox.stream import Handle
+from belljar.sandbox.files.snapshots import opened, path_of
+from belljar.sandbox.incident.orders import carry_out
+from belljar.sandbox.record.stream import Handle
 
 pytestmark = pytest.mark.backend("bubblewrap")
 
@@ -67,7 +67,7 @@ def test_a_snapshot_of_a_session() -> None:
 
 def test_a_snapshot_whose_end_cannot_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Is not kept."""
-    from belljar.sandbox import recording
+    from belljar.sandbox.record import recording
 
     inner = recording.files
 
@@ -201,7 +201,7 @@ class TestQuarantine:
 
     def test_what_is_said_of_the_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """If the bundle can't be written: that it stands still, if it does."""
-        from belljar.sandbox import quarantine
+        from belljar.sandbox.incident import quarantine
 
         monkeypatch.setattr(quarantine, "directory", lambda: "/proc/nowhere")
         order = {"op": "quarantine", "run": "some-run", "reason": "a test", "then": "kill"}

@@ -13,9 +13,10 @@ from belljar.audit.log import directory
 from belljar.audit.reading import records
 from belljar.backends.contract import End, Process
 from belljar.errors import SandboxUnavailableError
-from belljar.policy.resolve import resolve
-from belljar.sandbox.events import Output
-from belljar.sandbox.running import Watch, make_result
+from belljar.policy.load.resolve import resolve
+from belljar.sandbox.record.events import Output
+from belljar.sandbox.run.lifecycle import settle
+from belljar.sandbox.run.watch import Watch
 
 pytestmark = pytest.mark.backend("bubblewrap")
 MAIL = "jane.doe@example.com"
@@ -70,7 +71,7 @@ class TestLog:
         watch.captured["stderr"] += f"{MAIL} {KEY}".encode()
         end = End(137, None, "internal", (), True, 0.0, 0, None, None, None, 0, 0, ())
         with pytest.raises(SandboxUnavailableError, match=MAIL):
-            make_result(
+            settle(
                 policy, plan, watch, end,
                 run_id="0", report=plan.report, started=0.0, artifacts=(), fallback_from=(),
             )  # fmt: skip

@@ -13,9 +13,9 @@ from belljar.audit import stored
 from belljar.audit.counters import Sums, added, from_record, sums, to_record
 from belljar.audit.log import audit_log, day_files, directory, record
 from belljar.audit.retention import prune
-from belljar.audit.state import state_directory
 from belljar.audit.store import RunStore
 from belljar.audit.verify import verify
+from belljar.state import state_directory
 
 DAYS = 6
 

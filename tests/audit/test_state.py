@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from belljar.audit.log import record
-from belljar.audit.state import private_directory, state_directory
+from belljar.state import private_directory, state_directory
 
 
 def mode(path: Path) -> int:

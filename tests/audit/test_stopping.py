@@ -22,8 +22,8 @@ from belljar.audit import killswitch
 from belljar.audit.log import audit_log, directory
 from belljar.audit.reading import records
 from belljar.errors import AuditError, KillSwitchError
-from belljar.sandbox.control import started_at
-from belljar.sandbox.remote import asked, kill, running
+from belljar.sandbox.record.control import started_at
+from belljar.sandbox.record.remote import asked, kill, running
 
 pytestmark = pytest.mark.backend("bubblewrap")
 COMMAND = [sys.executable, "-m", "belljar"]
@@ -217,7 +217,7 @@ def test_the_kill_switch_in_json() -> None:
 
 SPEAKS_NO_MORE = """
 import os, signal
-from belljar.sandbox.control import CONTROL
+from belljar.sandbox.record.control import CONTROL
 inner = CONTROL._obey
 def obey(order):
     if order["op"] == "kill":
@@ -229,7 +229,7 @@ CONTROL._obey = obey
 
 def test_runs_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was told to end and has not is not said to be gone."""
-    monkeypatch.setattr("belljar.sandbox.remote._GONE_SECONDS", 0.3)
+    monkeypatch.setattr("belljar.sandbox.record.remote._GONE_SECONDS", 0.3)
     monkeypatch.setattr(sys.modules[__name__], "HOST", SPEAKS_NO_MORE + HOST)
     with host():
         (run,) = running()

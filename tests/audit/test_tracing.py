@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from belljar import Pool, Sandbox
-from belljar.sandbox.result import RunResult
+from belljar.sandbox.record.result import RunResult
 
 pytestmark = pytest.mark.backend("bubblewrap")
 EXPORTER = InMemorySpanExporter()

@@ -17,10 +17,10 @@ from belljar import Pool, Sandbox, Session
 from belljar.audit.log import directory
 from belljar.audit.reading import records
 from belljar.audit.store import RunStore
-from belljar.cli.sparkline import rates, sparkline
-from belljar.sandbox import remote
-from belljar.sandbox.control import CONTROL
-from belljar.sandbox.sampling import Samples
+from belljar.cli.terminal.sparkline import rates, sparkline
+from belljar.sandbox.record import remote
+from belljar.sandbox.record.control import CONTROL
+from belljar.sandbox.record.sampling import Samples
 
 BUSY = """
 import os, time

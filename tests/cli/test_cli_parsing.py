@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from belljar.cli.commands import COMMANDS
-from belljar.cli.exec import COMMAND as EXEC
 from belljar.cli.helptext import of_command, top_level
 from belljar.cli.main import find
-from belljar.cli.parsing import Command, Parsed, parse
-from belljar.cli.run import COMMAND as RUN
+from belljar.cli.parsing import CliCommand, Parsed, parse
+from belljar.cli.run.exec import COMMAND as EXEC
+from belljar.cli.run.run import COMMAND as RUN
 from belljar.errors import UsageError
 
 
@@ -27,6 +27,7 @@ def seen(parsed: Parsed) -> tuple[dict[str, list[str]], list[str], list[str] | N
         (RUN, "--policy strict x.py", ({"--policy": ["strict"]}, ["x.py"], None)),
         (RUN, "--policy=strict x.py", ({"--policy": ["strict"]}, ["x.py"], None)),
         (RUN, "--set a=1 --set=b=2 -", ({"--set": ["a=1", "b=2"]}, ["-"], None)),
+        (RUN, "--diff-file=--workspace x.py", ({"--diff-file": ["--workspace"]}, ["x.py"], None)),
         (RUN, "-c -x -q", ({"-c": ["-x"], "--quiet": [""]}, [], None)),
         (EXEC, "ls -l --json", ({}, ["ls", "-l", "--json"], None)),
         (EXEC, "--json -- ls -l", ({"--json": [""]}, [], ["ls", "-l"])),
@@ -34,7 +35,7 @@ def seen(parsed: Parsed) -> tuple[dict[str, list[str]], list[str], list[str] | N
         (EXEC, "env -- x", ({}, ["env", "--", "x"], None)),
     ],
 )
-def test_words(command: Command, words: str, expected: object) -> None:
+def test_words(command: CliCommand, words: str, expected: object) -> None:
     """What is an option, what is a word, what comes after `--`."""
     assert seen(parse(command, words.split())) == expected
 
@@ -46,6 +47,16 @@ def test_words(command: Command, words: str, expected: object) -> None:
             "--to",
             "`belljar run` has no option '--to'",
             "what the code itself shall get comes after `--`; `belljar run --help` shows its options",
+        ),
+        (
+            "--diff-file --workspace .",
+            "--diff-file needs a value, found '--workspace', which looks like an option",
+            "--diff-file FILE; if the value is meant so: --diff-file=--workspace",
+        ),
+        (
+            "-c -- x",
+            "-c needs a value, found '--', which looks like an option",
+            "-c CODE; if the value is meant so: -c=--",
         ),
         ("--polcy x", "`belljar run` has no option '--polcy'", "did you mean --policy?"),
         (

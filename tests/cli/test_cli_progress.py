@@ -57,7 +57,7 @@ def test_a_log_that_takes_long(words: str, tmp_path: Path) -> None:
 
 
 SHORT = """
-from belljar.cli.progress import counted, waiting
+from belljar.cli.terminal.progress import counted, waiting
 with waiting("x", "one") as progress:
     assert list(counted(range(30000), progress, "items")) == list(range(30000))
     assert progress._step == "20,000 items"

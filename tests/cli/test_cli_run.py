@@ -271,9 +271,9 @@ def test_doctor_where_nothing_works(belljar: Callable[..., Ran], here: Path) -> 
     assert "`belljar run` would not run anything: " in ran.out
 
 
-@pytest.mark.parametrize("place", ["a file", "a closed directory"])
+@pytest.mark.parametrize("place", ["a file", "a closed directory", "/proc"])
 def test_doctor_where_nothing_can_be_recorded(belljar: Callable[..., Ran], here: Path, place: str) -> None:
-    """Backends that work don't help then; and the hint, followed literally, does."""
+    """Backends that work don't help then; and the hint, followed literally, does. By its mode, root may write /proc."""
     (here / "a file").write_text("")
     (here / "a closed directory").mkdir(mode=0o500)
     if place == "a closed directory" and os.geteuid() == 0:

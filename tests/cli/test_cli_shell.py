@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from cli_process import Ran
 
-from belljar.cli.shell_loop import is_whole, whole_statements
+from belljar.cli.run.shell_loop import is_whole, whole_statements
 
 pytestmark = pytest.mark.host
 

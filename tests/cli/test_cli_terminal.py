@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from belljar.audit.printable import printable
-from belljar.cli.terminal import TerminalFilter, speaks_only_ascii, visible, visible_lines
+from belljar.cli.terminal.safe_text import TerminalFilter, speaks_only_ascii, visible, visible_lines
 
 TABLE = [
     (b"plain text\n", b"plain text\n"),

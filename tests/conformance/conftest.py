@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from belljar import Session
+
+OpenSession = Callable[..., Session]
 _SECONDS = float(os.environ.get("BELLJAR_TEST_SECONDS", "200"))
 
 
@@ -42,3 +47,21 @@ def project(tmp_path: Path) -> Path:
 def as_root() -> bool:
     """Whether the tests were started by root."""
     return os.geteuid() == 0
+
+
+@pytest.fixture
+def open_session(backend: str) -> Iterator[OpenSession]:
+    """Opens sessions on the backend under test, and closes each of them."""
+    with ExitStack() as stack:
+
+        def open_one(policy: Any = None, **options: Any) -> Session:
+            options.setdefault("backend", backend)
+            return stack.enter_context(Session(policy, **options))
+
+        yield open_one
+
+
+@pytest.fixture
+def session(open_session: OpenSession) -> Session:
+    """One with the default policy."""
+    return open_session()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from belljar import RunResult, Sandbox
 from belljar.backends.contract import Status
-from belljar.sandbox.events import Finished, Output
+from belljar.sandbox.record.events import Finished, Output
 
 OpenJar = Callable[..., Sandbox]
 """What the fixture `open_jar` gives: the arguments are those of Sandbox."""

@@ -16,8 +16,8 @@ from trees import contents, plant
 
 from belljar import AsyncSandbox
 from belljar.errors import UsageError
-from belljar.sandbox.events import Finished, Output
-from belljar.sandbox.result import Outcome
+from belljar.sandbox.record.events import Finished, Output
+from belljar.sandbox.record.result import Outcome
 
 LONG = ["sh", "-c", "sleep 600 <&0 & echo up; exec sleep 600"]
 

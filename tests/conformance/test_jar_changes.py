@@ -17,7 +17,7 @@ from belljar.audit.log import directory
 from belljar.audit.reading import records
 from belljar.backends.hostile_files import MAX_NAMES
 from belljar.errors import UsageError
-from belljar.sandbox.changes import Changes
+from belljar.sandbox.files.changes import Changes
 
 
 def artifacts(result: RunResult) -> dict[str, int]:

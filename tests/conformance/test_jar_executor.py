@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from jars import WAIT_FOR_GO
 
-from belljar import Sandbox
+from belljar import Command, Executor, Sandbox
 from belljar.errors import UsageError
-from belljar.sandbox.executor import Command, Executor
 
 
 def outcomes(results: list) -> list[tuple[str, int | None]]:  # type: ignore[type-arg]

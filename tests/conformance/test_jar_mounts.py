@@ -13,7 +13,7 @@ from trees import contents, fingerprint, plant
 
 from belljar import Sandbox
 from belljar.errors import PolicyError
-from belljar.sandbox.result import Outcome
+from belljar.sandbox.record.result import Outcome
 
 
 def mounted(source: Path, path: str = "/data", **how: bool) -> dict[str, Any]:

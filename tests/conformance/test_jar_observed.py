@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from belljar import Sandbox
 from belljar.audit.store import RunStore
-from belljar.sandbox import remote
-from belljar.sandbox.following import LiveOutput
+from belljar.sandbox.record import remote
+from belljar.sandbox.record.following import LiveOutput
 
 CODE = """
 import os, time
@@ -18,8 +18,7 @@ print('jane.doe@example.com', flush=True)
 held = bytearray(64 << 20)
 if os.fork() == 0:
     time.sleep(60)
-until = time.monotonic() + 1
-while time.monotonic() < until:
+while time.process_time() < 1:
     pass
 input()
 print('end', end='')
@@ -44,7 +43,7 @@ def test_a_run_that_lives(open_jar: Callable[..., Sandbox], backend: str) -> Non
             assert time.monotonic() < deadline
             text = b"".join(piece.data for piece in output.now())
         told: list[list[float]] = []
-        while len(told) < 3 and backend != "gvisor":
+        while (len(told) < 3 or told[-1][1] <= 0.3) and backend != "gvisor":
             assert time.monotonic() < deadline
             told = remote.usage(run)
             time.sleep(0.05)

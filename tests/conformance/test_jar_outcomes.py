@@ -13,8 +13,8 @@ from jars import OpenJar, finish, sh, told
 from lifeline import Lifeline
 
 from belljar import Sandbox
-from belljar.sandbox.events import Output
-from belljar.sandbox.result import Outcome
+from belljar.sandbox.record.events import Output
+from belljar.sandbox.record.result import Outcome
 
 ENDS = [
     # name, script, outcome, exit code, signal

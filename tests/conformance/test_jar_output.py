@@ -8,7 +8,7 @@ import pytest
 from jars import WAIT_FOR_GO, OpenJar, finish, sh, told
 
 from belljar import Sandbox
-from belljar.sandbox.events import Finished, Output
+from belljar.sandbox.record.events import Finished, Output
 
 
 class TestOutput:

@@ -22,8 +22,8 @@ import pytest
 from jars import OpenJar, is_enforced
 
 from belljar import Pool, Sandbox
-from belljar.sandbox.events import Output
-from belljar.sandbox.result import Outcome
+from belljar.sandbox.record.events import Output
+from belljar.sandbox.record.result import Outcome
 
 LIMIT_SECONDS = 1.5
 LATE_SECONDS = 1.0

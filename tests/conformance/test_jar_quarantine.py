@@ -19,11 +19,11 @@ from belljar import Sandbox
 from belljar.audit.log import directory
 from belljar.audit.reading import records
 from belljar.errors import UsageError
-from belljar.sandbox.bundle_reading import Bundle
-from belljar.sandbox.control import CONTROL
-from belljar.sandbox.remote import await_end, kill, order, running
-from belljar.sandbox.result import RunResult
-from belljar.sandbox.snapshot_files import SnapshotFiles
+from belljar.sandbox.files.snapshot_files import SnapshotFiles
+from belljar.sandbox.incident.evidence_archive_reading import EvidenceArchive
+from belljar.sandbox.record.control import CONTROL
+from belljar.sandbox.record.remote import await_end, kill, order, running
+from belljar.sandbox.record.result import RunResult
 
 COUNTING = """
 import os, time
@@ -157,7 +157,7 @@ def test_the_bundle_has_it_all(open_jar: OpenJar, backend: str) -> None:
     path = Path(done["path"])
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.parent.stat().st_mode & 0o777 == 0o700
-    with Bundle(str(path)) as bundle:
+    with EvidenceArchive(str(path)) as bundle:
         assert bundle.problems() == []
         assert bundle.digest() == done["sha256"]
         assert set(bundle.manifest["missing"]) == {"input"}

@@ -13,9 +13,9 @@ from trees import plant
 
 from belljar import Policy, RunResult, Sandbox
 from belljar.errors import UsageError
-from belljar.policy.keys import CLAUSES
-from belljar.policy.resolve import resolve
-from belljar.sandbox.result import Denial
+from belljar.policy.keys.table import CLAUSES
+from belljar.policy.load.resolve import resolve
+from belljar.sandbox.record.result import Denial
 
 
 class TestResult:
@@ -136,6 +136,18 @@ for family, address in ((socket.AF_INET, "192.0.2.7"), (socket.AF_INET6, "2001:d
     except OSError as error: print(type(error).__name__)
 """
 PTRACE = "import ctypes; print(ctypes.CDLL(None).ptrace(0, 0, 0, 0))"
+FORBIDDEN = """
+import ctypes, os, socket
+libc = ctypes.CDLL(None, use_errno=True)
+for _ in range(3):
+    made = [libc.mount(b"none", b"/tmp", b"tmpfs", 0, None), libc.umount2(b"/tmp", 0), libc.unshare(0x10000000)]
+    made += [libc.sethostname(b"other", 5), libc.setdomainname(b"other", 5), libc.pivot_root(b"/tmp", b"/tmp")]
+    print(*made, ctypes.get_errno())
+    for family in (socket.AF_PACKET, socket.AF_INET):
+        try: socket.socket(family, socket.SOCK_RAW)
+        except OSError as error: print(error.errno)
+"""
+"""Each is refused whoever runs it, and would do no harm in a jar if it were not."""
 
 
 def recorded(result: RunResult) -> RunResult:
@@ -240,6 +252,32 @@ class TestDenials:
         assert told(result) == "-1\n"
         denial = self._one(result, "ptrace")
         assert (denial.kind, denial.rule, denial.where) == ("syscall", "syscalls", "built in")
+
+    @pytest.mark.parametrize("explain", [False, True])
+    def test_calls_that_make_a_jar(self, jar: Sandbox, explain: bool) -> None:
+        """The calls that bubblewrap itself needs are recorded as well once there is code; each once, with a count."""
+        result = jar.run(FORBIDDEN, explain_denials=explain)
+        assert result.stdout == "-1 -1 -1 -1 -1 -1 1\n1\n1\n" * 3, result
+        told = {denial.target: denial.count for denial in recorded(result).denials if denial.kind == "syscall"}
+        assert told == dict.fromkeys(
+            (
+                *("mount", "umount2", "unshare CLONE_NEWUSER", "sethostname", "setdomainname", "pivot_root"),
+                *("socket AF_PACKET", "socket SOCK_RAW"),
+            ),
+            3,
+        )
+
+    def test_a_flood_of_them(self, jar: Sandbox) -> None:
+        """Whatever a program tries, however often, few lines are kept, and the limit on time holds."""
+        code = (
+            "import ctypes\nlibc = ctypes.CDLL(None)\n"
+            "for n in range(20_000): libc.socket(17 + n % 29, n % 16, n); libc.unshare(n * 7919 % (1 << 31))"
+        )
+        result = jar.run(code)
+        assert result.ok
+        told = [denial for denial in recorded(result).denials if denial.kind == "syscall"]
+        assert len(told) < 20
+        assert sum(denial.count for denial in told) == 40_000
 
     def test_repeats_are_counted(self, jar: Sandbox) -> None:
         """One line for a hundred tries."""

@@ -16,8 +16,8 @@ from lifeline import Lifeline
 import belljar
 from belljar import RunResult, Sandbox
 from belljar.errors import BelljarError, UsageError
-from belljar.sandbox.events import Output
-from belljar.sandbox.result import Outcome
+from belljar.sandbox.record.events import Output
+from belljar.sandbox.record.result import Outcome
 
 LONG = ["sh", "-c", "sleep 600 <&0 & echo up; exec sleep 600"]
 

@@ -9,8 +9,8 @@ import os
 import signal
 import sys
 
-from belljar.backends.container.engine import find_engine
-from belljar.backends.container.keeper import KEEPER, labels
+from belljar.backends.container.engine.cleanup_process import CLEANUP_PROCESS, labels
+from belljar.backends.container.engine.engine import find_engine
 
 
 def main() -> None:
@@ -18,24 +18,24 @@ def main() -> None:
     how, backend, runtime, prefix, count, image = sys.argv[1:]
     engine = find_engine(backend, "auto", runtime)
     names = [f"{prefix}-{number}" for number in range(int(count))]
-    KEEPER.add(engine.command(), "volume", f"{prefix}-v")
+    CLEANUP_PROCESS.add(engine.command(), "volume", f"{prefix}-v")
     engine.run("volume", "create", *labels(prefix), f"{prefix}-v")
     for name in names:
-        KEEPER.add(engine.command(), "container", name)
+        CLEANUP_PROCESS.add(engine.command(), "container", name)
         volume = f"{prefix}-v:/kept"
         limits = ("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024")
         options = ("--pull", "never", "--network", "none", "--volume", volume, *limits, *engine.run_options())
         engine.run("run", "-d", "--name", name, *labels(prefix), *options, "--entrypoint", "sleep", image, "1000")
     if how == "done":
         for name in (*names, f"{prefix}-v"):
-            KEEPER.done(name)
+            CLEANUP_PROCESS.done(name)
     if how == "keeper killed":
-        os.kill(KEEPER._pid, signal.SIGKILL)
-        os.waitid(os.P_PID, KEEPER._pid, os.WEXITED | os.WNOWAIT)
-        KEEPER.add(engine.command(), "container", f"{prefix}-never-made")
+        os.kill(CLEANUP_PROCESS._pid, signal.SIGKILL)
+        os.waitid(os.P_PID, CLEANUP_PROCESS._pid, os.WEXITED | os.WNOWAIT)
+        CLEANUP_PROCESS.add(engine.command(), "container", f"{prefix}-never-made")
     if how == "forked" and os.fork() == 0:
         sys.exit()
-    print("ready", KEEPER._pid, flush=True)
+    print("ready", CLEANUP_PROCESS._pid, flush=True)
     sys.stdin.read()
     if how == "raises":
         raise SystemExit(3)

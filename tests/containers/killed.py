@@ -10,10 +10,10 @@ import time
 from typing import Any
 
 from belljar import Sandbox
-from belljar.backends.container.attached import Attached
-from belljar.backends.container.depot import Depot
-from belljar.backends.container.jar import ContainerJar
-from belljar.backends.container.keeper import owner
+from belljar.backends.container.engine.cleanup_process import owner
+from belljar.backends.container.jar.attached import Attached
+from belljar.backends.container.jar.jar import ContainerJar
+from belljar.backends.container.jar.volume import Volume
 
 BACKEND, MOMENT, WORKSPACE = sys.argv[1:]
 jars: list[ContainerJar] = []
@@ -44,7 +44,7 @@ def noticed(kind: type, name: str, moment: str, *, stay: bool = False) -> None:
 noticed(ContainerJar, "_make_volume", "opening")
 noticed(Attached, "configure", "depot")
 noticed(ContainerJar, "_copy_in", "filling")
-noticed(Depot, "changes", "mirror", stay=True)
+noticed(Volume, "changes", "mirror", stay=True)
 noticed(ContainerJar, "close", "closing")
 
 with Sandbox(backend=BACKEND, workspace=WORKSPACE) as jar:

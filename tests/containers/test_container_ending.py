@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from belljar.backends import kernel
-from belljar.backends.container.ending import Outside
+from belljar.backends.container.jar.ending import FirstProcess
 
 WAITS = "import sys; sys.stdin.read()"
 
@@ -41,7 +41,7 @@ def test_only_a_process_with_mounts_of_its_own_is_taken(process: tuple[int, bool
     """In a container with the host's name belljar reads the engine's numbers, which are other processes' there."""
     pid, apart = process
     before = len(os.listdir("/proc/self/fd"))
-    found = Outside.of(Engine(pid))  # type: ignore[arg-type]
+    found = FirstProcess.of(Engine(pid))  # type: ignore[arg-type]
     assert (found is not None) == apart
     if found is not None:
         found.close()

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from belljar.backends.container.engine import Engine, fault, find_engine, find_program
-from belljar.backends.container.facts import facts
-from belljar.backends.container.faults import GVISOR_INSTALL, UnattachedError
+from belljar.backends.container.engine.engine import Engine, fault, find_engine, find_program
+from belljar.backends.container.engine.facts import facts
+from belljar.backends.container.engine.faults import GVISOR_INSTALL, UnattachedError
 from belljar.errors import BelljarError, PolicyError, PrerequisiteError, SandboxUnavailableError
 
 DOCKER = Engine("docker", "/usr/bin/docker")
@@ -93,7 +93,7 @@ def _program(directory: Path, name: str, text: str = "#!/bin/sh\nexit 0\n") -> P
 def only_these(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory that is the only place where programs are."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("belljar.backends.container.engine._PLACES", ())
+    monkeypatch.setattr("belljar.backends.container.engine.engine._PLACES", ())
     return tmp_path
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from belljar.backends.container import patch_level as patch_level_module
-from belljar.backends.container.engine import Engine, find_engine, find_program
-from belljar.backends.container.escapes import ESCAPES, Use, Verdict, judge
-from belljar.backends.container.facts import (
+from belljar.backends.container.engine import patch_level as patch_level_module
+from belljar.backends.container.engine.engine import Engine, find_engine, find_program
+from belljar.backends.container.engine.escapes import ESCAPES, EscapeVerdict, Use, judge
+from belljar.backends.container.engine.facts import (
     Facts,
     docker_facts,
     facts,
@@ -21,14 +21,14 @@ from belljar.backends.container.facts import (
     require_sound_runtime,
     runtime_problem,
 )
-from belljar.backends.container.patch_level import PatchLevel
+from belljar.backends.container.engine.patch_level import PatchLevel
 from belljar.backends.container.probe import known_checks, probe
 from belljar.errors import PrerequisiteError
 
 OF_2024 = "CVE-2024-21626"
 OF_2025 = ("CVE-2025-31133", "CVE-2025-52565", "CVE-2025-52881")
 OF_2026 = "CVE-2026-41579"
-FIXED, UNREACHABLE, REACHABLE, UNKNOWN = Verdict
+FIXED, UNREACHABLE, REACHABLE, UNKNOWN = EscapeVerdict
 NEVER: frozenset[str] = frozenset()
 
 # A runc: what the engine tells, the package's version, what the package's changelog names; and the verdict.
@@ -78,7 +78,7 @@ RUNCS = [
 
 
 @pytest.mark.parametrize(("version", "package", "named", "verdict"), RUNCS)
-def test_a_runc_is_judged(version: str, package: str, named: frozenset[str], verdict: Verdict) -> None:
+def test_a_runc_is_judged(version: str, package: str, named: frozenset[str], verdict: EscapeVerdict) -> None:
     """By its number, its package's, and what the package's changelog names."""
     judgement = judge(version, package=package, named=named)
     assert judgement.verdict is verdict
@@ -294,7 +294,7 @@ def test_doctor_finds_nothing_wrong() -> None:
 def test_doctor_without_an_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Says how to get one."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("belljar.backends.container.engine._PLACES", ())
+    monkeypatch.setattr("belljar.backends.container.engine.engine._PLACES", ())
     for name in ("docker", "podman", "gvisor"):
         found = probe(name)
         assert (found.available, bool(found.hint), found.checks[0].name) == (False, True, "engine")

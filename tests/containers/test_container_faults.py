@@ -21,11 +21,11 @@ from pathlib import Path
 import pytest
 
 from belljar import Sandbox, run
-from belljar.backends.container.attached import Attached
-from belljar.backends.container.engine import Engine, find_engine, find_program
-from belljar.backends.container.images import BASE_IMAGE
-from belljar.backends.container.jar import ContainerJar
-from belljar.backends.container.keeper import owner
+from belljar.backends.container.engine.cleanup_process import owner
+from belljar.backends.container.engine.engine import Engine, find_engine, find_program
+from belljar.backends.container.images.engine_images import BASE_IMAGE
+from belljar.backends.container.jar.attached import Attached
+from belljar.backends.container.jar.jar import ContainerJar
 from belljar.errors import BelljarError, PrerequisiteError, SandboxUnavailableError
 
 HERE = Path(__file__).parent

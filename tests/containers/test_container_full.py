@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from belljar import Sandbox, SandboxUnavailableError
-from belljar.guest.files import RESERVES
+from belljar.guest.container.volume_server import RESERVES
 
 SMALL = {"fs": {"size_mb": 2, "inodes": 64}, "proc": {"mem_mb": 256}}
 FILL = "i=0; while true > f$i; do i=$((i+1)); done 2>/dev/null; cat /dev/zero > f0 2>/dev/null"
@@ -56,7 +56,7 @@ def test_a_reserve_is_all_or_nothing(tmp_path: Path) -> None:
     size = max(RESERVES.values())
     program = f"""
 import os, resource, sys
-from belljar.guest.files import _fill_up
+from belljar.guest.container.volume_server import _fill_up
 directory = os.open(sys.argv[1], os.O_RDONLY)
 _fill_up(directory, "whole", {size})
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))

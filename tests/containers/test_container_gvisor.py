@@ -10,10 +10,10 @@ from typing import cast
 import pytest
 
 from belljar import RunResult, Sandbox
-from belljar.backends.container.attached import Attached
-from belljar.backends.container.engine import Engine
-from belljar.backends.container.out_of_memory import told_late
-from belljar.cli.outcome import report
+from belljar.backends.container.engine.engine import Engine
+from belljar.backends.container.jar.attached import Attached
+from belljar.backends.container.jar.out_of_memory import told_late
+from belljar.cli.run.outcome import report
 
 GVISORS_KERNEL = "4.4.0"
 HOG = "held = []\nwhile True: held.append(bytearray(4 << 20))"

@@ -16,11 +16,11 @@ from typing import Literal
 
 import pytest
 
-from belljar.backends.container import leftovers
-from belljar.backends.container.engine import Engine, find_engine, find_program
-from belljar.backends.container.facts import facts
-from belljar.backends.container.images import BASE_IMAGE
-from belljar.backends.container.keeper import Keeper, labels, owner, sweep
+from belljar.backends.container.engine import leftovers
+from belljar.backends.container.engine.cleanup_process import CleanupProcess, labels, owner, sweep
+from belljar.backends.container.engine.engine import Engine, find_engine, find_program
+from belljar.backends.container.engine.facts import facts
+from belljar.backends.container.images.engine_images import BASE_IMAGE
 from belljar.limits.naming import is_dead, process_name
 
 PROGRAM = Path(__file__).parent / "keeping.py"
@@ -65,9 +65,9 @@ def scribe(tmp_path: Path, notes: Path) -> Engine:
 
 
 @pytest.fixture
-def keeper() -> Iterator[Keeper]:
+def keeper() -> Iterator[CleanupProcess]:
     """One of the test's own; it ends with the test."""
-    one = Keeper()
+    one = CleanupProcess()
     yield one
     one.stop()
 
@@ -77,7 +77,7 @@ def _noted(notes: Path) -> list[str]:
 
 
 def test_what_is_left_is_removed_containers_first(
-    keeper: Keeper, scribe: Engine, notes: Path, monkeypatch: pytest.MonkeyPatch
+    keeper: CleanupProcess, scribe: Engine, notes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the environment in which it was made; what is done is left alone."""
     monkeypatch.setenv("MARK", "here")
@@ -94,7 +94,7 @@ def test_what_is_left_is_removed_containers_first(
 
 @pytest.mark.parametrize(("kind", "made_by"), [("container", "run --name c"), ("volume", "volume create c")])
 def test_what_may_still_come_is_waited_for(
-    keeper: Keeper, scribe: Engine, notes: Path, kind: Literal["container", "volume"], made_by: str
+    keeper: CleanupProcess, scribe: Engine, notes: Path, kind: Literal["container", "volume"], made_by: str
 ) -> None:
     """A client that was told to make something, and has not ended, may yet have it made."""
     client = ["sh", "-c", "read nothing", "podman", *made_by.split()]
@@ -108,7 +108,7 @@ def test_what_may_still_come_is_waited_for(
     assert sum("rm " in line for line in _noted(notes)) > 4
 
 
-def test_nothing_left_is_nothing_done(keeper: Keeper, scribe: Engine, notes: Path) -> None:
+def test_nothing_left_is_nothing_done(keeper: CleanupProcess, scribe: Engine, notes: Path) -> None:
     """And takes no time."""
     keeper.add(scribe.command(), "container", "c")
     keeper.done("c")
@@ -122,12 +122,12 @@ def test_nothing_left_is_nothing_done(keeper: Keeper, scribe: Engine, notes: Pat
 
 def grace_seconds() -> float:
     """For as long, a keeper with something to remove looks for late comers."""
-    from belljar.backends.container.keeper_main import GRACE_SECONDS
+    from belljar.backends.container.engine.cleanup_main import GRACE_SECONDS
 
     return GRACE_SECONDS
 
 
-def test_the_keeper_holds_nothing_of_ours(keeper: Keeper, scribe: Engine, tmp_path: Path) -> None:
+def test_the_keeper_holds_nothing_of_ours(keeper: CleanupProcess, scribe: Engine, tmp_path: Path) -> None:
     """A session of its own, so Ctrl-C goes past it; no descriptor but its socket, so no pipe of ours stays open."""
     inherited = os.open(tmp_path / "open", os.O_CREAT | os.O_RDWR)
     os.set_inheritable(inherited, True)
@@ -154,7 +154,7 @@ def _descriptors(pid: int) -> list[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_polite_signal_does_not_end_it(keeper: Keeper, scribe: Engine, notes: Path, number: int) -> None:
+def test_a_polite_signal_does_not_end_it(keeper: CleanupProcess, scribe: Engine, notes: Path, number: int) -> None:
     """Whoever stops a service stops all its processes; what is left has to be removed all the same."""
     keeper.add(scribe.command(), "container", "c")
     pid = keeper._pid
@@ -165,7 +165,7 @@ def test_a_polite_signal_does_not_end_it(keeper: Keeper, scribe: Engine, notes: 
     assert "rm -f -v c" in _noted(notes)[0]
 
 
-def test_a_killed_keeper_is_replaced_and_told_again(keeper: Keeper, scribe: Engine, notes: Path) -> None:
+def test_a_killed_keeper_is_replaced_and_told_again(keeper: CleanupProcess, scribe: Engine, notes: Path) -> None:
     """So what it knew is not forgotten."""
     keeper.add(scribe.command(), "container", "first")
     first = keeper._pid
@@ -179,7 +179,7 @@ def test_a_killed_keeper_is_replaced_and_told_again(keeper: Keeper, scribe: Engi
     assert set(" ".join(_noted(notes)[:2]).split()) >= {"first", "second"}
 
 
-def test_a_forked_child_leaves_it_to_its_parent(keeper: Keeper, scribe: Engine, notes: Path) -> None:
+def test_a_forked_child_leaves_it_to_its_parent(keeper: CleanupProcess, scribe: Engine, notes: Path) -> None:
     """The child's end is not the parent's."""
     keeper.add(scribe.command(), "container", "c")
     pid = os.fork()
@@ -337,7 +337,7 @@ def test_what_it_was_told_to_let_go_stays(real: Real) -> None:
 
 def test_one_that_comes_late_goes_too(real: Real) -> None:
     """The engine was asked to make it before belljar died, and makes it after."""
-    keeper = Keeper()
+    keeper = CleanupProcess()
     late = f"{real.prefix}-late"
     keeper.add(real.engine.command(), "container", late)
     pid = keeper._pid
@@ -373,7 +373,7 @@ def test_a_sweep_takes_the_volume_that_an_engine_made_by_itself(real: Real) -> N
         real.engine.attempt("volume", "rm", "-f", f"belljar-{jar}")
 
 
-def test_the_keeper_sweeps_meanwhile(real: Real, keeper: Keeper) -> None:
+def test_the_keeper_sweeps_meanwhile(real: Real, keeper: CleanupProcess) -> None:
     """Off the way of whoever starts a jar."""
     real.create("dead", _owner("dead"))
     living = real.create("living", owner())

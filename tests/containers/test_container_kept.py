@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from belljar import PolicyError, Sandbox
-from belljar.backends.container import live
 from belljar.backends.container.backend import _image
-from belljar.backends.container.engine import Engine
+from belljar.backends.container.engine.engine import Engine
+from belljar.backends.container.jar import live
 
 LIVE = {"on_degraded": "allow"}
 _PATIENCE_SECONDS = 60.0
@@ -67,7 +67,7 @@ class TestLive:
         assert [path.name for path in tmp_path.iterdir()] == ["made"]
 
     def test_denied_names_are_denied_to_the_api_too(self, engine: str, tmp_path: Path) -> None:
-        """Covered in the depot as in the runs; the host's file stays what it is."""
+        """Covered in the volume server as in the runs; the host's file stays what it is."""
         (tmp_path / ".env").write_text("secret")
         (tmp_path / ".ssh").mkdir()
         (tmp_path / ".ssh" / "id_rsa").write_text("secret")
@@ -94,9 +94,9 @@ class TestLive:
     def test_a_sweep_takes_what_the_keeper_missed(self, tmp_path: Path, state_directory: str) -> None:
         """Of the dead only."""
         namespace = os.stat("/proc/self/ns/pid").st_ino
-        alive = live.Live(f"{state_directory}/live", "alive")
+        alive = live.LiveDirectories(f"{state_directory}/live", "alive")
         alive.share(0, str(tmp_path), 1000)
-        dead = live.Live(f"{state_directory}/live", "dead")
+        dead = live.LiveDirectories(f"{state_directory}/live", "dead")
         dead.directory = f"{state_directory}/live/0-{namespace}-1-1-dead"  # pid 1 did not start at tick 1
         dead.share(0, str(tmp_path), 1000)
         assert len(mounted(state_directory)) == 2

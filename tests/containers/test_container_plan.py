@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from belljar.backends.container.compile import Place, compile_plan
-from belljar.backends.container.facts import Facts
-from belljar.backends.container.machine_files import HostMachine
+from belljar.backends.container.engine.facts import Facts
+from belljar.backends.container.jar.compile import ContainerHost, compile_plan
+from belljar.backends.container.jar.machine_files import HostMachine
 from belljar.backends.contract import LaunchPlan, RunRequest, Status
 from belljar.errors import PolicyError
-from belljar.policy.keys import CLAUSES
+from belljar.policy.keys.table import CLAUSES
+from belljar.policy.load.resolve import resolve
 from belljar.policy.models import Policy
-from belljar.policy.resolve import resolve
 
 FACTS = Facts(
     runtime_arguments={},
@@ -39,7 +39,7 @@ FACTS = Facts(
     local=True,
 )
 IMAGE = "sha256:" + "0" * 64
-DOCKER = Place(
+DOCKER = ContainerHost(
     backend="docker",
     engine="docker",
     program="/usr/bin/docker",
@@ -79,7 +79,7 @@ def policy(layer: dict[str, Any] | None = None, preset: str | None = None) -> Po
 
 
 def plan(
-    layer: dict[str, Any] | None = None, place: Place = DOCKER, preset: str | None = None, **request: Any
+    layer: dict[str, Any] | None = None, place: ContainerHost = DOCKER, preset: str | None = None, **request: Any
 ) -> LaunchPlan:
     return compile_plan(policy(layer, preset), RunRequest(**(request or {"argv": ("true",)})), place)
 
@@ -106,7 +106,7 @@ class TestPlan:
     """What would be done."""
 
     @each_place
-    def test_it_is_plain_data_and_always_the_same(self, place: Place) -> None:
+    def test_it_is_plain_data_and_always_the_same(self, place: ContainerHost) -> None:
         """Two plans of the same policy, request and engine are equal, and go through JSON."""
         one, two = plan(place=place), plan(place=place)
         assert one == two
@@ -118,8 +118,8 @@ class TestPlan:
         assert plan().stage["run"][: len(wanted)] == wanted
 
     @each_place
-    def test_what_every_container_has(self, place: Place) -> None:
-        """The depot as well as the run, whatever the engine."""
+    def test_what_every_container_has(self, place: ContainerHost) -> None:
+        """The volume server as well as the run, whatever the engine."""
         for arguments in (plan(place=place).stage["depot"], plan(place=place).stage["run"]):
             assert "--read-only" in arguments
             assert after(arguments, "--cap-drop") == ["ALL"]
@@ -143,7 +143,9 @@ class TestPlan:
         ],
         ids=["docker", "named", "as a user", "live", "live as a user", "userns-remap", "gvisor", "rootless"],
     )
-    def test_where_a_sandbox_has_a_user_of_its_own(self, place: Place, layer: dict[str, Any], wanted: str) -> None:
+    def test_where_a_sandbox_has_a_user_of_its_own(
+        self, place: ContainerHost, layer: dict[str, Any], wanted: str
+    ) -> None:
         """Where a number is a kernel user id, unless the policy names another or a live directory needs its owner."""
         made = plan(layer, place)
         assert after(made.stage["run"], "--user") == after(made.stage["depot"], "--user") == [f"{wanted}:{wanted}"]
@@ -172,7 +174,7 @@ class TestPlan:
         assert made.report.clause("proc.mem_mb").status is Status.DEGRADED
 
     @pytest.mark.parametrize(("place", "least"), [(DOCKER, 32), (GVISOR, 64)], ids=["runc", "gvisor"])
-    def test_too_little_memory_for_a_container(self, place: Place, least: int) -> None:
+    def test_too_little_memory_for_a_container(self, place: ContainerHost, least: int) -> None:
         """Told before anything is started."""
         with pytest.raises(PolicyError, match=f"needs {least} MB"):
             plan({"proc": {"mem_mb": least - 1}}, place)
@@ -203,7 +205,7 @@ class TestPlan:
         assert plan().stage["expect"]["shared_bytes"] == plan().stage["volume"]["bytes"]
 
     def test_gvisor_is_asked_for_by_name(self) -> None:
-        """For the depot too: what lies in the volume was made by the code."""
+        """For the volume server too: what lies in the volume was made by the code."""
         made = plan(place=GVISOR)
         assert after(made.stage["run"], "--runtime") == after(made.stage["depot"], "--runtime") == ["runsc"]
 
@@ -213,14 +215,14 @@ class TestLive:
 
     LAYER = {"rw": True, "cow": False}
 
-    def sources(self, tmp_path: Path, place: Place) -> list[str]:
+    def sources(self, tmp_path: Path, place: ContainerHost) -> list[str]:
         layer = {"fs": {"mounts": [{"path": "/data", "source": str(tmp_path), **self.LAYER}]}}
         stage = plan(layer, place).stage
         mounts = [*after(stage["run"], "--mount"), *after(stage["depot"], "--mount")]
         return [mount.split(",")[1] for mount in mounts if "dst=/data" in mount or "dst=/live" in mount]
 
     def test_root_binds_a_mount_with_the_owner_mapped(self, tmp_path: Path) -> None:
-        """The run and the depot see the same."""
+        """The run and the volume server see the same."""
         assert set(self.sources(tmp_path, DOCKER)) == {"src={live}/1"}
 
     def test_an_ordinary_user_binds_it_as_it_is(self, tmp_path: Path) -> None:
@@ -293,7 +295,7 @@ class TestDangers:
     """What opens the host."""
 
     def test_only_a_dangerous_policy_gets_it(self, asked: dict[str, Any], words: list[str]) -> None:
-        """And then for the run's container alone, never the depot's."""
+        """And then for the run's container alone, never the volume server's."""
         made = plan(container(**asked), preset="unrestricted")
         assert " ".join(words) in " ".join(made.stage["run"])
         assert " ".join(words) not in " ".join(made.stage["depot"])
@@ -308,7 +310,7 @@ class TestDangers:
 
 
 @each_place
-def test_no_mount_lies_in_tmp(place: Place) -> None:
+def test_no_mount_lies_in_tmp(place: ContainerHost) -> None:
     """Which is a mount that each run has anew."""
     with pytest.raises(PolicyError, match="/tmp/x lies in /tmp"):
         plan({"fs": {"mounts": [{"path": "/tmp/x", "source": "/srv"}]}}, place)
@@ -318,13 +320,13 @@ class TestReport:
     """Every clause, accounted for."""
 
     @each_place
-    def test_every_clause_is_in_it(self, place: Place) -> None:
+    def test_every_clause_is_in_it(self, place: ContainerHost) -> None:
         """Once, and none that the policy does not have."""
         keys = [clause.key for clause in plan(place=place).report.clauses]
         assert sorted(keys) == sorted({*CLAUSES, "syscalls"})
 
     @pytest.mark.parametrize("place", [DOCKER, PODMAN, GVISOR], ids=["docker", "podman", "gvisor"])
-    def test_the_default_policy_holds(self, place: Place) -> None:
+    def test_the_default_policy_holds(self, place: ContainerHost) -> None:
         """Nothing is lost on an engine that has control groups, but what it shows of the host; presets accept that."""
         assert [clause.key for clause in plan(place=place).report.shortfalls()] == ["proc.host_info"]
         for preset in ("aicode", "strict", "production", "docker"):

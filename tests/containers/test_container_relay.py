@@ -16,17 +16,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from belljar.backends.container import process
-from belljar.backends.container.attached import Attached, ForgedFrameError
-from belljar.backends.container.jar import ContainerJar
-from belljar.backends.container.report import newly_unheard, unheard
+from belljar.backends.container.jar import process
+from belljar.backends.container.jar.attached import Attached, ForgedFrameError
+from belljar.backends.container.jar.jar import ContainerJar
+from belljar.backends.container.jar.report import newly_unheard, unheard
 from belljar.backends.contract import LaunchPlan, Listener, RunRequest, Status
-from belljar.egress.client import PROXY
+from belljar.egress.client.client import PROXY
 from belljar.errors import PrerequisiteError, SandboxUnavailableError
-from belljar.guest import wicket, wire
-from belljar.guest.relay import MOST, MOST_QUESTIONS, Exit, break_off, dialled, opening, pack, unpack
-from belljar.policy.resolve import resolve
-from belljar.sandbox.egress import Egress
+from belljar.guest.container import loopback_listener, wire
+from belljar.guest.container.relay import MOST, MOST_QUESTIONS, Exit, break_off, dialled, opening, pack, unpack
+from belljar.policy.load.resolve import resolve
+from belljar.sandbox.network.egress import Egress
 
 ROLES = (b"http-proxy", b"socks", b"dns")
 NONSENSE = (
@@ -237,12 +237,12 @@ def test_any_frames_from_a_guest(frames: list[bytes]) -> None:
 
 
 class Carried:
-    """A wicket on this host's loopback, and an exit, with nothing but frames in between."""
+    """A listener on this host's loopback, and an exit, with nothing but frames in between."""
 
     def __init__(self, proxy: Proxy, port: int) -> None:
         self.frames: list[bytes] = []
         self._back: list[bytes] = []
-        self.wicket = wicket.Wicket(self._hear, [port])
+        self.listener = loopback_listener.LoopbackListener(self._hear, [port])
         self.exit = Exit(self._back.append, proxy.take)
 
     def _hear(self, payload: bytes) -> None:
@@ -258,23 +258,23 @@ class Carried:
 
     def turn_once(self) -> None:
         poll = select.poll()
-        self.wicket.register(poll, may_read=True)
+        self.listener.register(poll, may_read=True)
         self.exit.register(poll, may_read=True)
         for descriptor, event in poll.poll(20):
-            if not self.wicket.handle(descriptor, event):
+            if not self.listener.handle(descriptor, event):
                 self.exit.handle(descriptor, event)
         back, self._back[:] = list(self._back), []
         for payload in back:
-            self.wicket.hear(payload)
+            self.listener.hear(payload)
 
     def close(self) -> None:
         self.exit.close()
-        for connection in self.wicket._connections.values():
+        for connection in self.listener._connections.values():
             connection.end.close()
-        for listener, _role in self.wicket._listeners.values():
+        for listener, _role in self.listener._listeners.values():
             listener.close()
-        if self.wicket._names is not None:
-            self.wicket._names.close()
+        if self.listener._names is not None:
+            self.listener._names.close()
 
 
 def _free() -> int:
@@ -286,8 +286,8 @@ def _free() -> int:
 def ports(monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
     """A listed port and the name server's, which an ordinary user may have here as well."""
     dns, port = _free(), _free()
-    monkeypatch.setattr(wicket, "PROXIES", {_free(): b"http-proxy"})
-    monkeypatch.setattr(wicket, "NAMES_PORT", dns)
+    monkeypatch.setattr(loopback_listener, "PROXIES", {_free(): b"http-proxy"})
+    monkeypatch.setattr(loopback_listener, "NAMES_PORT", dns)
     return port, dns
 
 
@@ -321,8 +321,8 @@ def test_end_of_a_stream_arrives_at_a_slow_reader(carried: Carried, proxy: Proxy
         end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2304)
         end.settimeout(10)
         end.connect(("127.18.1.7", ports[0]))
-        carried.turn(lambda: bool(carried.wicket._connections))
-        (connection,) = carried.wicket._connections.values()
+        carried.turn(lambda: bool(carried.listener._connections))
+        (connection,) = carried.listener._connections.values()
         connection.end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4608)
         end.shutdown(socket.SHUT_WR)
         carried.turn(lambda: unpack(carried.frames[-1])[1] == b"E")
@@ -337,7 +337,7 @@ def test_end_of_a_stream_arrives_at_a_slow_reader(carried: Carried, proxy: Proxy
             taken = len(end.recv(1 << 16))
             assert taken, f"only {read} bytes came"
             read += taken
-        carried.turn(lambda: not carried.wicket._connections)
+        carried.turn(lambda: not carried.listener._connections)
         assert end.recv(1) == b""
     assert b"C" not in [unpack(frame)[1] for frame in carried.frames]
 
@@ -350,7 +350,7 @@ def test_reset_is_carried(carried: Carried, proxy: Proxy, ports: tuple[int, int]
         other.sendall(b"half of it")
         break_off(other, other.fileno())
         other.close()
-        carried.turn(lambda: not carried.wicket._connections)
+        carried.turn(lambda: not carried.listener._connections)
         assert end.recv(100) == b"half of it"
         with pytest.raises(ConnectionResetError):
             end.recv(100)
@@ -366,7 +366,7 @@ def test_connection_that_nobody_takes_is_reset(carried: Carried, proxy: Proxy, p
     carried.exit._hand_over = nobody
     with socket.create_connection(("127.18.1.7", ports[0]), timeout=10) as end:
         carried.turn(lambda: any(unpack(frame)[1] == b"O" for frame in carried.frames))
-        carried.turn(lambda: not carried.wicket._connections)
+        carried.turn(lambda: not carried.listener._connections)
         with pytest.raises(ConnectionResetError):
             end.recv(100)
 
@@ -381,7 +381,7 @@ def test_reset_after_the_end_loses_nothing(carried: Carried, proxy: Proxy, ports
         carried.turn(lambda: bool(select.select([end], [], [], 0)[0]))
         other.close()
         end.sendall(b"more")
-        carried.turn(lambda: not carried.wicket._connections)
+        carried.turn(lambda: not carried.listener._connections)
         assert end.recv(100) == b"all of it"
 
 
@@ -391,9 +391,9 @@ def test_what_was_tried_last_is_carried(carried: Carried, proxy: Proxy, ports: t
         with socket.create_connection(("127.18.1.7", ports[0]), timeout=10) as end:
             end.sendall(word)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        asking.connect((wicket.RESOLVER, ports[1]))
+        asking.connect((loopback_listener.RESOLVER, ports[1]))
         asking.send(b"what?")
-    carried.wicket.look_once_more()
+    carried.listener.look_once_more()
     assert sorted(proxy.roles) == [b"dns", *2 * [f"tcp 127.18.1.7:{ports[0]}".encode()]]
     for _role, other in proxy.taken:
         other.setblocking(False)
@@ -403,7 +403,7 @@ def test_what_was_tried_last_is_carried(carried: Carried, proxy: Proxy, ports: t
 def test_question_is_a_stream_of_one(carried: Carried, proxy: Proxy, ports: tuple[int, int]) -> None:
     """Its answer goes back to who asked, from where it was asked, even if it comes in pieces."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
-        end.connect((wicket.RESOLVER, ports[1]))
+        end.connect((loopback_listener.RESOLVER, ports[1]))
         end.send(b"what?")
         carried.turn(lambda: bool(proxy.taken))
         role, other = proxy.taken.pop()
@@ -424,9 +424,9 @@ def test_questions_are_bounded_and_given_up(
     carried: Carried, proxy: Proxy, ports: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So many at once, of such a size; one that is not answered makes room in the end."""
-    monkeypatch.setattr(wicket, "_QUESTION_SECONDS", 1.0)
+    monkeypatch.setattr(loopback_listener, "_QUESTION_SECONDS", 1.0)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
-        end.connect((wicket.RESOLVER, ports[1]))
+        end.connect((loopback_listener.RESOLVER, ports[1]))
         end.send(b"")
         end.send(bytes(5000))
         for number in range(MOST_QUESTIONS + 10):
@@ -444,12 +444,12 @@ def test_odd_answer_is_no_datagram_of_that_size(
 ) -> None:
     """One that is too long is given up; the question is over."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
-        end.connect((wicket.RESOLVER, ports[1]))
+        end.connect((loopback_listener.RESOLVER, ports[1]))
         end.send(b"what?")
         carried.turn(lambda: bool(proxy.taken))
         proxy.taken[0][1].send(answer)
         carried.turn(lambda: any(unpack(frame)[1] == b"C" for frame in carried.frames))
-        assert not carried.wicket._questions
+        assert not carried.listener._questions
         end.setblocking(False)
         with contextlib.suppress(BlockingIOError):
             assert end.recv(100) == b""
@@ -460,8 +460,8 @@ def test_port_that_is_taken_is_told(proxy: Proxy, ports: tuple[int, int]) -> Non
     with socket.create_server(("0.0.0.0", ports[0])):
         carried = Carried(proxy, ports[0])
         carried.close()
-    assert carried.wicket.unheard == [ports[0]]
-    assert carried.wicket.answering == wicket.RESOLVER
+    assert carried.listener.unheard == [ports[0]]
+    assert carried.listener.answering == loopback_listener.RESOLVER
 
 
 def test_later_container_that_misses_a_port() -> None:
@@ -523,10 +523,10 @@ def test_report_of_ports_that_could_not_be_had() -> None:
 def test_a_port_of_the_proxy_that_the_policy_lists_too(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     """Is the proxy's on one address, and a host's on all others."""
     port = _free()
-    monkeypatch.setattr(wicket, "PROXIES", {port: b"http-proxy"})
-    monkeypatch.setattr(wicket, "NAMES_PORT", _free())
+    monkeypatch.setattr(loopback_listener, "PROXIES", {port: b"http-proxy"})
+    monkeypatch.setattr(loopback_listener, "NAMES_PORT", _free())
     carried = Carried(proxy, port)
-    assert not carried.wicket.unheard
+    assert not carried.listener.unheard
     for address, role in (("127.0.0.1", b"http-proxy"), ("127.18.1.0", f"tcp 127.18.1.0:{port}".encode())):
         with socket.create_connection((address, port), timeout=10):
             carried.turn(lambda: bool(proxy.taken))

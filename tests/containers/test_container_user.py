@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from belljar import Sandbox
-from belljar.guest.user_files import USER_FILE_BYTES, write_user_files
+from belljar.guest.container.user_files import USER_FILE_BYTES, write_user_files
 
 OpenJar = Callable[..., Sandbox]
 USER = 0x70000123

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from proxy_bench import Bench
 
-from belljar.egress.client import ProxyClient
-from belljar.egress.rules import Rules
+from belljar.egress.client.client import ProxyClient
+from belljar.egress.decide.rules import Rules
 
 
 @pytest.fixture(scope="session")

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from belljar.egress.client import Listener, ProxyClient, Served
+from belljar.egress.client.client import ProxyClient, Served, ServedListener
+from belljar.egress.decide.rules import Rule, Rules
 from belljar.egress.events import Event
-from belljar.egress.rules import Rule, Rules
 
 
 def rule(host: str, port: int, **more: Any) -> Rule:
@@ -44,7 +44,7 @@ class Bench:
             if kind == socket.SOCK_STREAM:
                 sock.listen(1024)
             self.ports[role] = sock.getsockname()[1]
-            listeners.append(Listener(role, self.ports[role], sock.detach()))
+            listeners.append(ServedListener(role, self.ports[role], sock.detach()))
         self.served: Served = proxy.serve(
             f"run-{os.urandom(4).hex()}",
             given,

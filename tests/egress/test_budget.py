@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from belljar.egress.budget import Limits, Window
-from belljar.egress.rules import Rules, compile_rules
-from belljar.policy.resolve import resolve
+from belljar.egress.decide.budget import RunBudget, Window
+from belljar.egress.decide.rules import Rules, compile_rules
+from belljar.policy.load.resolve import resolve
 
 
 def rules_of(*allowlist: Any, **net: Any) -> Rules:
@@ -19,14 +19,14 @@ def rules_of(*allowlist: Any, **net: Any) -> Rules:
     )
 
 
-def passed(limits: Limits, host: str, rule: Any, times: list[float]) -> int:
+def passed(limits: RunBudget, host: str, rule: Any, times: list[float]) -> int:
     return sum(limits.request(host, rule, now) is None for now in times)
 
 
 def test_rate() -> None:
     """So many in a second, and then again."""
     rules = rules_of({"host": "a.test", "rate": "3/s"})
-    limits = Limits(rules)
+    limits = RunBudget(rules)
     assert passed(limits, "a.test", rules.allow[0], [0.0] * 5) == 3
     verdict = limits.request("a.test", rules.allow[0], 0.5)
     assert verdict is not None
@@ -37,7 +37,7 @@ def test_rate() -> None:
 def test_rate_of_each_host() -> None:
     """Hosts that a star covers have it each; two rules for one host share it."""
     rules = rules_of({"host": "*", "rate": "2/s"}, {"host": "a.test", "ports": [8080], "rate": "2/s"})
-    limits = Limits(rules)
+    limits = RunBudget(rules)
     assert passed(limits, "a.test", rules.allow[0], [0.0] * 2) == 2
     assert passed(limits, "b.test", rules.allow[0], [0.0] * 3) == 2
     assert passed(limits, "a.test", rules.allow[1], [0.0] * 2) == 0
@@ -46,15 +46,15 @@ def test_rate_of_each_host() -> None:
 def test_rates_that_differ() -> None:
     """Together they are no more than the larger."""
     rules = rules_of({"host": "a.test", "rate": "5/s"}, {"host": "a.test", "ports": [1], "rate": "4/s"})
-    limits = Limits(rules)
+    limits = RunBudget(rules)
     assert sum(passed(limits, "a.test", rules.allow[at % 2], [0.0]) for at in range(30)) <= 5
 
 
 def test_no_rate() -> None:
     """Then there is none."""
     rules = rules_of("a.test")
-    assert passed(Limits(rules), "a.test", rules.allow[0], [0.0] * 1000) == 1000
-    assert passed(Limits(rules), "a.test", None, [0.0] * 10) == 10
+    assert passed(RunBudget(rules), "a.test", rules.allow[0], [0.0] * 1000) == 1000
+    assert passed(RunBudget(rules), "a.test", None, [0.0] * 10) == 10
 
 
 @settings(deadline=None)
@@ -76,7 +76,7 @@ def test_never_more_than_the_rate(most: int, gaps: list[float]) -> None:
 def test_budget_of_a_host() -> None:
     """Bytes both ways, by whichever connection."""
     rules = rules_of({"host": "a.test", "budget_mb": "10b"}, "b.test")
-    limits = Limits(rules)
+    limits = RunBudget(rules)
     assert limits.left("a.test", rules.allow[0]) == 10
     assert limits.spend("a.test", rules.allow[0], 10) is None
     assert limits.left("a.test", rules.allow[0]) == 0
@@ -90,7 +90,7 @@ def test_budget_of_a_host() -> None:
 def test_budget_of_a_run() -> None:
     """All hosts together."""
     rules = rules_of("a.test", {"host": "b.test", "budget_mb": 1}, budget_mb="100b")
-    limits = Limits(rules)
+    limits = RunBudget(rules)
     assert limits.spend("a.test", rules.allow[0], 60) is None
     assert limits.left("b.test", rules.allow[1]) == 40
     verdict = limits.spend("b.test", rules.allow[1], 41)
@@ -104,5 +104,5 @@ def test_units(rate: str) -> None:
     """The first of each is free, and the window is as long as the unit."""
     rules = rules_of({"host": "a.test", "rate": rate})
     count = int(rate.partition("/")[0])
-    limits = Limits(rules)
+    limits = RunBudget(rules)
     assert passed(limits, "a.test", rules.allow[0], [0.0] * (count + 5)) == count

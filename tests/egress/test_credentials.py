@@ -16,13 +16,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from belljar.egress.credentials import Outgoing, Scrubber, fetch, outgoing, reflecting, scrub, stripped
-from belljar.egress.decide import Request, Verdict, decide_request
-from belljar.egress.rules import Rules, compile_rules
-from belljar.egress.signing import component_values, sign, signature_base, signature_parameters
+from belljar.egress.decide.credentials import OutgoingRequest, Scrubber, fetch, outgoing, reflecting, scrub, stripped
+from belljar.egress.decide.rules import Rules, compile_rules
+from belljar.egress.decide.signing import component_values, sign, signature_base, signature_parameters
+from belljar.egress.decide.steps import Request, Verdict, decide_request
 from belljar.errors import PrerequisiteError
+from belljar.policy.load.resolve import resolve
 from belljar.policy.models import Credential
-from belljar.policy.resolve import resolve
 
 SECRETS = {"token": "s3cret", "key": "k/e y", "basic": "user:pass", "loose": "l00se", "narrow": "n4rrow", "seed": ""}
 CREDENTIALS: dict[str, Any] = {
@@ -58,7 +58,7 @@ def rules_of(**more: Any) -> Rules:
 RULES = rules_of()
 
 
-def sent(host: str, target: str = "/", headers: Headers | None = None, **more: Any) -> Outgoing | Verdict:
+def sent(host: str, target: str = "/", headers: Headers | None = None, **more: Any) -> OutgoingRequest | Verdict:
     pairs = tuple((name.encode(), value.encode()) for name, value in (headers or {}).items())
     options = {"tls": True, "method": "GET", **more}
     port = 443 if options["tls"] else 80
@@ -68,8 +68,8 @@ def sent(host: str, target: str = "/", headers: Headers | None = None, **more: A
     return outgoing(RULES, verdict.rule, request, SECRETS)
 
 
-def headers_of(result: Outgoing | Verdict) -> Headers:
-    assert isinstance(result, Outgoing), result
+def headers_of(result: OutgoingRequest | Verdict) -> Headers:
+    assert isinstance(result, OutgoingRequest), result
     return {name.decode(): value.decode() for name, value in result.headers}
 
 
@@ -102,7 +102,7 @@ def test_added(host: str, target: str, headers: Headers, wanted: Headers, wanted
     """A placeholder, or nothing, becomes the real one, at the host that it is bound to and nowhere else."""
     result = sent(host, target, headers)
     assert headers_of(result) == wanted
-    assert isinstance(result, Outgoing)
+    assert isinstance(result, OutgoingRequest)
     assert result.target == wanted_target
 
 
@@ -114,8 +114,8 @@ def test_a_cookie_that_is_the_credential() -> None:
     for value, wanted in {"session=placeholder": True, "session=mine": False}.items():
         request = Request("a.test", 443, True, "GET", "/", "a.test", ((b"cookie", value.encode()),))
         result = outgoing(rules, rules.allow[0], request, {"s": "s3cret"})
-        assert isinstance(result, Outgoing) is wanted
-        if isinstance(result, Outgoing):
+        assert isinstance(result, OutgoingRequest) is wanted
+        if isinstance(result, OutgoingRequest):
             assert result.headers == ((b"cookie", b"session=s3cret"),)
 
 
@@ -303,7 +303,7 @@ def test_a_signed_request() -> None:
     headers = ((b"signature", b"sig1=:AAAA:"), (b"content-type", b"text/plain"))
     request = Request("a.test", 8443, True, "POST", "/x?y=1", "a.test:8443", headers)
     result = outgoing(rules, rules.allow[0], request, {"seed": seed, "key": "s"}, created=7)
-    assert isinstance(result, Outgoing)
+    assert isinstance(result, OutgoingRequest)
     assert (result.target, result.used) == ("/x?y=1&key=s", ("key", "seed"))
     values = dict(result.headers)
     covered = '("@method" "@authority" "@path" "@query" "content-type");created=7;keyid="k1"'
@@ -366,7 +366,7 @@ def test_what_can_not_be_fetched(values: dict[str, Any], told: str) -> None:
     """Whatever is wrong is told, and nothing of the secret."""
     seconds = 0.5 if "took" in told else 30
     with pytest.raises(PrerequisiteError) as caught:
-        fetch(spec(**values), {"EMPTY": "", "LINES": "s3cret\ns3cret", **os.environ}, seconds=seconds)
+        fetch(spec(**values), {**os.environ, "EMPTY": "", "LINES": "s3cret\ns3cret"}, seconds=seconds)
     assert told in str(caught.value)
     assert "the credential mine could not be got" in str(caught.value)
     assert "s3cret" not in str(caught.value)

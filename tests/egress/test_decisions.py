@@ -9,8 +9,9 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from belljar.egress import reasons
-from belljar.egress.decide import (
+from belljar.egress.decide import reasons
+from belljar.egress.decide.rules import Rules, compile_rules
+from belljar.egress.decide.steps import (
     Request,
     Verdict,
     addresses_for,
@@ -22,9 +23,8 @@ from belljar.egress.decide import (
     inspects,
     must_open,
 )
-from belljar.egress.rules import Rules, compile_rules
 from belljar.policy.builtin import BUILTIN, HOST_NAME
-from belljar.policy.resolve import resolve
+from belljar.policy.load.resolve import resolve
 
 NET: dict[str, Any] = {
     "allowlist": [
@@ -263,6 +263,8 @@ REQUESTS = {
     "GET shop.test/?a=1;debug=1": "denied-by-rule net.denylist[4]",
     "POST api.anthropic.com/v1/messages": "ok net.allowlist[7]",
     "POST api.anthropic.com/v1/messages/count_tokens": "ok net.allowlist[7]",
+    "POST api.anthropic.com/v1/dreams": "builtin-anthropic-files built-in anthropic-files",
+    "POST api.anthropic.com/v1/tunnels/t_01": "builtin-anthropic-files built-in anthropic-files",
     "POST api.anthropic.com/v1/files": "builtin-anthropic-files built-in anthropic-files",
     "GET api.anthropic.com/v1/files/file_01": "builtin-anthropic-files built-in anthropic-files",
     "POST api.anthropic.com/v1/%66iles?beta=true": "builtin-anthropic-files built-in anthropic-files",

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from belljar.egress.canary import Scanner, Tokens
-from belljar.egress.encodings import Finder, Reflected, Scrubber, scrub
+from belljar.egress.decide.canary_tokens import Scanner, Tokens
+from belljar.egress.decide.encodings import Reflected, Scrubber, SecretFinder, scrub
 
 SECRET = b"sk-ant/api03+Q7_x\"9&z'=value-0001"
 TOKEN = b"9f86d081884c7d659a2feaa0c55ad015a3bf4f1b"
@@ -99,7 +99,7 @@ def test_scrubbed_in_each_way(way: str) -> None:
     assert left.startswith(before)
     assert left.endswith(after)
     assert left.count(b"*") >= len(SECRET)
-    assert not Finder([SECRET]).finds(left)
+    assert not SecretFinder([SECRET]).finds(left)
     harmless = WAYS[way](b"nothing of the kind, and long enough")
     assert scrub(before + harmless + after, [SECRET]) == before + harmless + after, "control"
 
@@ -158,7 +158,7 @@ def test_several_secrets() -> None:
 def test_a_large_body_takes_little_time(filler: bytes) -> None:
     """64 KB, as much as is read at once, of whatever costs most."""
     body = (filler * (65536 // len(filler) + 1))[:65536]
-    finder = Finder([SECRET])
+    finder = SecretFinder([SECRET])
     took = []
     for _again in range(3):
         started = time.process_time()
@@ -215,7 +215,7 @@ def test_a_list_of_numbers_in_pieces(size: int) -> None:
 def test_a_long_secret_in_pieces(written: str) -> None:
     """Is found, although less of what came before is looked at again: that takes time, for which other runs wait."""
     secret = bytes(ord("0") + (number * number) % 61 for number in range(1700))
-    assert Finder([secret]).context < 12_000
+    assert SecretFinder([secret]).context < 12_000
     text = b"x" * 3000 + "".join(written % code for code in secret).encode() + b" end"
     scrubber = Scrubber([secret])
     told = b"".join([scrubber.feed(text[at : at + 1000]) for at in range(0, len(text), 1000)]) + scrubber.finish()

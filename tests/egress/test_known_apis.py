@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from belljar.egress import reasons
-from belljar.egress.credentials import Outgoing, outgoing
-from belljar.egress.decide import (
+from belljar.egress.decide import reasons
+from belljar.egress.decide.credentials import OutgoingRequest, outgoing
+from belljar.egress.decide.rules import Rules, compile_rules
+from belljar.egress.decide.steps import (
     Request,
     Verdict,
     addresses_for,
@@ -18,14 +19,13 @@ from belljar.egress.decide import (
     inspects,
     must_open,
 )
-from belljar.egress.rules import Rules, compile_rules
 from belljar.errors import PolicyError
 from belljar.policy.builtin import BUILTIN
 from belljar.policy.carriers import CARRIERS, guarded, reserved
-from belljar.policy.hosts import covers
+from belljar.policy.keys.hosts import covers
 from belljar.policy.lint import lint
+from belljar.policy.load.resolve import from_mapping, resolve
 from belljar.policy.models import HostRule
-from belljar.policy.resolve import from_mapping, resolve
 
 BOUND = {"host": "api.anthropic.com", "credential": "own"}
 OWN = {"own": {"from": "env:OWN", "header": "x-api-key", "placeholder": "placeholder-own"}}
@@ -48,7 +48,7 @@ def sent(rules: Rules, host: str, target: str = "/v1/messages", method: str = "P
     leaving = outgoing(rules, verdict.rule, request, {"own": "s3cret"})
     if isinstance(leaving, Verdict):
         return leaving.reason
-    assert isinstance(leaving, Outgoing)
+    assert isinstance(leaving, OutgoingRequest)
     return " ".join([leaving.target, *(value.decode() for _name, value in leaving.headers)])
 
 

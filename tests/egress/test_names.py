@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from belljar.egress.addresses import METADATA, METADATA_V6, is_public, judge
-from belljar.egress.names import (
+from belljar.egress.decide.addresses import METADATA, METADATA_V6, is_public, judge
+from belljar.egress.decide.names import (
     NameRefused,
     canonical_address,
     covered_labels,

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from belljar.cli.net_test import describe
-from belljar.egress.reasons import REASONS
-from belljar.egress.rules import compile_rules
-from belljar.egress.trial import trial
-from belljar.policy.resolve import resolve
+from belljar.cli.policy.net_test import describe
+from belljar.egress.decide.reasons import REASONS
+from belljar.egress.decide.rules import compile_rules
+from belljar.egress.decide.trial import trial
+from belljar.policy.load.resolve import resolve
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = (ROOT / "docs/guides/network.md").read_text()

@@ -24,7 +24,7 @@ from http2_server import Http2Server
 from proxy_bench import Bench, Server, read_all, rule, rules, serving
 
 from belljar.egress import ca
-from belljar.egress.client import ProxyClient
+from belljar.egress.client.client import ProxyClient
 
 Make = Callable[..., Bench]
 HOST = "Host: web.test"

@@ -12,11 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 from proxy_bench import Bench, HttpServer, exchange, http_serving, rule, rules
 
-from belljar.egress import connect_request, dns, packets
-from belljar.egress.client import ProxyClient
-from belljar.egress.client_hello import BadHelloError, read_hello
-from belljar.egress.names import is_address, normalise
-from belljar.egress.socks import MAX_MESSAGE, Handshake
+from belljar.egress.client.client import ProxyClient
+from belljar.egress.decide.names import is_address, normalise
+from belljar.egress.protocols import dns, packets
+from belljar.egress.protocols.client_hello import BadHelloError, read_hello
+from belljar.egress.proxy import connect_request
+from belljar.egress.proxy.socks import MAX_MESSAGE, Handshake
 
 FUZZ = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 LIVE = settings(FUZZ, max_examples=80)

@@ -18,8 +18,8 @@ import pytest
 from proxy_bench import Bench, Server, echo, read_all, rule, rules, serving
 
 from belljar.egress import ca
-from belljar.egress.client import ProxyClient
-from belljar.egress.client_hello import begins_like_tls
+from belljar.egress.client.client import ProxyClient
+from belljar.egress.protocols.client_hello import begins_like_tls
 
 Make = Callable[..., Bench]
 ALERT = b"\x15\x03\x01\x00\x02\x01\x5a"
@@ -90,6 +90,8 @@ OPENINGS = {
     "behind a PROXY line": b"PROXY TCP4 192.0.2.1 192.0.2.2 1 443\r\n" + EVE,
     "behind a PROXY header": b"\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x00" + EVE,
     "after STARTTLS": b"EHLO me\r\nSTARTTLS\r\n" + EVE,
+    "after STARTTLS, of an odd version": b"STARTTLS\r\n" + EVE[:2] + b"\x7f" + EVE[3:],
+    "after STARTTLS, of the highest version": b"STARTTLS\r\n" + EVE[:2] + b"\xff" + EVE[3:],
     "after much, and STARTTLS": b"NOOP\r\n" * 20_000 + b"STARTTLS\r\n" + EVE,
     "after a request for TLS, in small records": b"\x00\x00\x00\x08\x04\xd2\x16\x2f" + CUT,
     "after a request for TLS, twice named": b"\x00\x00\x00\x08\x04\xd2\x16\x2f"

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 from proxy_bench import Bench, curl, echo, exchange, http_serving, read_all, rule, rules, serving
 
-from belljar.egress.rules import Rule
+from belljar.egress.decide.rules import Rule
 
 Make = Callable[..., Bench]
 

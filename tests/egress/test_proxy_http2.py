@@ -19,10 +19,10 @@ from http2_server import Http2Server
 from hyperframe.frame import ContinuationFrame, HeadersFrame
 from proxy_bench import Bench, rule, rules, serving
 
-from belljar.egress.channel import Channel
-from belljar.egress.http2_connection import ToClient
-from belljar.egress.http2_stream import Side
-from belljar.egress.turns import Turns
+from belljar.egress.protocols.http2_connection import ToClient
+from belljar.egress.proxy.channel import Channel
+from belljar.egress.proxy.relay.http2_stream import Http2Side
+from belljar.egress.proxy.time_slices import TimeSlices
 
 Make = Callable[..., Bench]
 MEGABYTE = 1 << 20
@@ -141,8 +141,8 @@ def test_requests_of_one_read_are_handled_in_several_turns() -> None:
                 pass
 
     async def scene() -> None:
-        turns = Turns(asyncio.get_running_loop())
-        side = Side(Channel(ours, turns), ToClient())
+        turns = TimeSlices(asyncio.get_running_loop())
+        side = Http2Side(Channel(ours, turns), ToClient())
         side.unread = client.data_to_send()
         rounds = 0
         while side.has_more:

@@ -7,9 +7,11 @@ import sys
 
 CODE = """
 import sys
-from belljar.egress import dns, proxy_main, reasons, signing
+from belljar.egress.protocols import dns
+from belljar.egress.proxy import main
+from belljar.egress.decide import reasons, signing
 from belljar.egress.ca import Issuer, new_authority
-from belljar.egress.request import Request
+from belljar.egress.decide.request import Request
 from belljar.policy.models import Credential
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
@@ -19,7 +21,7 @@ key = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKC
 questions = [dns.message.make_query("web.test", kind, use_edns=edns).to_wire() for kind in ("A", "AAAA", "TXT", "MX")
              for edns in (False, True)]
 # What this test itself needed is forgotten, as far as the proxy would have to import it again.
-for name in [name for name in sys.modules if name.startswith(("dns.rdtypes", "belljar.egress.signing"))]:
+for name in [name for name in sys.modules if name.startswith(("dns.rdtypes", "belljar.egress.decide.signing"))]:
     del sys.modules[name]
 import dns.rdata
 dns.rdata._rdata_classes.clear()
@@ -31,7 +33,7 @@ class Refused:
         raise ModuleNotFoundError(name)  # as from a directory that can't be read
 
 sys.meta_path.insert(0, Refused())
-from belljar.egress import dns as answering
+from belljar.egress.protocols import dns as answering
 addresses = {"web.test": ("198.18.1.1", "fd62:656c:6c6a::1")}
 print([answering.answer(question, addresses.get) is not None for question in questions])
 print(b"\\xc6\\x12\\x01\\x01" in answering.answer(questions[0], addresses.get))
@@ -40,7 +42,7 @@ issuer.context("192.0.2.7")
 print(bool(reasons.words("builtin-cloud-metadata")))
 signing_credential = Credential("signer", algorithm="ed25519", key_id="k")
 request = Request("web.test", 443, True, "GET", "/", "web.test")
-import belljar.egress.signing as signing
+import belljar.egress.decide.signing as signing
 print(bool(signing.signature_headers(signing_credential, key, request, created=1)))
 import asyncio
 loop = asyncio.new_event_loop()

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from proxy_bench import Bench, read_all, rule, rules, serving
 
-from belljar.egress.client import ProxyClient
+from belljar.egress.client.client import ProxyClient
 
 Make = Callable[..., Bench]
 MOST_SECONDS = 0.05

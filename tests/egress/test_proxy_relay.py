@@ -18,15 +18,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from proxy_bench import Bench, Server, echo, rule, rules, serving
 
-from belljar.egress.channel import reset
-from belljar.egress.client import Listener, ProxyClient
-from belljar.egress.conversation import Conversation
+from belljar.egress.client.client import ProxyClient, ServedListener
+from belljar.egress.decide.rules import Rules
 from belljar.egress.events import Event
-from belljar.egress.proxy import _Questions
-from belljar.egress.rules import Rules
-from belljar.egress.run import CROWDED, MAX_CONNECTIONS
-from belljar.egress.turns import Turns
-from belljar.guest.relay import hand_over, receive
+from belljar.egress.proxy.channel import reset
+from belljar.egress.proxy.conversation import Conversation
+from belljar.egress.proxy.proxy import _Questions
+from belljar.egress.proxy.run import CROWDED, MAX_CONNECTIONS
+from belljar.egress.proxy.time_slices import TimeSlices
+from belljar.guest.container.relay import hand_over, receive
 
 
 class Relay:
@@ -35,7 +35,7 @@ class Relay:
     def __init__(self, proxy: ProxyClient, given: Rules) -> None:
         self.events: list[Event] = []
         self._relay, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
-        listeners = [Listener("relay", 0, theirs.detach())]
+        listeners = [ServedListener("relay", 0, theirs.detach())]
         self._served = proxy.serve(f"run-{os.urandom(4).hex()}", given, {}, (), listeners, None, self._take)
 
     def _take(self, events: list[Event]) -> None:
@@ -224,7 +224,7 @@ class Counting:
     def __init__(self) -> None:
         self.open: set[object] = set()
         self.add, self.remove = self.open.add, self.open.remove
-        self.turns = Turns(asyncio.get_running_loop())
+        self.turns = TimeSlices(asyncio.get_running_loop())
 
 
 @pytest.mark.parametrize(

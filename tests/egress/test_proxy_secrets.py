@@ -15,8 +15,8 @@ from proxy_bench import Bench, HttpServer, echo, exchange, http_serving, read_al
 from test_proxy_http import ask, status
 from test_proxy_tls import World, world  # noqa: F401 a fixture
 
-from belljar.egress.canary import Scanner, Tokens
-from belljar.egress.client import ProxyClient
+from belljar.egress.client.client import ProxyClient
+from belljar.egress.decide.canary_tokens import Scanner, Tokens
 from belljar.policy.models import Credential
 
 Make = Callable[..., Bench]

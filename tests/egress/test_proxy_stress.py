@@ -24,7 +24,7 @@ from http2_server import Http2Server
 from proxy_bench import Bench, Server, echo, read_all, rule, rules, serving
 
 from belljar.egress import ca
-from belljar.egress.client import ProxyClient
+from belljar.egress.client.client import ProxyClient
 
 pytestmark = pytest.mark.slow
 
@@ -99,13 +99,12 @@ def idle(proxy: ProxyClient) -> int:
 
 def until_at_rest(pid: int) -> None:
     """Wait until the process has nothing to do."""
-    used = -1
-    for _second in range(int(PATIENCE)):
-        now = sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
-        if now == used:
+    used: list[int] = []
+    for _look in range(int(PATIENCE) * 10):
+        used = [*used[-7:], sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))]
+        if used == used[-1:] * 8:
             return
-        used = now
-        time.sleep(1)
+        time.sleep(0.1)
 
 
 def patient(sock: socket.socket) -> socket.socket:

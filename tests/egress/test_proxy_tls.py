@@ -16,7 +16,7 @@ from http2_server import Http2Server
 from proxy_bench import Bench, HttpServer, Server, curl, echo, http_serving, rule, rules, serving
 
 from belljar.egress import ca
-from belljar.egress.client import ProxyClient
+from belljar.egress.client.client import ProxyClient
 
 Make = Callable[..., Bench]
 

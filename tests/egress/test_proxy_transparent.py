@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 from proxy_bench import HttpServer, echo, http_serving, rule, rules, serving
 
-from belljar.egress.client import Listener, ProxyClient
+from belljar.egress.client.client import ProxyClient, ServedListener
+from belljar.egress.decide.rules import Rules
 from belljar.egress.events import Event
-from belljar.egress.rules import Rules
 
 INSIDE = """
 import array, json, os, socket, subprocess, sys
@@ -95,10 +95,10 @@ class Inside:
         fds = array.array("i")
         fds.frombytes(ancillary[0][2])
         listeners = [
-            Listener("dns-udp" if datagram else "dns-tcp" if port == 53 else "tcp", port, fd)
+            ServedListener("dns-udp" if datagram else "dns-tcp" if port == 53 else "tcp", port, fd)
             for (port, datagram), fd in zip(json.loads(message), fds[:-1], strict=True)
         ]
-        listeners.append(Listener("packet", 0, fds[-1]))
+        listeners.append(ServedListener("packet", 0, fds[-1]))
         self._served = proxy.serve("inside", given, {}, (), listeners, None, self.events.extend)
 
     def __call__(self, expression: str) -> Any:

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from belljar.egress.ca import Issuer, new_authority
-from belljar.egress.ledger import Ledger
-from belljar.egress.rules import Rules
-from belljar.egress.run import Run
-from belljar.egress.synthetic import Names
-from belljar.egress.turns import READ, Errand, Signal, Turns
-from belljar.egress.waiting import until_readable
+from belljar.egress.decide.rules import Rules
+from belljar.egress.decide.synthetic import Names
+from belljar.egress.proxy.ledger import Ledger
+from belljar.egress.proxy.run import ProxiedRun
+from belljar.egress.proxy.time_slices import READ, Errand, Signal, TimeSlices
+from belljar.egress.proxy.waiting import until_readable
 
 STEP_SECONDS = 0.0002
 
@@ -38,7 +38,7 @@ def test_a_run_without_end_of_work_waits_for_another() -> None:
 
     async def scene() -> None:
         loop = asyncio.get_running_loop()
-        hostile, neighbour = Turns(loop), Turns(loop)
+        hostile, neighbour = TimeSlices(loop), TimeSlices(loop)
         steps = {"hostile": 0, "neighbour": 0}
         between: list[int] = []
         over = asyncio.Event()
@@ -68,7 +68,7 @@ def test_a_run_without_end_of_work_waits_for_another() -> None:
 def test_a_run_whose_steps_are_long_rests_as_long() -> None:
     async def scene() -> None:
         loop = asyncio.get_running_loop()
-        hostile, neighbour = Turns(loop), Turns(loop)
+        hostile, neighbour = TimeSlices(loop), TimeSlices(loop)
         done: list[str] = []
         over = asyncio.Event()
 
@@ -93,7 +93,7 @@ def test_a_run_whose_steps_are_long_rests_as_long() -> None:
 
 def test_sockets_that_are_not_served_in_a_turn_are_served_next() -> None:
     async def scene() -> None:
-        turns = Turns(asyncio.get_running_loop())
+        turns = TimeSlices(asyncio.get_running_loop())
         pairs = [socket.socketpair() for _ in range(150)]
         served: list[int] = []
 
@@ -120,7 +120,7 @@ def test_sockets_that_are_not_served_in_a_turn_are_served_next() -> None:
 @pytest.mark.parametrize("late", [False, True], ids=["before its first step", "while it waits"])
 def test_an_errand_that_is_cancelled_ends(late: bool) -> None:
     async def scene() -> None:
-        turns = Turns(asyncio.get_running_loop())
+        turns = TimeSlices(asyncio.get_running_loop())
         ours, theirs = socket.socketpair()
         over = asyncio.Event()
         told: list[str] = []
@@ -149,7 +149,7 @@ def test_what_waits_when_a_run_ends_is_done_all_the_same() -> None:
     """An errand that was cancelled has sockets to close, and somebody waits to hear that the run has ended."""
 
     async def scene() -> None:
-        turns = Turns(asyncio.get_running_loop())
+        turns = TimeSlices(asyncio.get_running_loop())
         ours, theirs = socket.socketpair()
         over, told = asyncio.Event(), asyncio.Event()
 
@@ -173,7 +173,7 @@ def test_what_waits_when_a_run_ends_is_done_all_the_same() -> None:
 class Slow:
     """A connection whose end takes long."""
 
-    def __init__(self, run: Run, ended: list[Slow]) -> None:
+    def __init__(self, run: ProxiedRun, ended: list[Slow]) -> None:
         self._run, self._ended = run, ended
         run.add(self)
 
@@ -196,10 +196,10 @@ def test_the_end_of_a_run_does_not_hold_up_another() -> None:
         over = asyncio.Event()
         ledger = Ledger(loop, lambda _events: None)
         issuer = Issuer(new_authority())
-        run = Run("a", Rules(), ledger=ledger, issuer=issuer, secrets={}, canaries=(), roots="", names=Names())
+        run = ProxiedRun("a", Rules(), ledger=ledger, issuer=issuer, secrets={}, canaries=(), roots="", names=Names())
         for _connection in range(50):
             Slow(run, ended)
-        neighbour = Turns(loop)
+        neighbour = TimeSlices(loop)
 
         def look() -> None:
             seen.append(len(ended))
@@ -225,7 +225,7 @@ def test_the_end_of_a_run_does_not_hold_up_another() -> None:
 def test_an_errand_waits_for_signals_and_futures() -> None:
     async def scene() -> None:
         loop = asyncio.get_running_loop()
-        turns = Turns(loop)
+        turns = TimeSlices(loop)
         signal, future, over = Signal(), loop.create_future(), asyncio.Event()
         got: list[object] = []
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from belljar.egress.rules import compile_rules
-from belljar.egress.trial import trial
+from belljar.egress.decide.rules import compile_rules
+from belljar.egress.decide.trial import trial
 from belljar.errors import UsageError
-from belljar.policy.resolve import resolve
+from belljar.policy.load.resolve import resolve
 
 POLICY: dict[str, Any] = {
     "net": {

@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from belljar.egress.paths import AmbiguousPath, allowed_by, denied_by, matches, query_keys, readings, split_target
+from belljar.egress.decide.paths import (
+    AmbiguousPath,
+    allowed_by,
+    denied_by,
+    matches,
+    query_keys,
+    readings,
+    split_target,
+)
 
 GLOBS = [
     # glob, path, whether it matches

@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from belljar.egress import ca
-from belljar.egress.channel import Channel
-from belljar.egress.decide import Verdict, decide_connection, decide_name
-from belljar.egress.gate import Gate
-from belljar.egress.ledger import Ledger
-from belljar.egress.names import NameRefused, normalise
-from belljar.egress.rules import Rule, Rules
-from belljar.egress.run import Run
-from belljar.egress.synthetic import Names
+from belljar.egress.decide.names import NameRefused, normalise
+from belljar.egress.decide.rules import Rule, Rules
+from belljar.egress.decide.steps import Verdict, decide_connection, decide_name
+from belljar.egress.decide.synthetic import Names
+from belljar.egress.proxy.channel import Channel
+from belljar.egress.proxy.ledger import Ledger
+from belljar.egress.proxy.relay.request_check import RequestCheck
+from belljar.egress.proxy.run import ProxiedRun
 
 HOST = "web.test"
 PORT = 443
@@ -147,16 +147,16 @@ class Stage:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._faults.append(error)
 
-    async def _gate(self) -> Gate:
+    async def _gate(self) -> RequestCheck:
         issuer = ca.Issuer(ca.new_authority())
 
         def answer(_events: list[list[Any]]) -> None:
             self._loop.call_soon(ledger.answered)
 
         ledger = Ledger(self._loop, answer)
-        run = Run("fuzz", RULES, issuer=issuer, ledger=ledger, secrets={}, canaries=(), names=Names(), roots="")
+        run = ProxiedRun("fuzz", RULES, issuer=issuer, ledger=ledger, secrets={}, canaries=(), names=Names(), roots="")
         run._sweeping.cancel()
-        return Gate(run, tls=False)
+        return RequestCheck(run, tls=False)
 
     def close(self) -> None:
         self._loop.close()

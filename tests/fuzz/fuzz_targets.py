@@ -25,14 +25,21 @@ from fuzz_oracle import (
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 
-from belljar.egress import connect_request
-from belljar.egress import dns as names
-from belljar.egress.channel import Channel
-from belljar.egress.client_hello import BadHelloError, Greeting, Hello, HelloSearch, begins_like_tls, read_hello
-from belljar.egress.decide import Request, decide_name, decide_request, decide_server_name
-from belljar.egress.http1 import Http1Relay
-from belljar.egress.http2 import PREFACE, Http2Relay
-from belljar.egress.socks import MAX_MESSAGE, Handshake
+from belljar.egress.decide.steps import Request, decide_name, decide_request, decide_server_name
+from belljar.egress.protocols import dns as names
+from belljar.egress.protocols.client_hello import (
+    BadHelloError,
+    Greeting,
+    Hello,
+    HelloSearch,
+    begins_like_tls,
+    read_hello,
+)
+from belljar.egress.proxy import connect_request
+from belljar.egress.proxy.channel import Channel
+from belljar.egress.proxy.relay.http1 import Http1Relay
+from belljar.egress.proxy.relay.http2 import PREFACE, Http2Relay
+from belljar.egress.proxy.socks import MAX_MESSAGE, Handshake
 
 Target = Callable[[bytes], None]
 STAGE = Stage()

@@ -11,9 +11,9 @@ import pytest
 from image_files import CLEAN, saved
 from image_process import Call
 
-from belljar.backends.container import image_store
-from belljar.backends.container.image_sources import building_program
-from belljar.backends.container.image_store import Record
+from belljar.backends.container.images import store
+from belljar.backends.container.images.sources import building_program
+from belljar.backends.container.images.store import Record
 from belljar.errors import PrerequisiteError
 
 RECORD = Record("sha256:" + "a" * 64, "x:1", "0123", "sha256:b", 5, "bookworm", "amd64", ("bash 5.2",), ("numpy",))
@@ -64,7 +64,7 @@ def test_names_cannot_deceive(image: Call, tmp_path: Path) -> None:
 
 
 STEPS = """
-from belljar.cli.progress import Progress
+from belljar.cli.terminal.progress import Progress
 with Progress("x") as progress:
     progress("one")
     progress("one")
@@ -102,23 +102,23 @@ def test_a_missing_program() -> None:
 def test_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is kept is found again by its recipe; half of it is not taken for the whole."""
     monkeypatch.setenv("BELLJAR_IMAGE_CACHE", str(tmp_path / "cache"))
-    assert image_store.cached("0123") is None
+    assert store.cached("0123") is None
     (tmp_path / "archive").write_bytes(b"image")
-    image_store.keep(str(tmp_path / "archive"), RECORD)
-    assert image_store.cached("0123") == RECORD
-    os.unlink(image_store.archive_path("0123"))
-    assert image_store.cached("0123") is None
+    store.keep(str(tmp_path / "archive"), RECORD)
+    assert store.cached("0123") == RECORD
+    os.unlink(store.archive_path("0123"))
+    assert store.cached("0123") is None
 
 
 def test_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the state directory, until the image is removed."""
     monkeypatch.setenv("BELLJAR_IMAGE_CACHE", str(tmp_path))
-    assert image_store.recall(RECORD.id) is None
-    image_store.remember(RECORD)
-    assert image_store.recall(RECORD.id) == RECORD
-    image_store.forget(RECORD.id, archive=True)
-    assert image_store.recall(RECORD.id) is None
-    assert image_store.recall("sha256:../../etc/passwd") is None
+    assert store.recall(RECORD.id) is None
+    store.remember(RECORD)
+    assert store.recall(RECORD.id) == RECORD
+    store.forget(RECORD.id, archive=True)
+    assert store.recall(RECORD.id) is None
+    assert store.recall("sha256:../../etc/passwd") is None
 
 
 def test_a_build_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +128,7 @@ def test_a_build_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "build-4567-other").mkdir()
 
     def build() -> None:
-        with image_store.building("0123") as scratch:
+        with store.building("0123") as scratch:
             Path(scratch, "file").touch()
             raise KeyboardInterrupt
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from image_process import Call
 
-from belljar.backends.container.engine import Engine, find_engine
-from belljar.backends.container.image_archive import image_config, write_archive, write_layer
-from belljar.backends.container.images import BASE_IMAGE, find, load
+from belljar.backends.container.engine.engine import Engine, find_engine
+from belljar.backends.container.images.archive import image_config, write_archive, write_layer
+from belljar.backends.container.images.engine_images import BASE_IMAGE, find, load
 
 pytestmark = pytest.mark.slow
 SMALL = "belljar-test-small:1"

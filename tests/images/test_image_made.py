@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from image_files import Files, member, tar
 
-from belljar.backends.container.image_archive import Layer, image_config, write_archive, write_layer
-from belljar.backends.container.image_packages import needed, read_status
-from belljar.backends.container.image_recipe import DATE, EPOCH, NEVER, REPOSITORY, ROOTS, VERSION, Recipe, make_recipe
-from belljar.backends.container.image_tree import Tree, contents, straighten
-from belljar.backends.container.images import BASE_IMAGE
+from belljar.backends.container.images.archive import Layer, image_config, write_archive, write_layer
+from belljar.backends.container.images.engine_images import BASE_IMAGE
+from belljar.backends.container.images.packages import needed, read_status
+from belljar.backends.container.images.recipe import DATE, EPOCH, NEVER, REPOSITORY, ROOTS, VERSION, Recipe, make_recipe
+from belljar.backends.container.images.tree import Tree, contents, straighten
 from belljar.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from image_files import CLEAN, CLEAN_CONFIG, Files, member, oci, saved, tar
 
-from belljar.backends.container.image_saved import MOST_READ
-from belljar.backends.container.image_scan import Scan, scan_stream
+from belljar.backends.container.images.saved import MOST_READ
+from belljar.backends.container.images.scan import Scan, scan_stream
 from belljar.errors import SandboxUnavailableError
 
 KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEAAAAA\n"

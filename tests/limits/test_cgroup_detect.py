@@ -136,10 +136,10 @@ def test_a_container_with_a_read_only_mount_has_none(tmp_path: Path) -> None:
     assert (found.mechanism, found.missing["cpu"]) == (Mechanism.NONE, "/sys/fs/cgroup is mounted read-only")
 
 
-@pytest.mark.parametrize(("procs", "usable"), [(f"{os.getpid()}\n", True), (f"1\n{os.getpid()}\n", False)])
+@pytest.mark.parametrize(("procs", "usable"), [("{own}\n", True), ("1\n{own}\n", False)])
 def test_a_writable_container_is_used_when_we_are_alone_in_it(tmp_path: Path, procs: str, usable: bool) -> None:
     """Processes that are not ours are not ours to move."""
-    found = detect(root=host(tmp_path, "0::/\n", V2_MOUNT, group("", procs=procs)), environ={})
+    found = detect(root=host(tmp_path, "0::/\n", V2_MOUNT, group("", procs=procs.format(own=os.getpid()))), environ={})
     assert (found.mechanism is Mechanism.V2_DELEGATED) is usable
     assert found.occupants == ((os.getpid(),) if usable else ())
 

@@ -22,7 +22,7 @@ from belljar import Sandbox
 @pytest.fixture(scope="session", autouse=True)
 def proxy_of_these_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A state directory that all tests here share, and with it the proxy process, which keeps its authority there."""
-    from belljar.egress.client import PROXY
+    from belljar.egress.client.client import PROXY
 
     PROXY.stop()
     path = str(tmp_path_factory.mktemp("state"))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from belljar import RunResult, Sandbox
-from belljar.sandbox.result import Denial
+from belljar.sandbox.record.result import Denial
 
 OpenJar = Callable[..., Sandbox]
 

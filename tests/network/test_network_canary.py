@@ -15,11 +15,11 @@ from network_servers import Server
 
 from belljar import Sandbox
 from belljar.audit.reading import records
-from belljar.egress.client import PROXY
-from belljar.egress.rules import Rule, Rules
+from belljar.egress.client.client import PROXY
+from belljar.egress.decide.rules import Rule, Rules
 from belljar.errors import AuditError
-from belljar.sandbox.events import Output
-from belljar.sandbox.result import Outcome
+from belljar.sandbox.record.events import Output
+from belljar.sandbox.record.result import Outcome
 
 EVERYTHING = Rules(allow=(Rule(0, "net.allowlist[0]", "", "*", ports=(80, 443)),), max_name_entropy=8.0)
 

@@ -18,9 +18,9 @@ from test_network_canary import EVERYTHING, serve_by
 
 from belljar import Sandbox
 from belljar.backends.container import backend as container_backend
-from belljar.backends.container import compile as container_compile
-from belljar.egress.rules import Rule
-from belljar.sandbox.result import Outcome
+from belljar.backends.container.jar import compile as container_compile
+from belljar.egress.decide.rules import Rule
+from belljar.sandbox.record.result import Outcome
 
 ENGINES = ("docker", "gvisor", "podman")
 

@@ -484,7 +484,7 @@ def test_server_of_the_test_is_there(plain: Server) -> None:
 
 def test_a_name_that_has_no_address_is_no_denial(open_jar: OpenJar) -> None:
     """The policy allows it, so there is nothing to change; the record says what failed, and so does the report."""
-    from belljar.cli.outcome import report
+    from belljar.cli.run.outcome import report
 
     code = "import urllib.request; urllib.request.urlopen('http://no-such-name.invalid/')"
     result = run_python(open_jar(network({"host": "no-such-name.invalid"})), code)
@@ -497,7 +497,7 @@ def test_a_name_that_has_no_address_is_no_denial(open_jar: OpenJar) -> None:
 
 def test_the_report_says_why_a_host_was_refused(open_jar: OpenJar) -> None:
     """Between what was tried and the rule."""
-    from belljar.cli.outcome import report
+    from belljar.cli.run.outcome import report
 
     code = "import socket; socket.getaddrinfo('api.openai.com', 443)"
     lines = report(run_python(open_jar(network({"host": "*"})), code), quiet=True, explained=False).splitlines()

@@ -12,8 +12,8 @@ from network_routes import OpenJar, codes, decisions, denial, network, rule, run
 from network_servers import Server
 
 from belljar import RunResult, Sandbox
-from belljar.egress.client import PROXY
-from belljar.sandbox.events import Finished, Output
+from belljar.egress.client.client import PROXY
+from belljar.sandbox.record.events import Finished, Output
 
 TALK_ON = """
 import socket, sys, time
@@ -176,11 +176,11 @@ def _wait_for(true: Callable[[], bool]) -> bool:
 
 def _standing_still(look: Callable[[], int]) -> int:
     """The number, once it stands still."""
-    last = -1
-    while (now := look()) != last:
-        last = now
-        time.sleep(0.2)
-    return now
+    looks = [-1]
+    while looks[-5:] != looks[-1:] * 5:
+        looks.append(look())
+        time.sleep(0.05)
+    return looks[-1]
 
 
 def test_listeners_are_the_proxys_alone(open_jar: OpenJar, plain: Server) -> None:

@@ -15,9 +15,9 @@ from network_routes import codes, network, rule, told
 from network_web import Site, Web
 
 from belljar import PolicyError, Pool, PrerequisiteError
-from belljar.egress.client import PROXY
-from belljar.sandbox.egress_canary import Canary
-from belljar.sandbox.result import Outcome
+from belljar.egress.client.client import PROXY
+from belljar.sandbox.network.egress_check import Canary
+from belljar.sandbox.record.result import Outcome
 
 pytestmark = pytest.mark.backend("bubblewrap")
 

@@ -15,7 +15,7 @@ from network_routes import OpenJar
 
 from belljar import Sandbox
 from belljar.errors import SandboxUnavailableError
-from belljar.sandbox.result import Outcome
+from belljar.sandbox.record.result import Outcome
 
 SERVER = """
 import http.server, sys

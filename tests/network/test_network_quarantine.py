@@ -12,11 +12,11 @@ from network_web import Web
 
 from belljar import Pool, RunResult, Sandbox
 from belljar.audit.reading import records
-from belljar.egress.client import PROXY
-from belljar.egress.rules import Rule, Rules
-from belljar.sandbox.bundle_reading import Bundle
-from belljar.sandbox.result import Outcome
-from belljar.sandbox.snapshot_files import SnapshotFiles
+from belljar.egress.client.client import PROXY
+from belljar.egress.decide.rules import Rule, Rules
+from belljar.sandbox.files.snapshot_files import SnapshotFiles
+from belljar.sandbox.incident.evidence_archive_reading import EvidenceArchive
+from belljar.sandbox.record.result import Outcome
 
 TOKEN = "/workspace/.env.production"
 SENDING = f"""
@@ -45,7 +45,7 @@ def check(result: RunResult, state_directory: str) -> dict[str, Any]:
     assert "canary" in result.reason, summary(result)
     (path,) = bundles(state_directory, result)
     assert str(path) in result.reason
-    with Bundle(str(path)) as bundle:
+    with EvidenceArchive(str(path)) as bundle:
         assert bundle.problems() == []
         assert bundle.manifest["run"] == result.run_id
         assert bundle.manifest["by"] == "a canary"
@@ -67,7 +67,7 @@ def test_a_token_that_is_sent(open_jar: OpenJar, web: Web, state_directory: str,
         assert manifest["frozen"]
         assert manifest["still"]
     (path,) = bundles(state_directory, result)
-    with Bundle(str(path)) as bundle:
+    with EvidenceArchive(str(path)) as bundle:
         assert bundle.read("output/stdout", 100) == b"before\n"
         assert b'"canary"' in bundle.read("egress.jsonl", 1 << 20)
         part = bundle.parts["files.snapshot"]
@@ -106,7 +106,7 @@ def test_a_canary_before_the_code(
     assert result.outcome is Outcome.REFUSED
     (path,) = bundles(state_directory, result)
     assert str(path) in result.reason
-    with Bundle(str(path)) as bundle:
+    with EvidenceArchive(str(path)) as bundle:
         assert bundle.problems() == []
         end = json.loads(bundle.read("end.json", 1 << 20))
     assert (end["started"], end["ended_by"]) == (False, "canary")

@@ -6,7 +6,7 @@ import pytest
 from network_routes import OpenJar, codes, network, rule, run_python, told
 from network_web import Web
 
-from belljar.sandbox.result import Outcome
+from belljar.sandbox.record.result import Outcome
 
 REACHES = """
 import socket, urllib.request

@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from belljar.errors import PolicyError, UsageError
-from belljar.policy import resolve as resolve_module
 from belljar.policy.builtin import BUILTIN_NAMES
-from belljar.policy.resolve import from_mapping, resolve
+from belljar.policy.load import resolve as resolve_module
+from belljar.policy.load.resolve import from_mapping, resolve
 
 LIMITS = "proc: {mem_mb: -5, pids: 0, uid: 0, timeout_ms: -1s, cpu_quota: -0.5}"
 TOLD = {

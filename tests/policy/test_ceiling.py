@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from belljar.errors import PolicyError
-from belljar.policy import resolve as resolve_module
+from belljar.policy.load import resolve as resolve_module
+from belljar.policy.load.resolve import resolve
 from belljar.policy.models import HostRule
-from belljar.policy.resolve import resolve
 
 MB = 1024 * 1024
 

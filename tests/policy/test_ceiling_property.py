@@ -19,13 +19,13 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from belljar.audit.redaction.kinds import expand
 from belljar.errors import PolicyError
-from belljar.policy import resolve as resolve_module
 from belljar.policy.globs import DenyGlobs
-from belljar.policy.keys import CLAUSES
+from belljar.policy.keys.table import CLAUSES
+from belljar.policy.load import resolve as resolve_module
+from belljar.policy.load.resolve import preset_names, resolve
 from belljar.policy.models import DenyRule, HostRule, Policy
-from belljar.policy.resolve import preset_names, resolve
+from belljar.redaction.kinds import expand
 
 MB = 1024 * 1024
 DIRECTORIES = ("a", "a/b", "a/secret", "c", "c/d", "c/d/e")

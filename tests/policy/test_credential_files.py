@@ -8,8 +8,8 @@ import pytest
 
 from belljar import Sandbox
 from belljar.policy.globs import DenyGlobs
+from belljar.policy.load.resolve import resolve
 from belljar.policy.presets import preset_names
-from belljar.policy.resolve import resolve
 
 
 def _words(text: str) -> list[str]:
@@ -37,6 +37,8 @@ my-release-key.keystore keystore.properties android/key.properties secring.gpg p
 .password-store/x.gpg .lpass/key .config/op/config .authinfo _netrc .htpasswd .smbcredentials .msmtprc
 .erlang.cookie .ethereum/keystore/x wallet.dat .mozilla/firefox/x/logins.json .config/chromium/Default/Cookies
 .env~ .env.bak .env.old .env.swp .bash_history .psql_history
+.snowflake/connections.toml .wrangler/config/default.toml .config/.wrangler/config/default.toml .supabase/access-token
+.config/supabase/access-token .local/share/amp/secrets.json .kiro/credentials.json .hermes/auth.json
 .passwd-s3fs .bluemix/config.json .circleci/cli.yml ewallet.p12
 """)
 
@@ -50,6 +52,7 @@ settings.xml gradle.properties gradle/wrapper/gradle-wrapper.jar build.sbt crede
 auth.json secrets.py secrets.yaml config/credentials.yml.enc config/secrets.yml cert.pem ca.pem server.key
 public.pem test.jks truststore.jks debug.keystore src/test/resources/server.p12 keystore.go service-account.yaml
 serviceaccount.go account.json client.json .streamlit/config.toml profiles.yml .circleci/config.yml .sbtopts
+.wrangler/state/v3/x .supabase/config.toml .kiro/steering/product.md
 .ruby-version Gemfile composer.json .composer/cache/x tokens.py token.json huggingface/tokenizer.json
 config/op.yaml wallet.py key.properties .mozconfig chromium/README .secrets.baseline .htaccess age.py keys.txt
 """)

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from belljar.errors import PolicyError
-from belljar.policy import engine_sockets
-from belljar.policy import resolve as resolve_module
-from belljar.policy.keys import KEYS
+from belljar.policy.keys.table import KEYS
+from belljar.policy.load import engine_sockets
+from belljar.policy.load import resolve as resolve_module
+from belljar.policy.load.resolve import from_mapping, preset_names, resolve
 from belljar.policy.models import ContainerPolicy
-from belljar.policy.resolve import from_mapping, preset_names, resolve
 from belljar.policy.show import to_mapping
 
 HELD = [name for name in preset_names() if name != "unrestricted"]

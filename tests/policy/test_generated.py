@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from belljar.policy.globs import DenyGlobs
-from belljar.policy.resolve import preset_names, resolve
+from belljar.policy.load.resolve import preset_names, resolve
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from belljar.policy.carriers import CARRIERS, carrier, overlap
-from belljar.policy.hosts import host_name
+from belljar.policy.keys.hosts import host_name
 from belljar.policy.lint import lint
-from belljar.policy.resolve import preset_names, resolve
+from belljar.policy.load.resolve import preset_names, resolve
 
 
 def net(*allowlist: Any, **more: Any) -> dict[str, Any]:

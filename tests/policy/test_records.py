@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from belljar.policy import records
+from belljar._startup import records
 
 
 def make(library: Any) -> Any:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from belljar.errors import PolicyError
+from belljar.policy.load.resolve import from_mapping, preset_names, resolve
 from belljar.policy.models import HostRule, Mount, Origin, Policy
-from belljar.policy.resolve import from_mapping, preset_names, resolve
 
 MB = 1024 * 1024
 
@@ -268,11 +268,12 @@ def test_venv_and_interpreter_keep_their_names(here: Path) -> None:
 
 def test_a_plain_preset_imports_little() -> None:
     """Start-up is a feature: neither YAML nor the validator is on the way of a plain run."""
-    code = "import sys; from belljar.policy.resolve import resolve; resolve(); print(*sys.modules)"
+    code = "import sys; from belljar.policy.load.resolve import resolve; resolve(); print(*sys.modules)"
     result = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
     loaded = set(result.stdout.split())
     heavy = {"yaml", "asyncio", "pydantic", "rich", "argparse", "difflib", "subprocess", "socket", "hypothesis"}
-    ours = {f"belljar.policy.{name}" for name in ("validate", "keys", "reading", "ceiling", "globs", "options", "show")}
+    names = ("keys", "globs", "show", *(f"load.{name}" for name in ("ceiling", "options", "reading", "validate")))
+    ours = {f"belljar.policy.{name}" for name in names}
     assert not loaded & (heavy | ours)
 
 
@@ -294,9 +295,10 @@ def test_a_variable_that_is_passed_on_beats_an_inherited_value() -> None:
 
 
 def test_the_state_directory_is_no_mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its keys would be in the jar. Above it, it is denied; what is in it, belljar mounts itself."""
+    """Its keys would be in the jar. Above it, it is denied; of what is in it, belljar itself mounts agents' homes."""
     state = tmp_path / "state"
-    (state / "homes").mkdir(parents=True)
+    (state / "homes" / "one").mkdir(parents=True)
+    (state / "outputs").mkdir()
     monkeypatch.setenv("BELLJAR_STATE_DIR", str(state))
 
     def mounted(source: Path) -> Policy:
@@ -305,4 +307,11 @@ def test_the_state_directory_is_no_mount(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(PolicyError, match="belljar's own: its keys are in it"):
         mounted(state)
     assert str(state) in mounted(tmp_path).fs.deny_globs
-    assert str(state) not in mounted(state / "homes").fs.deny_globs
+    assert str(state) not in mounted(state / "homes" / "one").fs.deny_globs
+    (tmp_path / "link").symlink_to(state / "outputs")
+    for inside in (state / "outputs", state / "homes", tmp_path / "link"):
+        with pytest.raises(PolicyError, match="lies in belljar's own directory"):
+            mounted(inside)
+    for inside in (state, state / "outputs", state / "homes" / "one"):
+        with pytest.raises(PolicyError, match="belljar's own"):
+            resolve(workspace=str(inside))

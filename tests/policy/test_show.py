@@ -11,9 +11,9 @@ import yaml
 
 from belljar.errors import PolicyError
 from belljar.policy.jsonschema import json_schema
-from belljar.policy.keys import CLAUSES, KEYS, fields, sections
+from belljar.policy.keys.table import CLAUSES, KEYS, fields, sections
+from belljar.policy.load.resolve import from_mapping, preset_names, resolve
 from belljar.policy.models import Policy
-from belljar.policy.resolve import from_mapping, preset_names, resolve
 from belljar.policy.show import diff, to_mapping, to_yaml
 from belljar.policy.template import commented_template
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from belljar.errors import PolicyError
-from belljar.policy.resolve import from_mapping, preset_names, resolve
-from belljar.policy.tighten import tightened
+from belljar.policy.load.resolve import from_mapping, preset_names, resolve
+from belljar.policy.load.tighten import tightened
 
 NETWORK = {"net": {"enabled": True, "allowlist": [{"host": "api.example.com", "methods": ["GET"]}]}}
 

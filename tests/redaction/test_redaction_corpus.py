@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 from redaction_corpus import FORMS, SEED, Example, corpus, escaped, templates
 
-from belljar.audit.redaction.keyblocks import blocks
-from belljar.audit.redaction.scan import scan
+from belljar.redaction.finders.keyblocks import blocks
+from belljar.redaction.scan import scan
 
 BOUNDS = {
     # kind: precision, recall

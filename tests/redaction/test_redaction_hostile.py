@@ -9,7 +9,7 @@ import time
 import pytest
 from redaction_corpus import corpus
 
-from belljar.audit.redaction import Redactor
+from belljar.redaction import Redactor
 
 SIZE = 200_000
 HOSTILE = {

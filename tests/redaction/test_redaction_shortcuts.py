@@ -7,11 +7,10 @@ import random
 import pytest
 from redaction_values import Values
 
-from belljar.audit.redaction import Redactor
-from belljar.audit.redaction.long_words import CONTEXT, SHORTEST
-from belljar.audit.redaction.shapes import Shapes
-from belljar.audit.redaction.vendors import _BEFORE_LONG_WORDS, VENDORS
-from belljar.audit.redaction.view import View
+from belljar.redaction import Redactor
+from belljar.redaction.finders.shapes import Shapes
+from belljar.redaction.finders.vendors import _BEFORE_LONG_WORDS, CONTEXT, SHORTEST, VENDORS
+from belljar.redaction.view import TextView
 
 VALUES = Values(17)
 
@@ -46,7 +45,7 @@ def test_shapes_are_found_where_they_are() -> None:
     for many in (3, 900):
         pieces = [chance.choice([*SHAPES, b"word", b"2026-03-01 12:00", b"x12-34"]) for _ in range(many * 6)]
         text = b", ".join(pieces).replace(b"A", b"K").replace(b"0", b"7").decode()
-        view, wanted, place = View(text), [], 0
+        view, wanted, place = TextView(text), [], 0
         for piece in pieces:
             if piece in SHAPES:
                 wanted.append((place, piece))

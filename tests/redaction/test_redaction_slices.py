@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from belljar.audit.redaction.slices import Shelf, cut, first_rows, handle_of
+from belljar.redaction.slices import OutputStore, cut, first_rows, handle_of
 
 LINES = "".join(f"line {number}\n" for number in range(100))
 
@@ -46,7 +46,7 @@ def test_rows() -> None:
 
 def test_a_shelf() -> None:
     """Keeps wholes by handle, the newest as far as they fit."""
-    shelf = Shelf(most_characters=1000)
+    shelf = OutputStore(most_characters=1000)
     handle = shelf.put(LINES)
     assert handle == handle_of(LINES) == shelf.put(LINES)
     assert shelf.get(handle, 7, 6) == "line 1"

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from redaction_corpus import FORMS, corpus, escaped
 from redaction_values import Values
 
-from belljar.audit.redaction import Redactor
-from belljar.audit.redaction.keyblocks import LONGEST
-from belljar.audit.redaction.stream import WINDOW
+from belljar.redaction import Redactor
+from belljar.redaction.finders.keyblocks import LONGEST
+from belljar.redaction.stream import WINDOW
 
 VALUES = Values(5)
 TEXTS = [example.text for example in corpus(11, rounds=1)]

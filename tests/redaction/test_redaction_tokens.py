@@ -9,11 +9,11 @@ from collections.abc import Iterable
 import pytest
 from redaction_values import Values
 
-from belljar.audit.redaction import Redactor
-from belljar.audit.redaction.kinds import EVERYTHING, Kind, expand
-from belljar.audit.redaction.tokens import TokenMap
-from belljar.policy.redaction_keys import PERSONAL, REDACTABLE, SECRETS
-from belljar.policy.resolve import resolve
+from belljar.policy.keys.redaction import PERSONAL, REDACTABLE, SECRETS
+from belljar.policy.load.resolve import resolve
+from belljar.redaction import Redactor
+from belljar.redaction.kinds import EVERYTHING, Kind, expand
+from belljar.redaction.tokens import TokenMap
 
 VALUES = Values(9)
 

@@ -67,7 +67,7 @@ def test_every_page_is_listed() -> None:
 @pytest.mark.parametrize("example", re.findall(r"```yaml\n(.*?)```", "".join(p.read_text() for p in PAGES), re.DOTALL))
 def test_examples_are_policies(example: str, tmp_path: Path) -> None:
     """A YAML example on a page is a policy that belljar reads."""
-    from belljar.policy.resolve import resolve
+    from belljar.policy.load.resolve import resolve
 
     for directory in ("deps", "data", "venv"):
         (tmp_path / directory).mkdir()

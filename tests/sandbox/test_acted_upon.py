@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from belljar.sandbox.trusted_names import acted_upon, entries, in_bytecode, link_acted_upon
+from belljar.sandbox.files.trusted_names import acted_upon, entries, in_bytecode, link_acted_upon
 
 REFUSED = """
     .mvn/extensions.xml .mvn/jvm.config mvnw gradlew gradle/wrapper/gradle-wrapper.jar .bsp/sbt.json
@@ -19,6 +19,8 @@ REFUSED = """
     .golangci.yml .lintr .formatter.exs .luarc.json hie.yaml .clangd compile_commands.json .phpactor.json
     omnisharp.json svelte.config.js .openhands/setup.sh .kilocode/mcp.json .factory/settings.json gptme.toml
     .goosehints .windsurfrules .junie/x .kiro/x .trae/rules.md .opencode/x .amazonq/x .cursorignore WARP.md
+    .deepagents/hooks.json .takt/config.yaml reasonix.toml .bob/skills/x/SKILL.md .pochi/x .commandcode/x .adal/x
+    .autohand/x .codestudio/x .kimi-code/x .aiassistant/rules/x.md QWEN.local.md rulesync.local.jsonc .devinignore
     CRUSH.md SKILL.md .vscode/mcp.json mcp.json .claude-plugin/p x.pth lib/site-packages/evil.pth
     sitecustomize.py usercustomize.py .venv/pyvenv.cfg .venv/bin/python venv/bin/activate a/b.pyc
     jupyter_server_config.py .ipython/profile_default/startup/x.py .ropeproject/config.py .tool-versions

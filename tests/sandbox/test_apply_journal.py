@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from belljar.sandbox.kept.journal import Step, apply_all, finish_interrupted
+from belljar.sandbox.files.journal import JournalStep, apply_all, finish_interrupted
 
 _CALLS = ("mkdir", "link", "rename", "unlink", "rmdir", "symlink")
 """What changes a directory."""
@@ -29,7 +29,7 @@ def host(tmp_path: Path, state_directory: str) -> Path:
     return host
 
 
-def steps(host: Path) -> list[Step]:
+def steps(host: Path) -> list[JournalStep]:
     """A change of each kind."""
 
     def before(name: str) -> os.stat_result:
@@ -39,17 +39,17 @@ def steps(host: Path) -> list[Step]:
         os.write(descriptor, b"after\n")
 
     return [
-        Step("gone/deep/two", "delete", before("gone/deep/two")),
-        Step("gone/deep", "rmdir", before("gone/deep")),
-        Step("gone/one", "delete", before("gone/one")),
-        Step("gone", "rmdir", before("gone")),
-        Step("removed", "delete", before("removed")),
-        Step("becomes-directory", "delete", before("becomes-directory")),
-        Step("becomes-directory/inside", "file", fill=fill),
-        Step("modified", "file", before("modified"), 0o755, fill),
-        Step("link", "link", before("link"), text=lambda: "modified"),
-        Step("new/deep/file", "file", fill=fill),
-        Step("new/empty", "directory"),
+        JournalStep("gone/deep/two", "delete", before("gone/deep/two")),
+        JournalStep("gone/deep", "rmdir", before("gone/deep")),
+        JournalStep("gone/one", "delete", before("gone/one")),
+        JournalStep("gone", "rmdir", before("gone")),
+        JournalStep("removed", "delete", before("removed")),
+        JournalStep("becomes-directory", "delete", before("becomes-directory")),
+        JournalStep("becomes-directory/inside", "file", fill=fill),
+        JournalStep("modified", "file", before("modified"), 0o755, fill),
+        JournalStep("link", "link", before("link"), text=lambda: "modified"),
+        JournalStep("new/deep/file", "file", fill=fill),
+        JournalStep("new/empty", "directory"),
     ]
 
 
@@ -157,7 +157,7 @@ _FULL = """
 import os, sys
 from pathlib import Path
 from belljar.backends.contract import ChangedTree
-from belljar.sandbox.changes import Changes
+from belljar.sandbox.files.changes import Changes
 host, jar = Path(sys.argv[1]), Path(sys.argv[2])
 (host / "a").write_text("before")
 changed = os.open(jar, os.O_RDONLY | os.O_DIRECTORY)
@@ -196,6 +196,8 @@ def test_many_files(host: Path) -> None:
         os.write(descriptor, b"x")
 
     root = os.open(host, os.O_RDONLY | os.O_DIRECTORY)
-    apply_all(str(host), root, [Step(f"build/{number % 50}/{number}", "file", fill=fill) for number in range(1000)])
+    apply_all(
+        str(host), root, [JournalStep(f"build/{number % 50}/{number}", "file", fill=fill) for number in range(1000)]
+    )
     assert sum(1 for path in (host / "build").rglob("*") if path.is_file()) == 1000
     os.close(root)

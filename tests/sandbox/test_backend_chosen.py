@@ -10,9 +10,9 @@ from belljar import Sandbox
 from belljar.backends import registry
 from belljar.backends.contract import RunRequest
 from belljar.errors import PolicyError, PrerequisiteError
-from belljar.policy.keys import CLAUSES
-from belljar.policy.resolve import resolve
-from belljar.sandbox.detect import candidates, detect
+from belljar.policy.keys.table import CLAUSES
+from belljar.policy.load.resolve import resolve
+from belljar.sandbox.run.backend_choice import candidates, detect
 
 CANDIDATES = [
     ({}, registry.AUTOMATIC),

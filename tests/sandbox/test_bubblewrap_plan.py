@@ -12,20 +12,20 @@ from typing import Any
 
 import pytest
 
-from belljar.backends.bubblewrap.compile import compile_plan
-from belljar.backends.bubblewrap.host import Host
-from belljar.backends.bubblewrap.report import report
-from belljar.backends.bubblewrap.stageplan import StagePlan
-from belljar.backends.bubblewrap.whiteout import Whiteouts, names_to_deny
+from belljar.backends.bubblewrap.host.compile import compile_plan
+from belljar.backends.bubblewrap.host.facts import Host
+from belljar.backends.bubblewrap.host.report import report
+from belljar.backends.bubblewrap.shared.stage_plan import StagePlan
+from belljar.backends.bubblewrap.stage.whiteout import Whiteouts, names_to_deny
 from belljar.backends.contract import LaunchPlan, RunRequest
 from belljar.backends.denied_walk import find_denied
 from belljar.backends.runtimes import Installation, Runtime
 from belljar.errors import PolicyError, UsageError
 from belljar.limits.detect import CgroupSupport, Mechanism
 from belljar.policy.globs import DenyGlobs
-from belljar.policy.keys import CLAUSES
+from belljar.policy.keys.table import CLAUSES
+from belljar.policy.load.resolve import resolve
 from belljar.policy.models import Policy
-from belljar.policy.resolve import resolve
 
 HOST = Host(
     bwrap="/usr/bin/bwrap",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from belljar.backends import kernel
-from belljar.backends.bubblewrap import canary
+from belljar.backends.bubblewrap.stage import isolation_check
 
 _HEAD = b"Inter-|   Receive\n face |bytes\n"
 _LOOPBACK = _HEAD + b"    lo:       0       0\n"
@@ -39,8 +39,8 @@ _MOUNTS = ((b"/", b"ro,nosuid,nodev"), (b"/tmp", b"rw,nosuid,nodev"))
 def test_a_network(devices: bytes, routes: bytes, found: list[str]) -> None:
     """After one that holds, another that does not is refused; each time that it is seen."""
     for _ in range(2):
-        assert canary._reachable(_LOOPBACK, _ROUTES, ("lo",), ()) == []
-        assert canary._reachable(devices, routes, ("lo",), ()) == found
+        assert isolation_check._reachable(_LOOPBACK, _ROUTES, ("lo",), ()) == []
+        assert isolation_check._reachable(devices, routes, ("lo",), ()) == found
 
 
 @pytest.mark.parametrize(
@@ -56,9 +56,9 @@ def test_a_network(devices: bytes, routes: bytes, found: list[str]) -> None:
 def test_mounts(changed: tuple[bytes, ...], found: str) -> None:
     """One mount more, or another way: judged by itself. What can't be read holds for nothing."""
     for _ in range(2):
-        assert canary._mounted(_MOUNTS, ("/tmp",), ("/",)) == []
+        assert isolation_check._mounted(_MOUNTS, ("/tmp",), ("/",)) == []
         try:
-            problems = canary._mounted((*_MOUNTS, changed), ("/tmp",), ("/",))
+            problems = isolation_check._mounted((*_MOUNTS, changed), ("/tmp",), ("/",))
         except ValueError as error:
             problems = [str(error)]
         assert found in problems[0]
@@ -81,24 +81,28 @@ def test_rights(line: bytes, uid: bytes, who: str, found: str) -> None:
     name = line.split(b":")[0]
     rights = b"\n".join(line if one.startswith(name + b":") else one for one in _NO_RIGHTS.split(b"\n"))
     for _ in range(2):
-        assert canary._excess(_NO_RIGHTS, _UID, 7, who) == []
-        assert "".join(canary._excess(rights, uid, 7, who)).startswith(found)
-        assert bool(canary._excess(rights, uid, 7, who)) == bool(found)
+        assert isolation_check._excess(_NO_RIGHTS, _UID, 7, who) == []
+        assert "".join(isolation_check._excess(rights, uid, 7, who)).startswith(found)
+        assert bool(isolation_check._excess(rights, uid, 7, who)) == bool(found)
 
 
 def test_a_status_without_its_filters() -> None:
     """A kernel that does not tell how many there are: then there are none, and the rest is judged as ever."""
     status = b"Name:\tx" + _NO_RIGHTS.rpartition(b"\n")[0] + b"\nCpus_allowed:\t3\n"
-    assert canary._filters(status) == 0
-    assert canary._excess(canary._rights(status), _UID, 7, "the code") == ["the code has no seccomp filter"]
+    assert isolation_check._filters(status) == 0
+    assert isolation_check._excess(isolation_check._rights(status), _UID, 7, "the code") == [
+        "the code has no seccomp filter"
+    ]
     with pytest.raises(ValueError, match="not found"):
-        canary._rights(b"Name:\tx\nState:\tS\n")
+        isolation_check._rights(b"Name:\tx\nState:\tS\n")
 
 
 def test_the_namespaces_of_the_host() -> None:
     """A process that has them all is told of all."""
-    jar = canary.Jar(os.getpid(), -1, os.getpid(), -1, b"", {}, lambda: None)
-    assert list(canary._namespaces(jar)) == [f"the {name} namespace is the host's" for name in canary._NAMESPACES]
+    jar = isolation_check.WaitingJar(os.getpid(), -1, os.getpid(), -1, b"", {}, lambda: None)
+    assert list(isolation_check._namespaces(jar)) == [
+        f"the {name} namespace is the host's" for name in isolation_check._NAMESPACES
+    ]
 
 
 def test_files_that_must_be_absent(tmp_path: Path) -> None:
@@ -109,7 +113,9 @@ def test_files_that_must_be_absent(tmp_path: Path) -> None:
     root = os.open(tmp_path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     opened = os.listdir("/proc/self/fd")
     paths = ["/there", "/link", "/away", "/none/at/all", "/" + "x" * 300]
-    found = list(canary._denied_files(canary.Jar(0, -1, 0, root, b"", {"absent": paths}, lambda: None)))
+    found = list(
+        isolation_check._denied_files(isolation_check.WaitingJar(0, -1, 0, root, b"", {"absent": paths}, lambda: None))
+    )
     assert os.listdir("/proc/self/fd") == opened
     os.close(root)
     assert found == [
@@ -125,19 +131,21 @@ def test_a_name_is_no_line() -> None:
     pid = os.fork()
     if pid == 0:
         kernel.set_name("x\nUid:\t7\nPPid")
-        os.write(writer, canary._status(os.getpid()))
+        os.write(writer, isolation_check._status(os.getpid()))
         os._exit(0)
     os.waitpid(pid, 0)
     status = os.read(reader, 1 << 14)
     os.close(reader)
     os.close(writer)
     assert status.startswith(b"Name:\tx\\nUid:")
-    assert canary._field(status, b"Uid").split() == [str(os.getuid()).encode()] * 4
-    assert int(canary._field(status, b"PPid")) == os.getpid()
-    assert canary._rights(status).startswith(b"\nCapInh:\t")
-    assert canary._rights(status).split(b"\n")[-1] == b"Seccomp_filters:\t%d" % canary._filters(status)
+    assert isolation_check._field(status, b"Uid").split() == [str(os.getuid()).encode()] * 4
+    assert int(isolation_check._field(status, b"PPid")) == os.getpid()
+    assert isolation_check._rights(status).startswith(b"\nCapInh:\t")
+    assert isolation_check._rights(status).split(b"\n")[-1] == b"Seccomp_filters:\t%d" % isolation_check._filters(
+        status
+    )
     with pytest.raises(KeyError):
-        canary._field(status, b"Name")  # the first line is the process's own word
+        isolation_check._field(status, b"Name")  # the first line is the process's own word
 
 
 @pytest.mark.parametrize(
@@ -152,4 +160,4 @@ def test_a_name_is_no_line() -> None:
 )
 def test_a_proc_of_processes_only(lines: list[bytes], holds: bool) -> None:
     """Only what is mounted last at /proc counts."""
-    assert canary._shows_only_processes([(b"1 0 0:1 / " + line).split(b" ", 6) for line in lines]) is holds
+    assert isolation_check._shows_only_processes([(b"1 0 0:1 / " + line).split(b" ", 6) for line in lines]) is holds

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from belljar.backends.contract import ChangedTree
-from belljar.sandbox.changes import CUT, Changes, leaves
-from belljar.sandbox.trusted_names import acted_upon, link_acted_upon
+from belljar.sandbox.files.changes import CUT, Changes, leaves
+from belljar.sandbox.files.trusted_names import acted_upon, link_acted_upon
 
 Compare = Callable[..., Changes]
 
@@ -432,7 +432,7 @@ def test_a_diff_has_an_end(compare: Compare, jar: Path, monkeypatch: pytest.Monk
     """Files beyond it are named, so that nobody takes it for all there is."""
     for name in ("a", "b", "c"):
         (jar / name).write_text("line\n" * 100)
-    monkeypatch.setattr("belljar.sandbox.changes.MAX_DIFF", 900)
+    monkeypatch.setattr("belljar.sandbox.files.changes.MAX_DIFF", 900)
     text = compare(layered=True).diff()
     assert text.count("+line\n") == 200
     assert text.endswith(f"diff --belljar a/c b/c\nadded file\n{CUT} (0 MiB of text)\n")
@@ -498,7 +498,7 @@ def test_a_repository_above_is_seen_from_every_depth(compare: Compare, jar: Path
 def test_looking_for_changes_has_an_end(compare: Compare, jar: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the code made: the rest is left out, and that is said."""
     (jar / "a").write_text("x")
-    monkeypatch.setattr("belljar.sandbox.changes._MOST_SECONDS", -1.0)
+    monkeypatch.setattr("belljar.sandbox.files.changes._MOST_SECONDS", -1.0)
     (change,) = compare(layered=True)
     assert change.path == "."
     assert "not all were looked at" in change.refusal
@@ -514,7 +514,7 @@ def test_a_diff_reads_only_so_much(
     """Files of zeros make no text, and were read all the same: 100,000 hard links to one of them took minutes."""
     for name in ("a", "b", "c"):
         (jar / name).write_bytes(bytes(1000))
-    monkeypatch.setattr(f"belljar.sandbox.changes.{limit}", value)
+    monkeypatch.setattr(f"belljar.sandbox.files.changes.{limit}", value)
     text = compare(layered=True).diff()
     assert f"diff --belljar a/c b/c\nadded file\n{CUT} (" in text
     assert said in text
@@ -527,7 +527,7 @@ def test_texts_that_are_slow_to_compare(
     (host / "edited").write_text("a\nb\nc\n")
     (jar / "edited").write_text("x\nb\ny\n")
     assert " b\n" in compare(layered=True).diff()
-    monkeypatch.setattr("belljar.sandbox.changes._MOST_SEARCH_SECONDS", 0.0)
+    monkeypatch.setattr("belljar.sandbox.files.changes._MOST_SEARCH_SECONDS", 0.0)
     text = compare(layered=True).diff()
     assert "not searched" in text
     assert "-a\n-b\n-c\n+x\n+b\n+y\n" in text
@@ -556,3 +556,16 @@ def test_data_of_git_never_comes_back_as_files(compare: Compare, host: Path, jar
     assert done.applied == ()
     assert all("`belljar agent -- COMMAND` brings commits back" in why for _path, why in done.refused)
     assert not (host / ".git/hooks/pre-commit").exists()
+
+
+def test_what_is_denied_by_its_name_by_its_directory_or_by_one_above(jar: Path, compare: Compare) -> None:
+    """Answers are kept for the last directory: a neighbour must not get another's."""
+    denied = {".env", "a/secrets/deep/plain", "a/secrets/plain", "b/.env", "b/key.pem", "gone/one.pem"}
+    plain = {"a/plain", "b/plain", "c/secrets.txt", "gone/plain", "plain", "sub/new"}
+    for name in denied | plain:
+        (jar / name).parent.mkdir(parents=True, exist_ok=True)
+        (jar / name).write_text("x")
+    changes = compare("**/.env", "**/secrets/**", "**/*.pem", layered=True)
+    files = {change.path: change.refusal for change in changes if change.what == "file"}
+    assert {path for path, why in files.items() if "deny_globs" in why} == denied
+    assert {path for path, why in files.items() if not why} == plain

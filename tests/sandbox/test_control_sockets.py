@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from belljar import Sandbox
-from belljar.sandbox import remote
-from belljar.sandbox.control import control_directory, living, started_at
+from belljar.sandbox.record import remote
+from belljar.sandbox.record.control import control_directory, living, started_at
 
 pytestmark = pytest.mark.backend("bubblewrap")
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import belljar
-from belljar.sandbox.result import Denial, RunResult
+from belljar.sandbox.record.result import Denial, RunResult
 
 pytestmark = [pytest.mark.backend("bubblewrap"), pytest.mark.host]
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from belljar.backends.contract import End, Observation
+from belljar.policy.load.resolve import resolve
 from belljar.policy.models import Policy
-from belljar.policy.resolve import resolve
-from belljar.sandbox.denials import explain
-from belljar.sandbox.result import Denial, Outcome
-from belljar.sandbox.running import _outcome, _reason
+from belljar.sandbox.record.result import Denial, Outcome
+from belljar.sandbox.run.denials import explain
+from belljar.sandbox.run.watch import _outcome, _reason
 
 PLAIN = End(
     exit_code=0, signal=None, ended_by="", problems=(), started=True, cpu_seconds=0.0, peak_memory_bytes=None,

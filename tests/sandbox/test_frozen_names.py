@@ -1,4 +1,4 @@
-"""Views with the names that were there when they were made, and no others (`backends/bubblewrap/frozen.py`)."""
+"""Views with the names that were there when they were made, and no others (`backends/bubblewrap/stage/frozen.py`)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from belljar import Sandbox
-from belljar.backends.bubblewrap import frozen
-from belljar.backends.bubblewrap.host import kernel_version
+from belljar.backends.bubblewrap.host.facts import kernel_version
+from belljar.backends.bubblewrap.stage import frozen
 from belljar.backends.contract import Status
-from belljar.sandbox.result import RunResult
+from belljar.sandbox.record.result import RunResult
 
 pytestmark = [
     pytest.mark.backend("bubblewrap"),

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from belljar.backends.contract import ChangedTree
-from belljar.sandbox import git_ignore
-from belljar.sandbox.changes import Changes
-from belljar.sandbox.git_ignore import Ignored, parse
-from belljar.sandbox.git_settings import ActedPaths, Repositories, settings_in
+from belljar.sandbox.files import git_ignore
+from belljar.sandbox.files.changes import Changes
+from belljar.sandbox.files.git_ignore import Ignored, parse
+from belljar.sandbox.files.git_settings import ActedPaths, Repositories, settings_in
 
 
 def git(directory: Path, *words: str, **extra: str) -> str:

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from belljar.backends.bubblewrap import canary
+from belljar.backends.bubblewrap.stage import isolation_check
 
 
 def test_pid_1_is_dead() -> None:
@@ -19,11 +19,13 @@ def test_pid_1_is_dead() -> None:
     ended = os.pidfd_open(pid)
     try:
         select.select([ended], [], [], 10)
-        jar = canary.Jar(pid, -1, pid, -1, canary._status(pid), {"kernel_uid": os.getuid()}, lambda: None)
+        jar = isolation_check.WaitingJar(
+            pid, -1, pid, -1, isolation_check._status(pid), {"kernel_uid": os.getuid()}, lambda: None
+        )
         started = time.monotonic()
         with pytest.raises(ProcessLookupError):
-            list(canary._privileges(jar))
-        assert time.monotonic() - started < canary._SETTLE_SECONDS / 2
+            list(isolation_check._privileges(jar))
+        assert time.monotonic() - started < isolation_check._SETTLE_SECONDS / 2
     finally:
         os.close(ended)
         os.waitpid(pid, 0)

@@ -22,11 +22,11 @@ import pytest
 
 import belljar
 from belljar import Sandbox, SandboxUnavailableError
-from belljar.backends.bubblewrap import layout, lifeline, wire
-from belljar.backends.bubblewrap.client import LAUNCHER
-from belljar.backends.bubblewrap.host import find_bwrap
-from belljar.backends.bubblewrap.orphans import end_abandoned
-from belljar.backends.bubblewrap.running import COMMAND
+from belljar.backends.bubblewrap.host.client import LAUNCHER
+from belljar.backends.bubblewrap.host.facts import find_bwrap
+from belljar.backends.bubblewrap.shared import layout, parent_death, wire
+from belljar.backends.bubblewrap.shared.orphans import end_abandoned
+from belljar.backends.bubblewrap.stage.jar_run import COMMAND
 from belljar.backends.kernel_uid import FIRST_UID
 from belljar.limits.detect import Mechanism, detect
 from belljar.limits.naming import is_of
@@ -74,18 +74,33 @@ def _named(pid: int, *names: str) -> list[int]:
 
 
 def _groups(launcher: int) -> list[str]:
-    """Control groups that the launcher made and that are still there, in a scope of systemd's too."""
+    """Control groups that the launcher made and that are still there, in a scope of systemd's too.
+
+    One of another user's may have its number, from a launcher that had it before.
+    """
     found = []
     for top in set(detect().directories.values()) or {"/sys/fs/cgroup"}:
         for directory, names, _files in os.walk(top):
             found += [f"{directory}/{name}" for name in names if name.startswith("belljar-") and is_of(name, launcher)]
-    return found
+    return [path for path in found if os.geteuid() == 0 or _owner(path) == os.geteuid()]
+
+
+def _owner(path: str) -> int:
+    with suppress(OSError):
+        return os.stat(path).st_uid
+    return -1
 
 
 def _mounts() -> list[str]:
     """Those of belljar's stages; a container engine may come and go with its own meanwhile."""
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     return [line for line in lines if line.partition(" - ")[2].split(" ")[1:2] == ["belljar"]]
+
+
+def _is_pending(pid: int, number: int) -> bool:
+    """Return True if the signal was sent to the process and has not reached it."""
+    lines = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line)
+    return bool((int(lines["SigPnd"], 16) | int(lines["ShdPnd"], 16)) >> (number - 1) & 1)
 
 
 def _wait_for(what: Callable[[], object]) -> bool:
@@ -226,6 +241,7 @@ def test_every_sandbox_of_it_is_told(scene: Scene) -> None:
         assert first.run("pass").ok
         second.files.write("f", "x")
         launcher = _kill_launcher()
+        assert _wait_for(lambda: not scene.alive())  # a stage answers until it has heard of it
         for _ in range(2):
             _is_told(lambda: first.run("pass"))
             _is_told(lambda: first.files.list())
@@ -411,13 +427,13 @@ def test_killed_with_the_program(scene: Scene, tmp_path: Path, also: tuple[str, 
 
 def test_a_stage_that_is_stuck_has_a_few_seconds(monkeypatch: pytest.MonkeyPatch, scene: Scene) -> None:
     """It may hang in a call that does not look at descriptors: the kernel ends it all the same."""
-    monkeypatch.setattr(lifeline, "_ENDING_SECONDS", 1)
+    monkeypatch.setattr(parent_death, "_ENDING_SECONDS", 1)
     reader, writer = os.pipe()
     parent = os.fork()
     if parent == 0:
         me = os.getpid()
         if os.fork() == 0:
-            lifeline.end_with(me)
+            parent_death.end_with(me)
             os.write(writer, b"%d\n" % os.getpid())
             threading.Event().wait(300)
             os._exit(0)
@@ -426,7 +442,7 @@ def test_a_stage_that_is_stuck_has_a_few_seconds(monkeypatch: pytest.MonkeyPatch
     stuck = int(os.read(reader, 20))
     os.close(reader)
     os.kill(stuck, signal.SIGHUP)  # from anyone, while the parent lives: it means nothing
-    time.sleep(0.2)
+    assert _wait_for(lambda: not _is_pending(stuck, signal.SIGHUP))
     os.kill(parent, signal.SIGKILL)
     os.waitpid(parent, 0)
     assert _state(stuck) not in "ZX"
@@ -437,7 +453,7 @@ def test_a_stage_that_is_stuck_has_a_few_seconds(monkeypatch: pytest.MonkeyPatch
 
 def test_one_whose_parent_died_first_ends_at_once() -> None:
     """Between the fork and the tie the parent may have died; then there is nothing to be tied to."""
-    for tie in (lifeline.die_with, lifeline.end_with):
+    for tie in (parent_death.die_with, parent_death.end_with):
         child = os.fork()
         if child == 0:
             tie(os.getpid())  # some process that is not the parent, as a dead one is not

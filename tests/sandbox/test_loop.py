@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from belljar.backends.bubblewrap.loop import Loop
+from belljar.backends.bubblewrap.shared.loop import Loop
 
 
 @pytest.fixture

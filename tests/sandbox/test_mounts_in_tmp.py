@@ -9,7 +9,7 @@ import pytest
 
 from belljar import Pool, Sandbox
 from belljar.errors import PolicyError
-from belljar.policy.resolve import from_mapping
+from belljar.policy.load.resolve import from_mapping
 
 pytestmark = pytest.mark.backend("bubblewrap")
 

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from belljar.backends.network.clauses import NETWORK_CLAUSES, network_clauses
-from belljar.policy.keys import CLAUSES
-from belljar.policy.resolve import resolve
+from belljar.policy.keys.table import CLAUSES
+from belljar.policy.load.resolve import resolve
 
 
 def test_every_key_of_the_network_is_accounted_for() -> None:

@@ -10,7 +10,8 @@ import pytest
 import belljar
 from belljar import Pool, Sandbox, Session
 from belljar.errors import UsageError
-from belljar.sandbox.handles import SHELF, Name, parse
+from belljar.sandbox.record.handles import Name, parse
+from belljar.sandbox.record.kept_outputs import OUTPUTS
 
 LINES = "".join(f"line {number}\n" for number in range(100))
 PRINTS = "print(*(f'line {number}' for number in range(100)), sep='\\n')"
@@ -75,7 +76,7 @@ class TestOfResults:
             handles = [step.slice(head=1, tail=1).handle for step in steps]
             assert handles == [f"{step.run_id}/{step.step}/stdout" for step in steps]
             for handle in handles:
-                SHELF._kept.pop(handle)
+                OUTPUTS._kept.pop(handle)
             assert [belljar.output(handle) for handle in handles] == [f"{LINES}0\n", f"{LINES}1\n"], "of the live run"
         assert [belljar.output(handle) for handle in handles] == [f"{LINES}0\n", f"{LINES}1\n"], "stored"
 

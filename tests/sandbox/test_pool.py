@@ -14,7 +14,7 @@ import pytest
 
 from belljar import PolicyError, Pool, RunResult, Sandbox, SandboxUnavailableError
 from belljar.errors import UsageError
-from belljar.sandbox.result import Outcome
+from belljar.sandbox.record.result import Outcome
 
 pytestmark = pytest.mark.backend("bubblewrap")
 

@@ -11,7 +11,7 @@ import pytest
 
 from belljar import AsyncPool
 from belljar.errors import UsageError
-from belljar.sandbox.events import Finished, Output
+from belljar.sandbox.record.events import Finished, Output
 
 pytestmark = [pytest.mark.backend("bubblewrap"), pytest.mark.anyio]
 

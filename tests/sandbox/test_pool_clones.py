@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from belljar import Pool, SandboxUnavailableError
-from belljar.backends.bubblewrap import compile_pool
-from belljar.backends.bubblewrap.pool_process import does_not_fit
+from belljar.backends.bubblewrap.host import compile_pool
+from belljar.backends.pool_contract import does_not_fit
 from belljar.errors import UsageError
-from belljar.guest.native import _compiled
+from belljar.guest.pool.native import _compiled
+from leftovers import descendants
 
 ROOT = Path(__file__).resolve().parents[2]
 HAS_NATIVE = os.uname().machine in _compiled.JAR
@@ -223,7 +224,7 @@ def test_pid_1_has_nothing_of_the_zygote() -> None:
     """Neither its memory nor its files: it executes a program of two pages."""
     with Pool(size=1) as pool, pool.stream("print('here', flush=True); import time; time.sleep(60)") as events:
         next(events)
-        ours = [entry for entry in Path("/proc").iterdir() if entry.name.isdecimal() and _is_pid_one(entry)]
+        ours = [entry for pid in descendants(os.getpid()) if _is_pid_one(entry := Path(f"/proc/{pid}"))]
         assert ours
         for entry in ours:
             status = dict(line.split(":\t") for line in (entry / "status").read_text().splitlines() if ":\t" in line)
@@ -255,9 +256,13 @@ ctypes.CDLL(None).__register_atfork(callback, None, None, None)
 """
 
 
-@pytest.mark.skipif(not HAS_NATIVE, reason="elsewhere the first process has memory of its own")
-def test_one_that_dies_within_a_fork(tmp_path: Path) -> None:
-    """It leaves locks behind in the zygote's memory: so that one ends, and the pool does not try for ever."""
+@pytest.mark.parametrize("way", WAYS)
+def test_one_that_dies_within_a_fork(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    """The pool does not try for ever, and says the same whether the zygote ends with the copy or lives on.
+
+    Without Python the copy leaves locks behind in the zygote's memory, so the zygote ends too.
+    """
+    take(way, monkeypatch)
     tmp_path.chmod(0o755)
     (tmp_path / "deadly.py").write_text(DEADLY)
     policy = {"fs": {"mounts": [{"path": "/deps", "source": str(tmp_path)}]}, "env": {"set": {"PYTHONPATH": "/deps"}}}

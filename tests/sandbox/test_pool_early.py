@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,10 +16,10 @@ import pytest
 from belljar import Pool, RunResult
 from belljar.audit.log import directory
 from belljar.audit.reading import records
-from belljar.backends.bubblewrap.pool_process import PooledProcess
+from belljar.backends.bubblewrap.host.pool_process import PooledProcess
 from belljar.errors import UsageError
-from belljar.sandbox.events import Finished
-from belljar.sandbox.stream import Stream
+from belljar.sandbox.record.events import Finished
+from belljar.sandbox.record.stream import Stream
 
 pytestmark = pytest.mark.backend("bubblewrap")
 
@@ -33,7 +35,7 @@ def early(monkeypatch: pytest.MonkeyPatch) -> list[PooledProcess]:
         give(jar, body)
 
     monkeypatch.setattr(PooledProcess, "give_at_once", noted)
-    monkeypatch.setattr("belljar.sandbox.clones._MAY_WAKE", True)
+    monkeypatch.setattr("belljar.sandbox.pool.zygote_runs._MAY_WAKE", True)
     return jars
 
 
@@ -49,7 +51,7 @@ def pool(early: list[PooledProcess]) -> Iterator[Pool]:
 
 def settle(pool: Pool) -> None:
     """Until all its jars wait here, not only in the stage."""
-    until(lambda: pool._clones is not None and len(pool._clones._jars._shelf._jars) >= pool._size)
+    until(lambda: pool._zygote_runs is not None and len(pool._zygote_runs._jars._ready_jars._jars) >= pool._size)
 
 
 def until(is_so: Callable[[], bool]) -> None:
@@ -86,7 +88,7 @@ def test_only_for_a_run_that_is_alone(pool: Pool, early: list[PooledProcess], mo
         assert len(early) == 2
         settle(pool)
         assert pool.run("print(1)").ok
-    monkeypatch.setattr("belljar.sandbox.clones._MAY_WAKE", False)
+    monkeypatch.setattr("belljar.sandbox.pool.zygote_runs._MAY_WAKE", False)
     settle(pool)
     assert pool.run("print(1)").ok
     assert len(early) == 2
@@ -97,7 +99,7 @@ def test_nothing_runs_before_somebody_waits_for_it(pool: Pool, early: list[Poole
     stream = pool.stream("import time; print(time.time())")
     assert len(early) == 1
     before = recorded()
-    time.sleep(0.3)
+    subprocess.run([sys.executable, "-c", "import asyncio"], check=True)  # which takes longer than a run
     assert recorded() == before
     asked = time.time()
     assert float(ended(stream).stdout) > asked
@@ -170,7 +172,7 @@ def test_one_that_a_forked_process_has_too(pool: Pool, early: list[PooledProcess
     held, release = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with pool._clones._jars._shelf._lock:  # type: ignore[union-attr]
+        with pool._zygote_runs._jars._ready_jars._lock:  # type: ignore[union-attr]
             held.set()
             release.wait(60)
 
@@ -199,7 +201,7 @@ def test_what_does_not_fit_into_a_packet(pool: Pool, args: list[str]) -> None:
 
 def test_a_packet_that_is_cut_off_does_not_run(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Should one ever be too large: it is refused, with the reason."""
-    monkeypatch.setattr("belljar.sandbox.clones.MOST_INLINE", 1 << 20)
+    monkeypatch.setattr("belljar.backends.bubblewrap.host.pool.MOST_INLINE", 1 << 20)
     with pytest.raises(UsageError, match="what to run: Message too long"):
         pool.run("print(1)\n" + "#" * 70_000 + "\nprint(2)")
 

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from belljar import Pool, RunResult
-from belljar.backends.bubblewrap.client import LAUNCHER
-from belljar.backends.bubblewrap.pool_process import PooledProcess
+from belljar.backends.bubblewrap.host.client import LAUNCHER
+from belljar.backends.bubblewrap.host.pool_process import PooledProcess
 from belljar.backends.contract import Status
 from belljar.errors import AuditError, UsageError
-from belljar.sandbox import recording
-from belljar.sandbox.result import Outcome
+from belljar.sandbox.record import recording
+from belljar.sandbox.record.result import Outcome
 
 pytestmark = pytest.mark.backend("bubblewrap")
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from belljar.sandbox.pool_map import Batch
-from belljar.sandbox.stream import Event, Handle, Stream
+from belljar.sandbox.pool.pool_map import Batch
+from belljar.sandbox.record.stream import Event, Handle, Stream
 
 pytestmark = pytest.mark.backend("bubblewrap")
 

@@ -206,7 +206,7 @@ def test_packages_of_a_virtual_environment(environment: str) -> None:
 
 def _zygotes() -> set[int]:
     """Processes of this name, among the descendants of this process."""
-    from belljar.backends.bubblewrap.client import LAUNCHER
+    from belljar.backends.bubblewrap.host.client import LAUNCHER
 
     def below(pid: int) -> Iterator[int]:
         with contextlib.suppress(OSError):

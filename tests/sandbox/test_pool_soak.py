@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 
 from belljar import Pool, RunResult
-from belljar.audit.state import state_directory
-from belljar.backends.bubblewrap.client import LAUNCHER
-from belljar.sandbox.events import Finished
-from belljar.sandbox.result import Outcome
+from belljar.backends.bubblewrap.host.client import LAUNCHER
+from belljar.sandbox.record.events import Finished
+from belljar.sandbox.record.result import Outcome
+from belljar.state import state_directory
 
 pytestmark = pytest.mark.backend("bubblewrap")
 

@@ -12,9 +12,9 @@ import pytest
 
 from belljar import Pool, RunResult, Sandbox
 from belljar.errors import UsageError
-from belljar.sandbox.events import Finished
-from belljar.sandbox.result import Outcome
-from belljar.sandbox.stock import Stock
+from belljar.sandbox.pool.sandbox_stock import SandboxStock
+from belljar.sandbox.record.events import Finished
+from belljar.sandbox.record.result import Outcome
 
 LANGUAGES = {
     "bash": "cat in; echo made > out; echo $#; exit 3",
@@ -66,14 +66,12 @@ def test_one_waits_and_is_used_once(pool: Pool) -> None:
 
 def test_kill_and_early_ends(pool: Pool) -> None:
     """As for every run."""
-    results: list[RunResult] = []
-    thread = threading.Thread(target=lambda: results.append(pool.run("echo on; sleep 60", language="bash")))
-    thread.start()
-    until(lambda: pool.statistics().running >= 1)
-    time.sleep(1)
-    pool.kill()
-    thread.join(30)
-    assert [result.outcome for result in results] == [Outcome.KILLED]
+    with pool.stream("echo on; sleep 60", language="bash") as events:
+        assert next(events).data == b"on\n"  # type: ignore[union-attr]
+        pool.kill()
+        *_output, finished = events
+    assert isinstance(finished, Finished)
+    assert finished.result.outcome is Outcome.KILLED
     with pool.stream("echo on; sleep 60", language="bash") as events:
         assert next(events).data == b"on\n"  # type: ignore[union-attr]
     assert pool.run("echo on", language="bash").stdout == "on\n"
@@ -88,7 +86,7 @@ def test_a_language_that_nobody_knows(pool: Pool) -> None:
 @pytest.mark.backend("bubblewrap")
 def test_more_runs_than_there_may_be_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those beyond wait their turn, and can be called off."""
-    monkeypatch.setattr("belljar.sandbox.stock._MOST_RUNNING", 1)
+    monkeypatch.setattr("belljar.sandbox.pool.sandbox_stock._MOST_RUNNING", 1)
     results: list[RunResult] = []
     with Pool(size=1, timeout="30s") as pool, pool.stream("echo on; sleep 60", language="bash") as first:
         assert next(first).data == b"on\n"  # type: ignore[union-attr]
@@ -112,7 +110,7 @@ def test_more_runs_than_there_may_be_at_once(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.backend("bubblewrap")
 def test_a_place_goes_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which was given none, and gets the one of a run that ends; with a pool that closes, it gets none."""
-    monkeypatch.setattr("belljar.sandbox.stock._MOST_RUNNING", 1)
+    monkeypatch.setattr("belljar.sandbox.pool.sandbox_stock._MOST_RUNNING", 1)
     said: list[str] = []
     with Pool(size=1, timeout="30s") as pool:
         thread = threading.Thread(target=lambda: said.append(pool.run("echo next", language="bash").stdout))
@@ -139,7 +137,7 @@ def test_a_language_that_can_not_be_prepared(monkeypatch: pytest.MonkeyPatch, er
 
     monkeypatch.setattr(Sandbox, "prepare", picky)
     with Sandbox() as jar:
-        stock = Stock(jar.policy, 1, None)
+        stock = SandboxStock(jar.policy, 1, None)
     try:
         stock.ask_for("javascript")
         assert tried.wait(20)

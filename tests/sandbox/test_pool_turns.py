@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from belljar.backends.turns import Turns
+from belljar.backends.fair_queue import FairQueue
 
 
-def turns(*added: str) -> Turns[str]:
+def turns(*added: str) -> FairQueue[str]:
     """Each is a caller's letter and a number."""
-    made: Turns[str] = Turns()
+    made: FairQueue[str] = FairQueue()
     for waiter in added:
         made.add(waiter[0], waiter)
     return made

@@ -18,11 +18,11 @@ import pytest
 
 from belljar import AsyncSession, Session
 from belljar.errors import UsageError
-from belljar.sandbox import session_wire as wire
-from belljar.sandbox.events import Output
-from belljar.sandbox.interpreter import Inbox
-from belljar.sandbox.result import Outcome
-from belljar.sandbox.step import StepFinished
+from belljar.sandbox.record.events import Output
+from belljar.sandbox.record.result import Outcome
+from belljar.sandbox.session import wire
+from belljar.sandbox.session.interpreter import Inbox
+from belljar.sandbox.session.step import StepFinished
 
 pytestmark = pytest.mark.backend("bubblewrap")
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -65,8 +65,8 @@ class TestAsync:
         async def main() -> None:
             async with AsyncSession() as one, AsyncSession() as other:
                 async with anyio.create_task_group() as group:
-                    group.start_soon(one.run, "x = 1; import time; time.sleep(0.2)")
-                    group.start_soon(other.run, "x = 2; import time; time.sleep(0.2)")
+                    group.start_soon(one.run, "x = 1")
+                    group.start_soon(other.run, "x = 2")
                 assert ((await one.run("x")).value, (await other.run("x")).value) == ("1", "2")
                 async with await one.fork(state=True) as fork:
                     assert (await fork.run("x + 1")).value == "2"
@@ -119,7 +119,9 @@ class TestTheEnd:
             session.run("open('x', 'w')")
             while session.state != "evicted":
                 time.sleep(0.02)
-        time.sleep(0.2)
+        over = time.time() + 0.1  # kept from a moment before it was evicted
+        while time.time() <= over:
+            time.sleep(0.02)
         with pytest.raises(UsageError, match="no snapshot"):
             Session.resume(session.id)
         assert not [
@@ -186,7 +188,7 @@ class TestHostileFrames:
     def test_no_frame(self, data: bytes) -> None:
         """What is no frame ends the session."""
         with pytest.raises(wire.BrokenError):
-            list(wire.Frames(1000).feed(data))
+            list(wire.SessionFrames(1000).feed(data))
 
     @pytest.mark.parametrize("payload", WORDS.values(), ids=WORDS)
     def test_no_end_of_a_step(self, payload: bytes) -> None:
@@ -245,7 +247,7 @@ class TestHostileFrames:
         assert {rich.mime for rich in shown.forms} == {"application/octet-stream", "image/../png"}
 
     def test_a_keeper_that_is_stopped(self) -> None:
-        """Code that stops the keeper is killed when its time is over."""
+        """Code that stops the supervisor is killed when its time is over."""
         with Session({"proc": {"timeout_ms": "1s"}}, restart=True) as session:
             session.run("x = 1")
             result = session.run("import os, signal\nos.kill(os.getppid(), signal.SIGSTOP)")
@@ -309,8 +311,12 @@ def test_code_larger_than_a_pipe() -> None:
 def test_output_between_steps_is_the_next_ones() -> None:
     """A thread that goes on printing is heard when somebody listens."""
     with Session() as session:
-        session.run("import threading, time\nthreading.Timer(0.1, lambda: print('late')).start()")
-        time.sleep(0.5)
+        late = "print('late', flush=True); open('said', 'w').close()"
+        session.run(f"import threading\ndef work():\n    {late}\nthreading.Timer(0.1, work).start()")
+        deadline = time.monotonic() + 30
+        while "said" not in [entry.path for entry in session.files.list()]:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
         events = list(session.stream("1"))
         assert [event.data for event in events if isinstance(event, Output)] == [b"late\n"]
         assert isinstance(events[-1], StepFinished)

@@ -18,12 +18,12 @@ import pytest
 
 from belljar.backends.contract import ChangedTree
 from belljar.errors import UsageError
-from belljar.sandbox import text_diff
-from belljar.sandbox.comparing import compare
-from belljar.sandbox.restoring import restore
-from belljar.sandbox.snapshot_files import SnapshotFiles
-from belljar.sandbox.snapshots import RESTORE, Held, opened, take
-from belljar.sandbox.text_diff import unified
+from belljar.sandbox.files import text_diff
+from belljar.sandbox.files.comparing import compare
+from belljar.sandbox.files.restoring import restore
+from belljar.sandbox.files.snapshot_files import SnapshotFiles
+from belljar.sandbox.files.snapshots import RESTORE, Held, opened, take
+from belljar.sandbox.files.text_diff import unified
 
 HOSTILE = "\x1b[31mred\n\u202e=cmd"
 
@@ -117,7 +117,7 @@ class TestDiff:
 
     def test_all_that_is_shown_is_bounded(self, snapshot: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
         """What differs after that is named."""
-        monkeypatch.setattr("belljar.sandbox.comparing.MAX_SHOWN_BYTES", 100)
+        monkeypatch.setattr("belljar.sandbox.files.comparing.MAX_SHOWN_BYTES", 100)
         found = differences(snapshot(), snapshot(*(member(f"f{n}", "line\n") for n in range(9))))
         assert len(found) == 9
         assert sum("@@" in text for _kind, text in found.values()) == 2

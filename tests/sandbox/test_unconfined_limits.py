@@ -96,7 +96,7 @@ def test_time_and_what_left_its_group(jar: Sandbox, tmp_path: Path) -> None:
 def test_report_says_what_is_tried() -> None:
     """Nothing is called enforced that the code could undo."""
     from belljar.backends.contract import RunRequest
-    from belljar.policy.resolve import resolve
+    from belljar.policy.load.resolve import resolve
 
     policy = resolve(layers=[POLICY], managed=None)
     for support in (NO_GROUPS, CgroupSupport(Mechanism.V1, ("memory", "cpu", "pids"), {"memory": "/nowhere"})):

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from belljar.backends.bubblewrap.tree import remove_in_place
+from belljar.backends.bubblewrap.stage.tree import remove_in_place
 from belljar.backends.contract import ChangedTree
 from belljar.backends.hostile_files import MAX_NAMES, open_beneath, walk
 from belljar.errors import UsageError
 from belljar.guest.tree import remove_tree
-from belljar.policy.resolve import resolve
-from belljar.sandbox.artifacts import save
-from belljar.sandbox.snapshots import Held, take
+from belljar.policy.load.resolve import resolve
+from belljar.sandbox.files.artifacts import save
+from belljar.sandbox.files.snapshots import Held, take
 
 
 @pytest.fixture

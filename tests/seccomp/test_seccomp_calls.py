@@ -67,16 +67,19 @@ FORBIDDEN: list[tuple[str, list[int | str], bool]] = [
     ("iopl", [99], False),
     ("ioperm", [MINUS_ONE, MINUS_ONE, 1], False),
     ("modify_ldt", [99, 0, 0], False),
-]
-
-# Forbidden too, but needed by bubblewrap under the same notify filter, or not worth a report.
-FORBIDDEN_UNREPORTED: list[tuple[str, list[int | str], bool]] = [
     ("mount", [BAD, BAD, BAD, 0, 0], True),
-    ("umount2", [BAD, ALL_BITS], False),
     ("pivot_root", [BAD, BAD], True),
     ("unshare", [0], False),
     ("sethostname", [BAD, 9999], True),
     ("setdomainname", [BAD, 9999], True),
+]
+
+MS_SILENT = 0x8000
+
+# Forbidden too, but not worth a report, or in a form that bubblewrap needs under the same notify filter.
+FORBIDDEN_UNREPORTED: list[tuple[str, list[int | str], bool]] = [
+    ("mount", [BAD, BAD, BAD, MS_SILENT, 0], True),
+    ("umount2", [BAD, ALL_BITS], False),
     ("vmsplice", [MINUS_ONE, 0, 0, 0], False),
     ("mbind", [0, 0, 99, 0, 0, ALL_BITS], False),
     ("set_mempolicy", [99, 0, 0], False),

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from belljar._startup.records import dataclass
 from belljar.audit.printable import printable
-from belljar.policy.records import dataclass
 
 Sums = dict[str, dict[tuple[str, ...], list[float]]]
 """For each family, by the values of its labels: a number; of a histogram, count, sum, and how many up to each bound."""

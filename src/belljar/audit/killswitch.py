@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import time
 
-from belljar.audit.state import state_directory
+from belljar._startup import json_text
 from belljar.errors import KillSwitchError
-from belljar.policy import json_text
+from belljar.state import state_directory
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Any
 

@@ -17,11 +17,11 @@ from _thread import LockType, allocate_lock  # threading's own, without threadin
 from _weakref import ref  # weakref's own, without weakref
 
 from belljar.audit.chain import START, BrokenRecordError, Link, decode, encode, follow
-from belljar.audit.state import private_directory, state_directory, writing_hint
 from belljar.errors import AuditError
 from belljar.policy.digest import sha256
+from belljar.state import private_directory, state_directory, writing_hint
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Any
 

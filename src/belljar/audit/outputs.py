@@ -9,8 +9,8 @@ import os
 import shutil
 import time
 
-from belljar.audit.state import private_directory, state_directory
 from belljar.policy.digest import sha256
+from belljar.state import private_directory, state_directory
 
 _HEX = frozenset("0123456789abcdef")
 _TIME, _RANDOM = 12, 8

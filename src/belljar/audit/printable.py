@@ -25,7 +25,7 @@ def hidden(code: int) -> bool:
     return code in _UNSEEN or category(chr(code)) in ("Cc", "Cf", "Cn", "Co", "Zl", "Zp")
 
 
-class Shown(dict[int, str]):
+class PrintableTable(dict[int, str]):
     """A table for `str.translate` that shows what is hidden, but for some characters. Filled as characters are met."""
 
     def __init__(self, kept: str = "") -> None:
@@ -38,7 +38,7 @@ class Shown(dict[int, str]):
         return text
 
 
-_ONE_LINE, _SOME_LINES = Shown(), Shown(_LINES)
+_ONE_LINE, _SOME_LINES = PrintableTable(), PrintableTable(_LINES)
 
 
 def encodable(text: str) -> str:

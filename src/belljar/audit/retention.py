@@ -14,17 +14,17 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from belljar._startup import json_text
+from belljar._startup.records import dataclass
 from belljar.audit import outputs
 from belljar.audit.chain import Link, decode
 from belljar.audit.counters import to_record
 from belljar.audit.log import day_files, directory, read_head, record
-from belljar.audit.state import state_directory
 from belljar.audit.store import RunStore
 from belljar.audit.stored import inputs, plans, policies
 from belljar.audit.verify import ANCHOR, anchor, pruned_signatures, verify
 from belljar.errors import UsageError
-from belljar.policy import json_text
-from belljar.policy.records import dataclass
+from belljar.state import state_directory
 
 _DAY = 86_400.0
 

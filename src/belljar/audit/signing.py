@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from belljar.audit.chain import Link
 from belljar.audit.log import audit_log, directory
 from belljar.audit.reading import records
-from belljar.audit.state import state_directory
-from belljar.audit.verify import Verdict, anchor, pruned_signatures, verify
+from belljar.audit.verify import LogVerdict, anchor, pruned_signatures, verify
 from belljar.errors import PrerequisiteError, UsageError
+from belljar.state import state_directory
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -61,7 +61,7 @@ def sign(path: str, key_file: str) -> dict[str, Any]:
 
 def check(
     path: str, public_key: str, seen: Callable[[int], None] | None = None, *, expect: int | None = None
-) -> Verdict:
+) -> LogVerdict:
     """As `verify`, and every signature by this key is right, there is one, and they reach as far as is known.
 
     That is at least up to the record `expect`; and for this user's own log, up to the last one that was signed here: a
@@ -73,11 +73,13 @@ def check(
     key = _public(public_key)
     start = anchor(path)
     digests = {start.seq: start.digest}
-    reach = -1
+    reach, pruned = -1, 0
     for record in [*pruned_signatures(path), *records(path)]:
         seq = record.get("seq")
         if isinstance(seq, int) and seq > start.seq:
             digests[seq] = str(record.get("digest"))
+        if record.get("event") == "pruned" and record.get("upto") == start.seq and isinstance(seq, int):
+            pruned = seq
         if record.get("event") == "signed" and record.get("public_key") == public_text(key):
             signed = record.get("signed_seq")
             if not _is_by(key, record) or not _fits(record, digests, start):
@@ -85,8 +87,11 @@ def check(
             reach = max(reach, int(record["signed_seq"]))
     if reach < 0:
         return _wrong(verdict, "none is by this key")
+    if start.seq and not pruned:
+        return _wrong(verdict, f"the log begins after record {start.seq}, and no record says that it was pruned there")
     covered = max(0, reach - start.seq)
-    found = replace(verdict, signed_seq=reach, unsigned=max(0, verdict.records - covered))
+    removed = start.seq if pruned > reach else 0
+    found = replace(verdict, signed_seq=reach, unsigned=max(0, verdict.records - covered), removed_unsigned=removed)
     if expect is not None and reach < expect:
         return _wrong(found, f"they reach up to record {reach}, and record {expect} was expected to be signed")
     last = _last_signed_here(key) if os.path.realpath(path) == os.path.realpath(directory()) else 0
@@ -95,7 +100,7 @@ def check(
     return found
 
 
-def _wrong(verdict: Verdict, problem: str) -> Verdict:
+def _wrong(verdict: LogVerdict, problem: str) -> LogVerdict:
     return replace(verdict, ok=False, where="signatures", problem=problem)
 
 

@@ -22,8 +22,8 @@ from belljar.audit.chain import BrokenRecordError, decode
 from belljar.audit.counters import Sums, added, from_record, sums
 from belljar.audit.log import day_files, directory
 from belljar.audit.printable import encodable
-from belljar.audit.state import private_directory, state_directory
 from belljar.errors import UsageError
+from belljar.state import private_directory, state_directory
 
 _SCHEMA = """
 create table if not exists place (file text, offset integer, events integer, runs integer, samples integer);

@@ -9,11 +9,11 @@ import time
 from functools import cache
 
 from belljar.audit.log import directory
-from belljar.audit.state import private_directory, state_directory, writing_hint
 from belljar.errors import AuditError
 from belljar.policy.digest import sha256
+from belljar.state import private_directory, state_directory, writing_hint
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import IO
 

@@ -16,11 +16,11 @@ import time
 from collections.abc import Callable, Iterator
 from typing import IO, Any
 
+from belljar._startup.records import dataclass
 from belljar.audit.chain import START, BrokenRecordError, Link, decode, follow
 from belljar.audit.log import Head, day_files, read_head
 from belljar.audit.reading import lines
 from belljar.policy.digest import sha256
-from belljar.policy.records import dataclass
 
 ANCHOR = "anchor"
 """The file that says where the chain begins, once older days were removed."""
@@ -32,7 +32,7 @@ _PATIENCE_SECONDS, _TICK_SECONDS = 2.0, 0.005
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class LogVerdict:
     """What was found."""
 
     ok: bool
@@ -48,6 +48,8 @@ class Verdict:
     """The last record that a signature covers, if signatures were asked for. Records after it may be anybody's."""
     unsigned: int = 0
     """Records that no signature covers."""
+    removed_unsigned: int = 0
+    """The last record that was pruned, if no signature covers the record of that: it may be forged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class _Moment:
     left: dict[str, bytes]
 
 
-def verify(path: str, seen: Callable[[int], None] | None = None) -> Verdict:
+def verify(path: str, seen: Callable[[int], None] | None = None) -> LogVerdict:
     """Look at every record in the directory. `seen` is told now and then how many were."""
     while True:
         moment = _moment(path)
@@ -86,7 +88,7 @@ class _Walk:
         self._at: dict[str, int] = {}
         """The last line of each file."""
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> LogVerdict:
         """What is found."""
         where = ANCHOR
         try:
@@ -103,8 +105,8 @@ class _Walk:
                 if line.endswith(b"\n"):  # half a record is taken back by whoever writes next
                     self._take(line)
         except BrokenRecordError as error:
-            return Verdict(ok=False, records=self._count, link=self._link, where=where, problem=str(error))
-        return Verdict(ok=True, records=self._count, link=self._link, unacknowledged=self._count - acknowledged)
+            return LogVerdict(ok=False, records=self._count, link=self._link, where=where, problem=str(error))
+        return LogVerdict(ok=True, records=self._count, link=self._link, unacknowledged=self._count - acknowledged)
 
     def _take(self, line: bytes) -> None:
         if not line.endswith(b"\n"):

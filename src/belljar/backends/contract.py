@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from belljar._startup.records import Protocol, StrEnum, dataclass, field
 from belljar.policy.models import Policy
-from belljar.policy.records import Protocol, StrEnum, dataclass, field
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Any
 
@@ -136,7 +136,7 @@ class LaunchPlan:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Something a backend saw being refused, in the backend's words; `belljar.sandbox.denials` explains it."""
+    """Something a backend saw being refused, in the backend's words; `belljar.sandbox.run.denials` explains it."""
 
     kind: str
     """`file`, `network`, `name`, `syscall`."""
@@ -153,7 +153,7 @@ class End:
     signal: int | None
     ended_by: str
     """Empty if the code ended by itself; else `timeout`, `oom`, `output`, `killed`, `abandoned`, `canary`, `gate`,
-    `container`."""
+    `pid1`, `container`, `forged`, `internal`, or an operator's words."""
     problems: tuple[str, ...]
     """Why it never started, if it did not."""
     started: bool
@@ -169,6 +169,29 @@ class End:
     """The container that stays, where the policy says so."""
     began: float = 0.0
     """When the code was let go, by the clock of `time.monotonic`; 0 if it was not."""
+
+
+class JarGoneError(Exception):
+    """The jar died before the code had begun. Nothing has run in it, so another jar may have the run."""
+
+
+def never_started(ended_by: str, problem: str = "") -> End:
+    """Return the end of a run that has not begun."""
+    return End(
+        exit_code=128 + 9,
+        signal=None,
+        ended_by=ended_by,
+        problems=(problem,) if problem else (),
+        started=False,
+        cpu_seconds=0.0,
+        peak_memory_bytes=0,
+        processes=None,
+        bytes_read=None,
+        bytes_written=None,
+        oom_kills=0,
+        pids_refused=0,
+        observations=(),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,14 +199,17 @@ def _joined(outer: Installation, inner: Installation) -> Installation:
         return sorted({*ours, *((f"{below}/{name}" if below else name, value) for name, value in theirs)})
 
     links = all_of(outer.links, inner.links)
-    hidden = [name for name, _target in links]
+    linked = [name for name, _target in links]
     parts: list[tuple[str, str]] = []
     for name, real in all_of(outer.parts, inner.parts):  # a directory comes before what is in it
-        if not any(beneath(name, known) for known in (*hidden, *(shown for shown, _ in parts))):
+        if not any(beneath(name, known) for known in (*linked, *(shown for shown, _ in parts))):
             parts.append((name, real))
     shown = [name for name, _ in parts]
     kept = [link for link in links if not any(beneath(link[0], name) for name in shown)]
-    return Installation(outer.path, tuple(parts), tuple(kept), searched=outer.searched or inner.searched)
+    hidden = dict.fromkeys((*outer.hidden, *(f"{below}/{name}" if below else name for name in inner.hidden)))
+    searched = outer.searched or inner.searched
+    seconds = max(outer.search_seconds, inner.search_seconds)
+    return Installation(outer.path, tuple(parts), tuple(kept), searched, tuple(hidden), seconds)
 
 
 def _listed(directory: str) -> list[str]:

@@ -7,9 +7,9 @@ import functools
 import os
 from collections.abc import Callable
 
-from belljar.limits import foreign as ctypes
+from belljar._startup import foreign_functions as ctypes
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Any
 

@@ -17,7 +17,7 @@ _LATER = ("landlock", "seatbelt")
 def create(name: str, *, state: str) -> Backend:
     """The backend called `name`. Raises PrerequisiteError for one that this version does not have."""
     if name == "bubblewrap":
-        from belljar.backends.bubblewrap.backend import BubblewrapBackend
+        from belljar.backends.bubblewrap.host.backend import BubblewrapBackend
 
         return BubblewrapBackend(state=state)
     if name in _CONTAINERS:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 
+from belljar._startup.records import dataclass
 from belljar.errors import PolicyError, PrerequisiteError, UsageError
 from belljar.policy.models import Policy
-from belljar.policy.records import dataclass
 
 SYSTEM_PREFIXES = ("/usr", "/bin", "/lib", "/lib64", "/sbin", "/nix/store")
 """Read-only in every jar; anything beneath needs no mount of its own."""
@@ -38,10 +38,11 @@ class Installation:
     links: tuple[tuple[str, str], ...] = ()
     """(name beneath `path`, target)."""
     searched: bool = False
-    """Whether names that `fs.deny_globs` deny are hidden in it: in a virtual environment.
-
-    The others count as system directories: to search one takes up to 300 ms, and it is software, not somebody's files.
-    """
+    """Whether the stage searches it for names that `fs.deny_globs` denies: a virtual environment."""
+    hidden: tuple[str, ...] = ()
+    """Denied names beneath `path` that were found already; only `hidden_names` fills it in."""
+    search_seconds: int = 0
+    """How old that search may be; 0 if it holds for the time at which the Sandbox is opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,12 @@ def _on_path(language: str, program: str, install: str) -> Runtime:
         raise PrerequisiteError(f"{program} is not installed on this host", hint=install)
     real = os.path.realpath(found)
     return Runtime(language, found if _in_system(found) else real, _prefixes(os.path.dirname(os.path.dirname(real))))
+
+
+def installed_programs(policy: Policy) -> list[str]:
+    """Directories where package managers put programs in a jar: `~/.local/bin` if the policy mounts `~/.local`."""
+    place = f"{policy.env.set.get('HOME', '')}/.local"
+    return [f"{place}/bin"] if any(mount.path == place for mount in policy.fs.mounts) else []
 
 
 def find_program(name: str, path: str) -> str | None:

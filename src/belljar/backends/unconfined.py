@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
+from belljar.backends.clauses import redaction_clauses, session_clauses
 from belljar.backends.contract import (
     Availability,
     Clause,
@@ -24,16 +25,14 @@ from belljar.backends.contract import (
     Status,
 )
 from belljar.backends.hostile_files import OpenedFiles
-from belljar.backends.redaction_clauses import redaction_clauses
 from belljar.backends.runtimes import find_runtime
-from belljar.backends.session_clauses import session_clauses
 from belljar.backends.unconfined_process import UnconfinedProcess
 from belljar.errors import SandboxUnavailableError, UsageError
 from belljar.limits.detect import CgroupSupport, Mechanism, detect
 from belljar.limits.groups import JarGroup, RunGroup, create_jar_group
 from belljar.limits.sweep import sweep_stale
 from belljar.limits.values import Limits
-from belljar.policy.keys import CLAUSES
+from belljar.policy.keys.table import CLAUSES
 from belljar.policy.models import ContainerPolicy, Mount, Policy
 
 _PREFIX = "belljar-unconfined-"

@@ -6,8 +6,8 @@ import os
 import sys
 
 from belljar.cli.main import FAULT, USAGE
-from belljar.cli.style import RED, paint, supports_colour
-from belljar.cli.terminal import visible, visible_lines
+from belljar.cli.terminal.safe_text import visible, visible_lines
+from belljar.cli.terminal.style import RED, paint, supports_colour
 from belljar.errors import BelljarError, InternalError, PolicyError, UsageError
 
 _OURS = "this is a fault of belljar: please report it (BELLJAR_DEBUG=1 shows where it happened)"

@@ -6,7 +6,7 @@ from belljar.cli.commands import COMMANDS, SECTIONS
 
 TYPE_CHECKING = False  # type checkers take it for true; `typing` itself costs 5 ms
 if TYPE_CHECKING:
-    from belljar.cli.parsing import Command, Option
+    from belljar.cli.parsing import CliCommand, Option
 
 _HEAD = """\
 belljar runs code that an AI agent wrote: sealed by the operating system, limited by a written policy.
@@ -45,7 +45,7 @@ def _listing(commands: dict[str, tuple[str, str]]) -> str:
     return "".join(f"  {name:<15}  {summary}\n" for name, (_module, summary) in commands.items())
 
 
-def of_command(command: Command) -> str:
+def of_command(command: CliCommand) -> str:
     """The help of one command."""
     parts = [f"usage: belljar {command.usage}", command.summary, command.details.strip()]
     if rows := [(names_of(option), option.help) for option in command.options]:

@@ -8,9 +8,9 @@ import sys
 from belljar.cli.parsing import Option, Parsed
 from belljar.errors import UsageError
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
-    from belljar.sandbox.sandbox import Sandbox
+    from belljar.sandbox.run.sandbox import Sandbox
 
 PROJECT_FILE = "sandbox.policy.yaml"
 JSON = Option("--json", "", "print one JSON document and nothing else on standard output")
@@ -88,7 +88,7 @@ def check_artifacts(parsed: Parsed) -> None:
         if parsed.flag("--overwrite"):
             raise UsageError("--overwrite needs --artifacts", hint="--artifacts out --overwrite")
         return
-    from belljar.sandbox.host_directory import check_target
+    from belljar.sandbox.files.host_directory import check_target
 
     check_target(directory)
 
@@ -100,7 +100,7 @@ def policy_name(parsed: Parsed) -> str | None:
 
 def make_sandbox(parsed: Parsed) -> Sandbox:
     """The Sandbox that the options describe. Raises PolicyError."""
-    from belljar.sandbox.sandbox import Sandbox
+    from belljar.sandbox.run.sandbox import Sandbox
 
     jar = Sandbox(
         policy_name(parsed),

@@ -16,10 +16,12 @@ TYPE_CHECKING = False  # type checkers take it for true; `typing` itself costs 5
 if TYPE_CHECKING:
     from typing import NoReturn
 
-    from belljar.cli.parsing import Command
+    from belljar.cli.parsing import CliCommand
 
 USAGE, FAULT, INTERRUPTED, BROKEN_PIPE = 2, 125, 130, 141
 _OBJECTS_BETWEEN_COLLECTIONS = 200_000
+_BUNDLES = {"run": "", "exec": "", "claude": "agent", "agent": "agent"}
+"""Commands that import from a file of bytecode, and which: agents need other modules than a plain run."""
 
 
 def command() -> NoReturn:
@@ -29,7 +31,8 @@ def command() -> NoReturn:
     Python's own end takes every module apart first, which the kernel does in no time.
     """
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
-    code = _main_from_bundle() if sys.argv[1:2] in (["run"], ["exec"]) else main()
+    kind = _BUNDLES.get(sys.argv[1]) if len(sys.argv) > 1 else None
+    code = main() if kind is None else _main_from_bundle(kind)
     if _threads_to_await():
         sys.exit(code)
     try:
@@ -39,13 +42,13 @@ def command() -> NoReturn:
         os._exit(code)
 
 
-def _main_from_bundle() -> int:
-    from belljar.cli import bundle
+def _main_from_bundle(kind: str) -> int:
+    from belljar._startup import bytecode_cache
 
-    used = bundle.use()
+    used = bytecode_cache.use(kind)
     code = main()
     if code == 0:
-        bundle.keep(used)
+        bytecode_cache.keep(used, kind)
     return code
 
 
@@ -120,7 +123,7 @@ def _call(words: list[str]) -> int:
     return _run(find(" ".join(words[:length])), words[length:])
 
 
-def _run(command: Command, words: list[str]) -> int:
+def _run(command: CliCommand, words: list[str]) -> int:
     if _asks_for_help(command, words):
         from belljar.cli.helptext import of_command
 
@@ -130,7 +133,7 @@ def _run(command: Command, words: list[str]) -> int:
     return command.run(parse(command, words))
 
 
-def _asks_for_help(command: Command, words: list[str]) -> bool:
+def _asks_for_help(command: CliCommand, words: list[str]) -> bool:
     """`--help` among the command's own words; after `--`, or after the command of `exec`, it is the code's."""
     if words and words[0] in ("-h", "--help"):
         return True
@@ -138,7 +141,7 @@ def _asks_for_help(command: Command, words: list[str]) -> bool:
     return not command.options_first and ("--help" in own or "-h" in own)
 
 
-def find(name: str) -> Command:
+def find(name: str) -> CliCommand:
     """The command called `name`, imported. Raises UsageError with the nearest."""
     if name not in COMMANDS:
         import difflib
@@ -150,7 +153,7 @@ def find(name: str) -> Command:
         raise UsageError(f"there is no command {name!r}", hint=hint)
     module = COMMANDS[name][0]
     __import__(module)  # `importlib` itself would have to be imported
-    command: Command = sys.modules[module].COMMAND
+    command: CliCommand = sys.modules[module].COMMAND
     return command
 
 

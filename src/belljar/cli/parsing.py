@@ -56,7 +56,7 @@ class Parsed:
         return [*self.words, *(self.after or [])]
 
 
-class Command:
+class CliCommand:
     """A command: what its help says, what it takes, and the function that does it."""
 
     __slots__ = ("details", "examples", "name", "options", "options_first", "passes_on", "run", "summary", "usage")
@@ -87,7 +87,7 @@ class Command:
         """Whether the first option that is not the command's does so, too."""
 
 
-def parse(command: Command, words: Sequence[str]) -> Parsed:
+def parse(command: CliCommand, words: Sequence[str]) -> Parsed:
     """Sort `words` into options and the rest.
 
     Raises:
@@ -116,17 +116,22 @@ def parse(command: Command, words: Sequence[str]) -> Parsed:
     return Parsed(options, plain, None)
 
 
-def _value(command: Command, option: Option, given: str | None, rest: list[str]) -> str:
+def _value(command: CliCommand, option: Option, given: str | None, rest: list[str]) -> str:
     if not option.metavar and given is not None:
         raise UsageError(f"{option.name} takes no value", hint=_help(command))
     if option.metavar and given is None:
         if not rest:
             raise UsageError(f"{option.name} needs a value: {option.name} {option.metavar}", hint=_help(command))
+        if rest[0].startswith("--"):
+            raise UsageError(
+                f"{option.name} needs a value, found {rest[0][:60]!a}, which looks like an option",
+                hint=f"{option.name} {option.metavar}; if the value is meant so: {option.name}={rest[0][:60]}",
+            )
         return rest.pop(0)
     return given or ""
 
 
-def _unknown(command: Command, name: str, known: list[str]) -> Option:
+def _unknown(command: CliCommand, name: str, known: list[str]) -> Option:
     import difflib
 
     by_letters = {each.lstrip("-"): each for each in known}  # dashes would make any two short names alike
@@ -137,11 +142,11 @@ def _unknown(command: Command, name: str, known: list[str]) -> Option:
     raise UsageError(f"`belljar {command.name}` has no option {name!r}", hint=hint)
 
 
-def _help(command: Command) -> str:
+def _help(command: CliCommand) -> str:
     return f"`belljar {command.name} --help` shows its options"
 
 
-def expect_words(command: Command, parsed: Parsed, least: int, most: int) -> list[str]:
+def expect_words(command: CliCommand, parsed: Parsed, least: int, most: int) -> list[str]:
     """The words, if there are as many as the command takes. Raises UsageError."""
     words = parsed.all_words()
     if not least <= len(words) <= most:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from belljar.cli.commands import COMMANDS
 from belljar.cli.helptext import names_of
 from belljar.cli.main import find
-from belljar.cli.parsing import Command
+from belljar.cli.parsing import CliCommand
 
 _HEAD = """\
 # The command line
@@ -44,7 +44,7 @@ def reference_page() -> str:
     return _HEAD + "".join(_section(find(name)) for name in COMMANDS)
 
 
-def _section(command: Command) -> str:
+def _section(command: CliCommand) -> str:
     text = f"\n## belljar {command.name}\n\n{command.summary}\n\n```\nbelljar {command.usage}\n```\n"
     if command.details:
         text += f"\n{command.details.strip()}\n"

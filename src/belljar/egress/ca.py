@@ -18,8 +18,8 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from belljar._startup.records import dataclass
 from belljar.errors import PrerequisiteError
-from belljar.policy.records import dataclass
 
 if TYPE_CHECKING:
     from cryptography import x509

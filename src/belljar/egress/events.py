@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from belljar.policy.records import dataclass
+from belljar._startup.records import dataclass
 
 UNRECORDED = "unrecorded"
 """Said of one whose decision could not be recorded: nothing of it passes any more."""

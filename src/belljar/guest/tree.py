@@ -1,7 +1,7 @@
 """A tree that hostile code made, walked and removed: beneath a descriptor, one name at a time, through no link.
 
-Names, links, modes and depths are the code's, which may still be running and change them meanwhile. Used by the depot
-in its container, and by the host where it can open a jar's files itself.
+Names, links, modes and depths are the code's, which may still be running and change them meanwhile. Used by the volume
+server in its container, and by the host where it can open a jar's files itself.
 """
 
 from __future__ import annotations

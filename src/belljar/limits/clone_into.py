@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 
-from belljar.limits import foreign as ctypes
+from belljar._startup import foreign_functions as ctypes
 
 _CLONE3 = 435  # the same number on every architecture that has the call
 _CLONE_INTO_CGROUP = 0x2_0000_0000

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 
-from belljar.policy.records import NamedTuple
+from belljar._startup.records import NamedTuple
 
 _MOST = 4096
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from belljar._startup.records import NamedTuple, StrEnum
 from belljar.limits.naming import group_name
 from belljar.limits.proc_files import Hierarchy, hierarchies
-from belljar.policy.records import NamedTuple, StrEnum
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Any
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import os
 
+from belljar._startup.records import Protocol
 from belljar.limits.counters import Counter
 from belljar.limits.detect import CgroupSupport, Mechanism
 from belljar.limits.naming import group_name
 from belljar.limits.values import Limits
-from belljar.policy.records import Protocol
 
 CLOSING_SECONDS = 5.0
 """How long a kill and the removal after it may take before they count as failed."""

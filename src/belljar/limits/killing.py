@@ -11,8 +11,8 @@ import select
 import time
 from collections.abc import Callable
 
+from belljar._startup import signals as signal
 from belljar.errors import SandboxUnavailableError
-from belljar.limits import signals as signal
 
 Members = Callable[[], set[int]]
 """Reads the pids that are in the group now; 0 stands for a process that this pid namespace can't name."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 
-from belljar.policy.records import NamedTuple
+from belljar._startup.records import NamedTuple
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICKS = os.sysconf("SC_CLK_TCK")

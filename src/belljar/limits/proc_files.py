@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import posixpath
 
-from belljar.policy.records import NamedTuple
+from belljar._startup.records import NamedTuple
 
 
 class Hierarchy(NamedTuple):

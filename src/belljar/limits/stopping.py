@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from belljar.limits import signals as signal
+from belljar._startup import signals as signal
 from belljar.limits.killing import Members, pin, send
 
 _STILL = (b"T", b"t", b"Z", b"X")

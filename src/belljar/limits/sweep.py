@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import time
 
+from belljar._startup.records import NamedTuple
 from belljar.errors import SandboxUnavailableError
 from belljar.limits import groupfs
 from belljar.limits.detect import CgroupSupport
 from belljar.limits.killing import kill_until_empty
 from belljar.limits.naming import is_of, is_stale
-from belljar.policy.records import NamedTuple
 
 _PAUSE_SECONDS = 0.005
 _KILL_SECONDS = 2.0

@@ -7,7 +7,7 @@ asks the user's own manager, root asks the system's; neither needs any set-up.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from belljar.errors import PrerequisiteError, SandboxUnavailableError
 from belljar.limits import groupfs
@@ -24,12 +24,6 @@ def scope_command(argv: Sequence[str], *, manager: str) -> list[str]:
     """
     who = ["--user"] if manager == "user" else []
     return ["systemd-run", *who, "--scope", "--quiet", "--collect", *_PROPERTIES, "--", *argv]
-
-
-def scope_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment in which `systemd-run --user` finds the manager, even from cron or `su`."""
-    runtime = f"/run/user/{os.geteuid()}"
-    return {"XDG_RUNTIME_DIR": runtime, **environ} if os.path.isdir(runtime) else dict(environ)
 
 
 def prepare_delegated(support: CgroupSupport | None = None, *, also_move: Sequence[int] = ()) -> CgroupSupport:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from belljar.policy.records import NamedTuple
+from belljar._startup.records import NamedTuple
 
 CPU_PERIOD_US = 100_000
 """The kernel's own default: short enough that a throttled run still feels alive."""

@@ -6,7 +6,7 @@ allowed API host is then a way to carry data to another account. So uploads are 
 
 from __future__ import annotations
 
-from belljar.policy.records import dataclass
+from belljar._startup.records import dataclass
 
 HOST_NAME = "host.belljar.internal"
 """The name by which a jar knows the loopback address of the host."""
@@ -65,7 +65,7 @@ BUILTIN = (
         (
             *("/v1/files/**", "/v1/skills/**", "/v1/agents/**", "/v1/sessions/**", "/v1/environments/**"),
             *("/v1/memory_stores/**", "/v1/vaults/**", "/v1/deployments/**", "/v1/deployment_runs/**"),
-            *("/v1/user_profiles/**", "/v1/organizations/**"),
+            *("/v1/user_profiles/**", "/v1/organizations/**", "/v1/dreams/**", "/v1/tunnels/**"),
         ),
         _UPLOADS,
     ),
@@ -83,7 +83,7 @@ BUILTIN = (
             *("/v1/files/**", "/v1/uploads/**", "/v1/vector_stores/**", "/v1/containers/**", "/v1/skills/**"),
             *("/v1/conversations/**", "/v1/assistants/**", "/v1/threads/**", "/v1/evals/**", "/v1/fine_tuning/**"),
             *("/v1/videos/**", "/v1/chatkit/**", "/v1/audio/voices/**", "/v1/audio/voice_consents/**"),
-            "/v1/organization/**",
+            *("/v1/organization/**", "/v1/projects/**"),
         ),
         _UPLOADS,
     ),
@@ -137,7 +137,14 @@ BUILTIN = (
         "bedrock-files",
         (
             *("bedrock.*.amazonaws.com", "bedrock-agent.*.amazonaws.com", "bedrock-agent-runtime.*.amazonaws.com"),
-            *("bedrock-runtime.*.amazonaws.com", "bedrock-mantle.*.api.aws"),
+            *(
+                "bedrock-runtime.*.amazonaws.com",
+                "bedrock-fips.*.amazonaws.com",
+                "bedrock-runtime-fips.*.amazonaws.com",
+            ),
+            *("bedrock-agent-fips.*.amazonaws.com", "bedrock-agent-runtime-fips.*.amazonaws.com"),
+            *("bedrock.*.api.aws", "bedrock-agent.*.api.aws", "bedrock-agent-runtime.*.api.aws"),
+            *("bedrock-runtime.*.api.aws", "bedrock-mantle.*.api.aws"),
         ),
         (
             *("/model-invocation-job/**", "/model-customization-jobs/**", "/knowledgebases/**", "/sessions/**"),

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from functools import cache, lru_cache
 
-from belljar.policy.patterns import Pattern
-from belljar.policy.records import NamedTuple
+from belljar._startup.records import NamedTuple
+from belljar.policy.keys.patterns import Pattern
 
 
 class Carrier(NamedTuple):
@@ -93,6 +93,7 @@ _MODEL_APIS = Carrier(
         *("cloudcode-pa.googleapis.com", "daily-cloudcode-pa.sandbox.googleapis.com"),
         *("bedrock.*.amazonaws.com", "bedrock-runtime.*.amazonaws.com", "bedrock-runtime-fips.*.amazonaws.com"),
         *("bedrock-agent.*.amazonaws.com", "bedrock-agent-runtime.*.amazonaws.com", "bedrock-mantle.*.api.aws"),
+        *("bedrock-fips.*.amazonaws.com", "bedrock.*.api.aws", "bedrock-runtime.*.api.aws"),
         *("runtime.sagemaker.*.amazonaws.com", "q.*.amazonaws.com", "codewhisperer.*.amazonaws.com"),
         *("api.mistral.ai", "codestral.mistral.ai", "api.groq.com", "api.cohere.com", "api.cohere.ai"),
         *("production.api.cohere.ai", "api.together.xyz", "api.together.ai", "api.x.ai", "*.api.x.ai"),

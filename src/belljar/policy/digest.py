@@ -5,14 +5,14 @@ from __future__ import annotations
 from belljar.errors import InternalError
 from belljar.policy.models import Policy
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Any
 
 
 def digest(policy: Policy) -> str:
     """`sha256:…` of the canonical JSON of the policy's mapping."""
-    from belljar.policy import json_text
+    from belljar._startup import json_text
     from belljar.policy.mapping import to_mapping
 
     mapping: dict[str, Any] = to_mapping(policy)

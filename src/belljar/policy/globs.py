@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from itertools import pairwise
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     import re
 
@@ -63,7 +63,8 @@ class DenyGlobs:
 
     def denies(self, host_path: str | None, jar_path: str) -> int | None:
         """The first pattern that denies a file that the host and the jar know by these names."""
-        found = [self.match(path) for path in (host_path, jar_path) if path is not None]
+        paths = (jar_path,) if host_path is None or host_path == jar_path else (host_path, jar_path)
+        found = [self.match(path) for path in paths]
         return min((index for index in found if index is not None), default=None)
 
     def within(self, source: str | None, path: str) -> DenyGlobs:

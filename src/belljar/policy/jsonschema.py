@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from belljar.policy.hosts import RATE_PATTERN
-from belljar.policy.keys import CLAUSES, Key, Kind, fields, sections
-from belljar.policy.net_values import CREDENTIAL_PATTERN, HEADER_PATTERN, QUERY_KEY_PATTERN, SOURCE_PATTERN
+from belljar.policy.keys.hosts import RATE_PATTERN
+from belljar.policy.keys.network_values import CREDENTIAL_PATTERN, HEADER_PATTERN, QUERY_KEY_PATTERN, SOURCE_PATTERN
+from belljar.policy.keys.table import CLAUSES, Key, ValueKind, fields, sections
+from belljar.policy.keys.units import MB, SIZE_PATTERN, TIME_PATTERN
+from belljar.policy.keys.values import IMAGE_PATTERN
 from belljar.policy.paths import PRIVATE_TEMPORARY, RESERVED
-from belljar.policy.units import MB, SIZE_PATTERN, TIME_PATTERN
-from belljar.policy.values import IMAGE_PATTERN
 
 _VARIABLE = "^[A-Za-z_][A-Za-z0-9_]*$"
 _NO_CLIMBING = r"(?!.*(^|/)\.\.(/|$))"
@@ -53,64 +53,66 @@ def _form(key: Key) -> dict[str, Any]:
     """What each kind of value looks like."""
     number = {"minimum": key.minimum, "maximum": key.maximum}
     match key.kind:
-        case Kind.VERSION:
+        case ValueKind.VERSION:
             return {"const": 1}
-        case Kind.EXTENDS | Kind.SOURCE | Kind.VENV | Kind.PROGRAM | Kind.FILE | Kind.HOST:
+        case (
+            ValueKind.EXTENDS | ValueKind.SOURCE | ValueKind.VENV | ValueKind.PROGRAM | ValueKind.FILE | ValueKind.HOST
+        ):
             return _NAME
-        case Kind.CHOICE:
+        case ValueKind.CHOICE:
             return {"enum": list(key.choices)}
-        case Kind.CHOICES:
+        case ValueKind.CHOICES:
             return {**_list({"enum": list(key.choices)}), **({"minItems": 1} if "[]" in key.path else {})}
-        case Kind.DEGRADED:
+        case ValueKind.DEGRADED:
             return {"anyOf": [{"enum": ["refuse", "allow"]}, _list({"enum": list(CLAUSES)})]}
-        case Kind.COUNT:
+        case ValueKind.COUNT:
             return {"type": "integer", **number}
-        case Kind.NUMBER:
+        case ValueKind.NUMBER:
             return {"type": "number", **number}
-        case Kind.SIZE:
+        case ValueKind.SIZE:
             in_mb = {"type": "number", "minimum": key.minimum / MB, "maximum": key.maximum / MB}
             return {"anyOf": [in_mb, {"type": "string", "pattern": SIZE_PATTERN}]}
-        case Kind.TIME:
+        case ValueKind.TIME:
             return {"anyOf": [{"type": "number", **number}, {"type": "string", "pattern": TIME_PATTERN}]}
-        case Kind.SECONDS:
+        case ValueKind.SECONDS:
             in_seconds = {"type": "number", "minimum": key.minimum / 1000, "maximum": key.maximum / 1000}
             return {"anyOf": [in_seconds, {"type": "string", "pattern": TIME_PATTERN}]}
-        case Kind.BOOLEAN:
+        case ValueKind.BOOLEAN:
             return {"type": "boolean"}
-        case Kind.JAR_PATH:
+        case ValueKind.JAR_PATH:
             return {"type": "string", "pattern": rf"^/{_NO_CLIMBING}"}
-        case Kind.MOUNT_PATH:
+        case ValueKind.MOUNT_PATH:
             reserved = "|".join(path[1:].replace(".", r"\.") for path in RESERVED)
             whole = PRIVATE_TEMPORARY[1:]
             return {"type": "string", "pattern": rf"^/(?!({reserved})(/|$))(?!{whole}/*$){_NO_CLIMBING}."}
-        case Kind.GLOBS:
+        case ValueKind.GLOBS:
             return _list(_NAME)
-        case Kind.MOUNTS:
+        case ValueKind.MOUNTS:
             return _list(_record("fs.mounts[]", "path"))
-        case Kind.HOSTS:
+        case ValueKind.HOSTS:
             return _list({"anyOf": [_NAME, _record("net.allowlist[]", "host")]})
-        case Kind.VARIABLES:
+        case ValueKind.VARIABLES:
             text = {"type": ["string", "number", "boolean"]}
             return {"type": "object", "propertyNames": {"pattern": _VARIABLE}, "additionalProperties": text}
-        case Kind.NAMES:
+        case ValueKind.NAMES:
             return _list({"type": "string", "pattern": _VARIABLE})
-        case Kind.PORTS:
+        case ValueKind.PORTS:
             return {**_list({"type": "integer", **number}), "minItems": 1}
-        case Kind.PATHS:
+        case ValueKind.PATHS:
             return {**_list({"type": "string", "pattern": "^/"}), "minItems": 1}
-        case Kind.CREDENTIAL:
+        case ValueKind.CREDENTIAL:
             return {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]*$"}
-        case Kind.RATE:
+        case ValueKind.RATE:
             return {"type": "string", "pattern": RATE_PATTERN}
-        case Kind.IMAGE:
+        case ValueKind.IMAGE:
             return {"type": "string", "pattern": f"^({IMAGE_PATTERN})?$"}
-        case Kind.CONTAINER:
+        case ValueKind.CONTAINER:
             return {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"}
-        case Kind.WORDS:
+        case ValueKind.WORDS:
             return {**_list(_NAME), "minItems": 1}
-        case Kind.PATTERNS:
+        case ValueKind.PATTERNS:
             return _list(_NAME)
-        case Kind.PUBLISHED:
+        case ValueKind.PUBLISHED:
             return _list({"type": "string", "pattern": f"^{_PORT}:{_PORT}$"})
         case _:
             return _network_form(key)
@@ -119,34 +121,34 @@ def _form(key: Key) -> dict[str, Any]:
 def _network_form(key: Key) -> dict[str, Any]:
     number = {"type": "integer", "minimum": key.minimum, "maximum": key.maximum}
     match key.kind:
-        case Kind.DENIED:
+        case ValueKind.DENIED:
             return _list({"anyOf": [_NAME, _record("net.denylist[]", "host")]})
-        case Kind.QUERY_KEYS:
+        case ValueKind.QUERY_KEYS:
             return {**_list({"type": "string", "pattern": f"^{QUERY_KEY_PATTERN}$"}), "minItems": 1}
-        case Kind.QUERY_KEY:
+        case ValueKind.QUERY_KEY:
             return {"type": "string", "pattern": f"^{QUERY_KEY_PATTERN}$"}
-        case Kind.ADDRESSES | Kind.HOST_NAMES:
+        case ValueKind.ADDRESSES | ValueKind.HOST_NAMES:
             return {**_list(_NAME), "minItems": 1}
-        case Kind.SERVICE_PORTS:
+        case ValueKind.SERVICE_PORTS:
             return _list(number)
-        case Kind.JAR_PORTS:
+        case ValueKind.JAR_PORTS:
             return _list({"anyOf": [number, {"type": "string", "pattern": f"^({_PORT}:)?{_PORT}$"}]})
-        case Kind.HEADERS:
+        case ValueKind.HEADERS:
             return _list({"type": "string", "pattern": f"^{HEADER_PATTERN}$"})
-        case Kind.HEADER:
+        case ValueKind.HEADER:
             return {"type": "string", "pattern": f"^{HEADER_PATTERN}$"}
-        case Kind.JAR_FILES:
+        case ValueKind.JAR_FILES:
             return _list({"type": "string", "pattern": rf"^/{_NO_CLIMBING}"})
-        case Kind.CREDENTIALS:
+        case ValueKind.CREDENTIALS:
             named = {"propertyNames": {"pattern": f"^{CREDENTIAL_PATTERN}$"}}
             return {"type": ["object", "null"], **named, "additionalProperties": _record("credentials[]")}
-        case Kind.FROM:
+        case ValueKind.FROM:
             return {"type": "string", "pattern": f"^({SOURCE_PATTERN})$"}
-        case Kind.FORMAT:
+        case ValueKind.FORMAT:
             return {"type": "string", "pattern": r"^[ -~]*\{(base64)?\}[ -~]*$"}
-        case Kind.VARIABLE:
+        case ValueKind.VARIABLE:
             return {"type": "string", "pattern": _VARIABLE}
-        case Kind.PLACEHOLDER:
+        case ValueKind.PLACEHOLDER:
             return {"type": "string", "minLength": 8, "maxLength": 200}
         case _:
             return _NAME

@@ -6,10 +6,10 @@ items, and so does `env.set` under each name, because an error or a denial names
 
 from __future__ import annotations
 
+from belljar._startup.records import NamedTuple
 from belljar.policy.models import Origin
-from belljar.policy.records import NamedTuple
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Any, TypeAlias
 

@@ -6,13 +6,13 @@ import os
 import re
 from collections.abc import Iterator
 
-from belljar.policy.addresses import is_public
+from belljar._startup.records import dataclass
 from belljar.policy.builtin import BUILTIN
 from belljar.policy.carriers import carrier, guarded, overlap
 from belljar.policy.globs import DenyGlobs
+from belljar.policy.keys.addresses import is_public
+from belljar.policy.keys.redaction import SECRETS
 from belljar.policy.models import HostRule, Policy
-from belljar.policy.records import dataclass
-from belljar.policy.redaction_keys import SECRETS
 
 _READING = frozenset(("GET", "HEAD", "OPTIONS"))
 _SECRET = re.compile(
@@ -44,7 +44,7 @@ _SERVICES |= {22: "ssh to this host", 9222: "a browser's debugger runs any code"
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class LintFinding:
     """One thing to think about: a `warning`, or a `note` about what does not do what it looks like."""
 
     level: str
@@ -55,7 +55,7 @@ class Finding:
     hint: str = ""
 
 
-def lint(policy: Policy) -> tuple[Finding, ...]:
+def lint(policy: Policy) -> tuple[LintFinding, ...]:
     """Everything that was found, warnings first."""
     linter = _Linter(policy)
     found = [*linter.hosts(), *linter.network(), *linter.credentials(), *linter.files(), *linter.rest()]
@@ -66,16 +66,16 @@ class _Linter:
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
 
-    def _finding(self, level: str, code: str, key: str, text: str, hint: str = "") -> Finding:
-        return Finding(level, code, key, str(self.policy.origin(key) or ""), text, hint)
+    def _finding(self, level: str, code: str, key: str, text: str, hint: str = "") -> LintFinding:
+        return LintFinding(level, code, key, str(self.policy.origin(key) or ""), text, hint)
 
-    def _warning(self, code: str, key: str, text: str, hint: str = "") -> Finding:
+    def _warning(self, code: str, key: str, text: str, hint: str = "") -> LintFinding:
         return self._finding("warning", code, key, text, hint)
 
-    def _note(self, code: str, key: str, text: str, hint: str = "") -> Finding:
+    def _note(self, code: str, key: str, text: str, hint: str = "") -> LintFinding:
         return self._finding("note", code, key, text, hint)
 
-    def hosts(self) -> Iterator[Finding]:
+    def hosts(self) -> Iterator[LintFinding]:
         if not self.policy.net.enabled:
             return
         for at, rule in enumerate(self.policy.net.allowlist):
@@ -87,7 +87,7 @@ class _Linter:
             if apex != rule.host and not any(_covers(other.host, apex) for other in self.policy.net.allowlist):
                 yield self._note("apex", key, f"{rule.host} does not cover {apex} itself", f"list {apex} as well")
 
-    def _host(self, key: str, rule: HostRule) -> Iterator[Finding]:
+    def _host(self, key: str, rule: HostRule) -> Iterator[LintFinding]:
         """Whether data can leave by this rule."""
         if _only_reads(rule) or rule.credential:
             return
@@ -112,7 +112,7 @@ class _Linter:
                 "allow reading only (methods: [GET, HEAD]), bind a credential, or name paths",
             )
 
-    def _reach(self, key: str, rule: HostRule) -> Iterator[Finding]:
+    def _reach(self, key: str, rule: HostRule) -> Iterator[LintFinding]:
         for port in rule.ports:
             if port in _TUNNELS:
                 yield self._warning("tunnel", key, f"port {port} of {rule.host}: {_TUNNELS[port]}")
@@ -124,7 +124,7 @@ class _Linter:
                 "no-tls", key, "a credential is only sent through TLS, and port 443 is not among the ports"
             )
 
-    def _unreachable(self, key: str, rule: HostRule) -> Iterator[Finding]:
+    def _unreachable(self, key: str, rule: HostRule) -> Iterator[LintFinding]:
         for at, denied in enumerate(self.policy.net.denylist):
             whole = not (denied.methods or denied.paths or denied.query)
             ports = not denied.ports or set(rule.ports) <= set(denied.ports)
@@ -133,7 +133,7 @@ class _Linter:
                     "never", key, f"{rule.host} is denied by net.denylist[{at}], so the rule allows nothing"
                 )
 
-    def network(self) -> Iterator[Finding]:
+    def network(self) -> Iterator[LintFinding]:
         net = self.policy.net
         if net.enabled and not net.allowlist and not net.host_ports:
             yield self._note("nothing", "net.allowlist", "the network is on, and the list is empty: nothing is reached")
@@ -146,7 +146,7 @@ class _Linter:
             if port in _SERVICES:
                 yield self._warning("service", f"net.host_ports[{at}]", f"port {port} of this host: {_SERVICES[port]}")
 
-    def credentials(self) -> Iterator[Finding]:
+    def credentials(self) -> Iterator[LintFinding]:
         used = {name for rule in self.policy.net.allowlist for name in (rule.credential, rule.sign)}
         for name, item in self.policy.credentials.items():
             key = f"credentials.{name}"
@@ -160,7 +160,7 @@ class _Linter:
             if item.source.startswith("env:") and item.source[4:] in self.policy.env.pass_:
                 yield self._warning("passed", key, f"env.pass gives {item.source[4:]} to the code itself")
 
-    def _patterns(self) -> Iterator[Finding]:
+    def _patterns(self) -> Iterator[LintFinding]:
         for at, pattern in enumerate(self.policy.fs.deny_globs):
             names = [name for name in _MODULES if DenyGlobs((pattern,)).match(f"/a/{name}") is not None]
             if names:
@@ -171,7 +171,7 @@ class _Linter:
                     "name the files, such as **/id_rsa*",
                 )
 
-    def files(self) -> Iterator[Finding]:
+    def files(self) -> Iterator[LintFinding]:
         yield from self._patterns()
         for at, mount in enumerate(self.policy.fs.mounts):
             if not (mount.source and mount.rw and not mount.cow):
@@ -185,7 +185,7 @@ class _Linter:
                     "cow: true, and bring the changes back after a look at them",
                 )
 
-    def rest(self) -> Iterator[Finding]:
+    def rest(self) -> Iterator[LintFinding]:
         policy = self.policy
         if policy.proc.timeout_seconds < 1:
             milliseconds = round(1000 * policy.proc.timeout_seconds)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from belljar.policy.models import Credential, DenyRule, HostRule, Mount, NetPolicy, Policy
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Any
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from belljar._startup.records import NamedTuple
 from belljar.policy.models import Origin
 from belljar.policy.problems import Problems
-from belljar.policy.records import NamedTuple
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Any
 

@@ -6,17 +6,17 @@ import math
 import re
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from belljar.policy.hosts import covers
-from belljar.policy.keys import KEYS, Bound
+from belljar.policy.keys.hosts import covers
+from belljar.policy.keys.table import KEYS, Bound
+from belljar.policy.keys.units import plain
 from belljar.policy.mapping import to_mapping
 from belljar.policy.models import HostRule, Mount, Policy
-from belljar.policy.units import plain
 
 _PLAIN = re.compile(r"[A-Za-z/.][A-Za-z0-9_./+-]*\Z")
 Direction: TypeAlias = Literal["tighter", "looser", "changed"]
 
 
-class Change(NamedTuple):
+class KeyChange(NamedTuple):
     """One key that two policies have differently; None where one of them has nothing."""
 
     key: str
@@ -81,11 +81,11 @@ def _scalar(text: str) -> str:
     return json.dumps(text)
 
 
-def diff(old: Policy, new: Policy) -> list[Change]:
+def diff(old: Policy, new: Policy) -> list[KeyChange]:
     """What `new` has otherwise than `old`, key by key, and which way it goes."""
     before, after = _flat(old), _flat(new)
     return [
-        Change(key, before.get(key), after.get(key), _direction(key, old, new, before, after))
+        KeyChange(key, before.get(key), after.get(key), _direction(key, old, new, before, after))
         for key in dict.fromkeys((*before, *after))
         if before.get(key) != after.get(key)
     ]
@@ -186,4 +186,4 @@ def _measure(policy: Policy, key: str) -> float:
     return math.inf if value is None else float(value)
 
 
-__all__ = ["Change", "diff", "flow", "to_mapping", "to_yaml"]
+__all__ = ["KeyChange", "diff", "flow", "to_mapping", "to_yaml"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import textwrap
 
-from belljar.policy.keys import Key, fields, sections
+from belljar.policy.keys.table import Key, fields, sections
+from belljar.policy.load.resolve import DEFAULT_PRESET, resolve
 from belljar.policy.mapping import to_mapping
 from belljar.policy.presets import PRESETS
-from belljar.policy.resolve import DEFAULT_PRESET, resolve
 from belljar.policy.show import flow
 
 _WIDTH = 100

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from agent_runs import Home, git
 
-from belljar.agents.inside import Wanted, prepare
-from belljar.agents.review import Review
+from belljar.coding_agents.inside import Wanted, prepare
+from belljar.coding_agents.review import Review
 from belljar.sandbox.repository.incoming import Moved
 
 COMMIT = "echo fixed > sums.py && git commit -qam fixed"

@@ -33,10 +33,10 @@ class Calls:
         return ran
 
     @contextmanager
-    def waiting(self, script: str) -> Iterator[subprocess.Popen[str]]:
+    def waiting(self, script: str, *options: str) -> Iterator[subprocess.Popen[str]]:
         """A call that has run the script, and ends when its standard input does."""
         process = subprocess.Popen(
-            [*BELLJAR, "claude", "-p", f"{script}; echo ready; cat"],
+            [*BELLJAR, "claude", *options, "-p", f"{script}; echo ready; cat"],
             cwd=self.home.project,
             env=self.home.environment(**self.environment()),
             stdin=subprocess.PIPE,

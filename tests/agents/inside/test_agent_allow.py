@@ -12,13 +12,13 @@ import pytest
 from agent_runs import SECRET, Home, make_home
 from scripted_claude import Calls
 
-from belljar.agents.allowed import change_allowed, read_allowed, rules
-from belljar.agents.inside import Wanted, prepare
-from belljar.agents.summary import to_allow
-from belljar.errors import PolicyError
+from belljar.coding_agents.inside import Wanted, prepare
+from belljar.coding_agents.summary import to_allow
+from belljar.errors import PolicyError, UsageError
 from belljar.policy.companions import COMPANIONS, READING
 from belljar.policy.models import HostRule
-from belljar.sandbox.result import RunResult
+from belljar.sandbox.record.result import RunResult
+from belljar.tools.allowed_hosts import change_allowed, read_allowed, rules, rules_for
 
 ASK = "curl -sS -m 5 https://pypi.org/simple/ https://files.pythonhosted.org/x 2>&1; true"
 
@@ -91,6 +91,11 @@ def test_what_the_command_says(home: Home) -> None:
         (("https://pypi.org",), "wanted a host without its scheme"),
         (("--remove", "example.org"), "example.org is not allowed in every project"),
         (("--list", "example.org"), "--list stands alone"),
+        (("localhost",), "net.host_ports"),
+        (("127.0.0.1",), "net.host_ports"),
+        (("::1",), "net.host_ports"),
+        (("0.0.0.0",), "net.host_ports"),
+        (("169.254.169.254",), "hand out the credentials"),
     ):
         refused = home.belljar("allow", *words)
         assert (refused.code, told in refused.err, "hint: " in refused.err) == (2, True, True), refused.err
@@ -98,6 +103,18 @@ def test_what_the_command_says(home: Home) -> None:
     assert (
         home.belljar("allow", "--remove", "registry.npmjs.org").out == "agents in every project:\n-registry.npmjs.org\n"
     )
+
+
+def test_an_address_of_this_host_is_none_to_allow() -> None:
+    """For one run neither; one that was allowed before can be taken back, and others of the network stay."""
+    for host in ("127.0.0.1", "127.1.2.3", "::1", "0.0.0.0", "169.254.169.254", "fe80::1"):
+        with pytest.raises(UsageError, match="address"):
+            rules_for([host])
+    assert rules_for(["10.0.0.5", "93.184.216.34"]) == ["10.0.0.5", "93.184.216.34"]
+    path = Path(os.environ["BELLJAR_STATE_DIR"], "allowed")
+    path.mkdir(parents=True)
+    (path / "every-project.json").write_text('{"hosts": ["127.0.0.1"]}')
+    assert change_allowed(None, ["127.0.0.1"], remove=True)[1] == []
 
 
 @pytest.mark.host
@@ -126,7 +143,7 @@ def test_no_host_that_takes_uploads_comes_along() -> None:
 
 def test_a_managed_policy_is_a_ceiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over what is allowed, what was allowed before, and what comes along."""
-    monkeypatch.setattr("belljar.policy.resolve.MANAGED_OWNER", os.geteuid())
+    monkeypatch.setattr("belljar.policy.load.resolve.MANAGED_OWNER", os.geteuid())
     managed = tmp_path / "policy.yaml"
     managed.write_text("version: 1\nnet:\n  enabled: true\n  allowlist: [pypi.org]\n")
     change_allowed(None, ["pypi.org"], remove=False, managed=str(managed))
@@ -147,7 +164,7 @@ def test_a_name_that_a_shell_would_act_on_is_not_in_the_command() -> None:
 
     def command(*names: str) -> str:
         egress: list[Any] = [SimpleNamespace(host=name, reason="name-not-listed") for name in names]
-        return to_allow(cast("RunResult", SimpleNamespace(egress=egress)))
+        return to_allow(cast("RunResult", SimpleNamespace(egress=egress, denials=[])))
 
     assert command("a.example", "$(id).example", "b;c.example", "-x.example", "*", "x y") == (
         "belljar allow a.example --for-project"

@@ -27,6 +27,8 @@ def test_protected_files_need_a_word_of_their_own(home: Home) -> None:
     assert ran.code == 3, ran.err
     assert "belljar: hook pre-push: hooks stay in the jar\n" in ran.err
     assert (home.project / "docs/new.md").read_text() == "text\n"
+    listed = [line for line in ran.err.splitlines() if line.startswith("  ")]
+    assert listed == ["  + docs/empty/", "  + docs/new.md", "  ~ sums.py"], "no directory of what needs another word"
     assert (home.project / "docs/empty").is_dir()
     assert not (home.project / ".github").exists()
     assert not (home.project / ".git/hooks/pre-push").exists()
@@ -36,6 +38,16 @@ def test_protected_files_need_a_word_of_their_own(home: Home) -> None:
     assert "kept" not in ran.err, "nothing is left to decide"
     assert (home.project / ".github/workflows/ci.yml").read_text() == "on: push\n"
     assert not (home.project / ".git/hooks/pre-push").exists(), "by no word"
+
+
+def test_an_agent_without_a_network_is_told_what_to_type(home: Home) -> None:
+    """The host that it asked for is not known, so the line has an example, which works."""
+    ran = home.agent("getent hosts example.org || true")
+    (line,) = [line for line in ran.err.splitlines() if line.startswith("belljar: to allow")]
+    words = line.removeprefix("belljar: to allow").partition(",")[0].split()
+    assert words == ["belljar", "allow", "pypi.org", "--for-project"]
+    assert home.belljar(*words[1:]).code == 0
+    assert home.belljar("allow", "--remove", *words[2:]).code == 0
 
 
 def test_git_takes_the_patch_of_what_is_kept(home: Home) -> None:

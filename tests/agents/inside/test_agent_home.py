@@ -14,10 +14,10 @@ from agent_runs import SECRET, Home, Ran, make_home
 from model_endpoint import ModelEndpoint, say
 from scripted_claude import Calls
 
-from belljar.agents import kept_home
-from belljar.agents.home_store import forget, place
-from belljar.agents.kept_home import KeptHome
 from belljar.backends.contract import ChangedTree
+from belljar.coding_agents import kept_home
+from belljar.coding_agents.home_store import forget, place
+from belljar.coding_agents.kept_home import KeptHome
 
 # --- the real Claude Code ---
 

@@ -15,8 +15,8 @@ import pytest
 from agent_runs import SECRET, Home
 from model_endpoint import ModelEndpoint, bash, say
 
-from belljar.agents.home_store import place
-from belljar.agents.profile import profile_names, read_profile
+from belljar.coding_agents.home_store import place
+from belljar.coding_agents.profile import profile_names, read_profile
 
 
 class _Echo(http.server.BaseHTTPRequestHandler):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from agent_runs import Home, git, make_home
 
-from belljar.agents.project import find_project, repository_top, why_not_at
+from belljar.coding_agents.project import find_project, repository_top, why_not_at
 from belljar.errors import UsageError
 
 PYTHON = os.path.realpath(sys._base_executable)

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from belljar.agents.endpoint import LOCAL_MODEL, moved
-from belljar.agents.inside import Wanted, prepare
-from belljar.agents.login import use_login
-from belljar.agents.profile import profile_for, profile_names, read_profile, with_keys_of
-from belljar.agents.program import brought_in
-from belljar.agents.project import Project
-from belljar.egress.rules import compile_rules
-from belljar.egress.trial import trial
+from belljar.coding_agents.inside import Wanted, prepare
+from belljar.coding_agents.login import use_login
+from belljar.coding_agents.profile import LOCAL_MODEL, moved, profile_for, profile_names, read_profile, with_keys_of
+from belljar.coding_agents.program import brought_in
+from belljar.coding_agents.project import Project
+from belljar.egress.decide.rules import compile_rules
+from belljar.egress.decide.trial import trial
 from belljar.errors import PolicyError, PrerequisiteError, UsageError
 
 RULE = {"host": "api.anthropic.com", "ports": [443], "paths": ["/v1/messages"], "credential": "anthropic-token"}

@@ -18,7 +18,7 @@ import pytest
 from agent_runs import BELLJAR, SECRET, Home, git
 from model_endpoint import ModelEndpoint, say, use
 
-from belljar.cli.screen_filter import RESTORED, ScreenFilter
+from belljar.cli.terminal.screen_filter import RESTORED, ScreenFilter
 
 _PATIENCE = 60.0
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from agent_runs import SECRET, Home
 from model_endpoint import ModelEndpoint, say, use
 
-from belljar.agents.environment import find_environment
-from belljar.agents.program import find
-from belljar.agents.project import Project, find_project
-from belljar.agents.shims import real_program
-from belljar.errors import PrerequisiteError
+from belljar.coding_agents.claude_arguments import show
+from belljar.coding_agents.environment import find_environment
+from belljar.coding_agents.program import find
+from belljar.coding_agents.project import Project, find_project
+from belljar.coding_agents.shims import real_program
+from belljar.errors import PrerequisiteError, UsageError
+from belljar.policy.load.resolve import resolve
 
 PROJECT = Project("/nonexistent", "/workspace", "/workspace")
 pytestmark = [pytest.mark.host, pytest.mark.backend("bubblewrap")]
@@ -192,6 +196,42 @@ def test_private_places_are_refused(home: Home, state_directory: str, place: str
     assert f"--add-dir {word}: an agent that sees " in said
     holds_more = place in ("~", "~/..", "/etc", "/")
     assert f"hint: {'name the directory in' if holds_more else 'copy what it needs into the project'}" in said
+
+
+@pytest.mark.parametrize(
+    ("option", "name", "content", "said"),
+    [
+        ("--mcp-config", ".env", "TOKEN=1", "its name is denied by fs.deny_globs **/.env"),
+        ("--settings", "id_rsa", "{}", "its name is denied by fs.deny_globs **/id_rsa*"),
+        ("--append-system-prompt-file", ".netrc", "machine a", "its name is denied by fs.deny_globs **/.netrc"),
+        ("--mcp-config", "notes.txt", "password: 1", "wanted JSON with mcpServers in it"),
+        ("--mcp-config", "other.json", '{"token": 1}', "wanted JSON with mcpServers in it"),
+        ("--mcp-config", "list.json", "[1]", "wanted JSON with mcpServers in it"),
+        ("--settings", "notes.txt", "password: 1", "wanted settings of Claude Code, which are JSON"),
+    ],
+)
+def test_files_that_are_not_what_the_option_takes(
+    home: Home, tmp_path: Path, option: str, name: str, content: str, said: str
+) -> None:
+    """A file is copied for the agent to read, so that it must be what the option is for."""
+    (tmp_path / name).write_text(content)
+    project = find_project(str(home.project), None)
+    with pytest.raises(UsageError, match=re.escape(f"{option} {tmp_path / name}: {said}")):
+        show([option, str(tmp_path / name)], project, temporary=True, globs=resolve(None).fs.deny_globs)
+
+
+@pytest.mark.parametrize(
+    ("place", "refused"),
+    [(".config", True), (".ssh", True), (".ssh/keys", True), (".kube", True), (".config/nvim", False), ("x", False)],
+)
+def test_private_places_are_no_projects(
+    home: Home, monkeypatch: pytest.MonkeyPatch, place: str, *, refused: bool
+) -> None:
+    """As `--add-dir` refuses them. A directory in ~/.config may be a project."""
+    monkeypatch.setenv("HOME", str(home.directory))
+    (home.directory / place).mkdir(parents=True, exist_ok=True)
+    with pytest.raises(UsageError, match="which is yours alone") if refused else nullcontext():
+        find_project(str(home.directory / place), None)
 
 
 @pytest.mark.usefixtures("claude")

@@ -12,6 +12,9 @@ import pytest
 from agent_runs import BELLJAR, Home, Ran, git
 from scripted_model import Records
 
+from belljar.coding_agents.inside import Wanted, prepare
+from belljar.coding_agents.review import Review
+
 pytestmark = [pytest.mark.host, pytest.mark.backend("bubblewrap")]
 
 _TEXT = "".join(f"line {number}\n" for number in range(30))
@@ -78,6 +81,24 @@ def test_a_run_that_is_killed_applies_nothing_either(home: Home) -> None:
     assert (home.project / "half.txt").read_text() == "half\n"
 
 
+def test_a_belljar_that_is_killed_loses_the_run_and_nothing_else(home: Home) -> None:
+    """SIGKILL can't be heard. The changes were in the jar's memory; the project and the repository are as before."""
+    before = home.files()
+    script = "echo half > half.txt; git add half.txt; git commit -qm half; echo ready; exec sleep 600"
+    with started(home, "agent", "--apply", "all", "--", "sh", "-c", script) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        process.kill()
+        assert process.stdout.read() == b"", "the jar ends with it, which closes its output"
+    assert home.files() == before
+    git(home.project, "fsck", "--strict")
+    assert [one for one in home.belljar("review", "--json").json if one["project"] == str(home.project)] == []
+    title = f"sh in {home.project}"
+    runs = [run for run in home.belljar("ps", "--all", "--json").json if title in str(run)]
+    assert [run["state"] for run in runs] == ["unfinished"]
+    assert home.agent("echo again", "--apply", "all").code == 0
+
+
 def test_both_changed_a_text(home: Home) -> None:
     """Other lines are merged; the same line is a conflict, which touches nothing and can be left out."""
     for name in ("merged.txt", "conflict.txt"):
@@ -110,15 +131,41 @@ def test_edited_while_the_agent_runs(home: Home) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         old = (home.project / "text.txt").stat()
-        (home.project / "text.txt").write_text(f"user\n{_TEXT}")
+        (home.project / "text.txt").write_text(f"{_TEXT}user\n")
         os.utime(home.project / "text.txt", ns=(old.st_atime_ns, old.st_mtime_ns))
         _out, err = process.communicate(b"go\n", timeout=60)
     assert process.returncode == 3, err
-    assert (home.project / "text.txt").read_text() == f"user\n{_TEXT}"
+    assert (home.project / "text.txt").read_text() == f"{_TEXT}user\n"
     assert not (home.project / "other.txt").exists(), "all of it, or nothing"
     run = home.kept(err.decode())
     assert "+agent\n" in home.belljar("review", run).out
     assert f"belljar apply {run} --skip-conflicts" in err.decode()
+
+
+@pytest.mark.parametrize("state", ["staged and edited", "committed and edited", "untracked", "in no repository"])
+def test_edited_while_the_agent_runs_and_not_in_git(home: Home, state: str) -> None:
+    """belljar has what such a file was when the run began, so both changes are merged."""
+    project = home.directory / "plain" if state == "in no repository" else home.project
+    project.mkdir(exist_ok=True)
+    text = project / "text.txt"
+    if " and " in state:
+        text.write_text("before\n")
+        git(project, "add", "text.txt")
+    if "committed" in state:
+        git(project, "commit", "-qm", "text")
+    text.write_text(_TEXT)
+    script = "sed -i 's/line 3$/by the agent/' text.txt"
+    agent = prepare(Wanted(("sh", "-c", script), project=str(project), environ=home.environment()))
+    with agent.opened() as jar:
+        assert jar.exec(agent.argv).ok
+        with jar.changes(agent.project.place) as changes:
+            assert changes.content_before("text.txt") == (_TEXT.encode(), 0o644)
+        text.write_text(_TEXT.replace("line 25", "by the user"))
+        with Review(jar, agent) as review:
+            review.keep({})
+            done = review.apply(None, protected=())
+    assert (done.merged, done.conflicts) == (("text.txt",), ())
+    assert text.read_text() == _TEXT.replace("line 25", "by the user").replace("line 3\n", "by the agent\n")
 
 
 @pytest.mark.parametrize("where", ["the repository", "a directory of it", "a worktree"])

@@ -12,9 +12,9 @@ import pytest
 from agent_runs import SECRET, Home
 from model_endpoint import ModelEndpoint, bash, say
 
-from belljar.agents.profile import profile_names, read_profile, with_keys_of
 from belljar.cli.main import find
 from belljar.cli.parsing import parse
+from belljar.coding_agents.profile import profile_names, read_profile, with_keys_of
 
 GUIDE = (Path(__file__).resolve().parents[3] / "docs/guides/claude-code.md").read_text()
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from agent_runs import Home, git
 from commit_runs import COMMIT, apply_all, kept, on_host, refs, sound, subjects, worked
 
 from belljar.sandbox.repository.incoming import incoming
 from belljar.sandbox.repository.making import jar_repositories
-from belljar.sandbox.sandbox import Sandbox
+from belljar.sandbox.run.sandbox import Sandbox
 
 pytestmark = [pytest.mark.host, pytest.mark.backend("bubblewrap")]
 
@@ -37,6 +39,19 @@ def test_the_jar_has_a_repository_of_its_own(home: Home) -> None:
     assert "fsmonitor" not in ran.out
     assert "alias" not in ran.out
     assert subjects(project, "main") == ["empty", "first"]
+
+
+def test_git_in_the_jar_reads_no_file_again_that_the_host_knows_to_be_unchanged(home: Home) -> None:
+    """`diff-files` lists what git would have to read. A file as new as the host's index is read again."""
+    index, file = home.project / ".git/index", home.project / "sums.py"
+    recorded = (index.stat().st_mtime - 10,) * 2
+    os.utime(file, recorded)
+    git(home.project, "update-index", "--refresh")
+    assert home.agent("git diff-files --name-only").out == ""
+    file.write_text("def add(a, b):\n    return a + b\n")
+    for one in (file, index):
+        os.utime(one, recorded)
+    assert home.agent("git status --short").out == " M sums.py\n"
 
 
 def test_nothing_moves_without_a_yes(home: Home) -> None:

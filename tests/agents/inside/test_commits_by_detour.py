@@ -6,7 +6,7 @@ import pytest
 from agent_runs import Home, git
 from commit_runs import COMMIT, kept, on_host, refs, worked
 
-from belljar.agents.review import Review
+from belljar.coding_agents.review import Review
 from belljar.sandbox.repository.incoming import Moved
 
 pytestmark = [pytest.mark.host, pytest.mark.backend("bubblewrap")]

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 from agent_runs import SECRET, Home, git
 
-from belljar.agents.project import Project, find_project
-from belljar.agents.shims import real_program, use_real_node
 from belljar.backends.installations import find_shown
+from belljar.coding_agents.project import Project, find_project
+from belljar.coding_agents.shims import real_program, use_real_node
 from belljar.errors import PrerequisiteError, UsageError
-from belljar.policy.resolve import resolve
-from belljar.sandbox.repository.host_git import git_program
+from belljar.policy.load.resolve import resolve
+from belljar.sandbox.repository import host_git
+from belljar.sandbox.repository.host_git import GitError, git_program
 from belljar.sandbox.repository.making import jar_repositories
 
 pytestmark = [pytest.mark.host, pytest.mark.backend("bubblewrap")]
@@ -80,6 +81,14 @@ def test_no_program_of_the_project_runs_on_the_host(
     monkeypatch.setenv("PATH", path)
     use_real_node(str(home.project))
     assert not git_program().startswith(str(home.project))
+    with monkeypatch.context() as patched:  # a host that has no other git
+        patched.setattr(host_git, "_SYSTEM", "/nonexistent")
+        patched.setenv("PATH", str(own))
+        for here, project in ((home.project, ""), (Path("/"), str(home.project))):
+            patched.chdir(here)
+            with pytest.raises(GitError, match="outside of the project"):
+                git_program(project)
+        assert git_program() == str(own / "git"), "elsewhere it is a program like any other"
     # A manager outside starts its own programs from PATH.
     theirs = script(tmp_path / "theirs", "#!/usr/bin/env bash\necho /bin/true\n")
     shim = script(tmp_path / "shims/x", f'#!/bin/sh\nexec "{theirs}" exec "x" "$@"\n')

@@ -15,9 +15,9 @@ import pytest
 from agent_runs import Home, git, make_home
 from commit_runs import COMMIT, apply_all, kept, on_host, refs, sound, subjects, worked
 
-from belljar.agents.inside import Wanted, prepare
-from belljar.agents.review import Review
 from belljar.audit import killswitch
+from belljar.coding_agents.inside import Wanted, prepare
+from belljar.coding_agents.review import Review
 from belljar.sandbox.repository.host_git import HostGit
 
 pytestmark = [pytest.mark.host, pytest.mark.backend("bubblewrap")]

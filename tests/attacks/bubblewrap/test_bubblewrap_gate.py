@@ -12,7 +12,7 @@ import pytest
 from attack_control import ordinary_user
 
 from belljar import Sandbox
-from belljar.backends.bubblewrap import canary
+from belljar.backends.bubblewrap.stage import isolation_check
 
 OpenJar = Callable[..., Sandbox]
 GATE_FD = 4
@@ -74,4 +74,4 @@ def test_what_a_jar_asks_is_answered_while_the_canaries_wait_for_it() -> None:
         raise AskedError
 
     with pytest.raises(AskedError):  # this process has no filter
-        canary._settled(os.getpid(), canary._status(os.getpid()), asked)
+        isolation_check._settled(os.getpid(), isolation_check._status(os.getpid()), asked)

@@ -166,7 +166,7 @@ def test_a_run_does_not_see_the_interpreter_of_another_language(open_jar: OpenJa
     host = backend.host(jar.policy)
     found = shown_of(Runtime("javascript", str(node), (str(node.parent.parent),)), host.secrets)
     runtimes = (*(each for each in host.runtimes if each.language != "javascript"), found)
-    backend._host = (jar.policy.python, replace(host, runtimes=runtimes))
+    backend._host = (backend._host[0], replace(host, runtimes=runtimes))
     look = f"import os; print([os.path.exists(path) for path in ({str(python)!r}, {str(node)!r})])"
     assert jar.run(look).stdout == "[True, False]\n"
     assert jar.run(look, language="javascript").stdout == "[False, True]\n"
@@ -182,10 +182,38 @@ def test_a_canary_in_an_interpreters_directory_refuses_the_run(open_jar: OpenJar
     host = backend.host(jar.policy)
     parts = ((".ssh", str(home / ".ssh")), ("python/bin", str(home / "python/bin")))
     runtime = Runtime("python", str(python), (str(home),), installations=(Installation(str(home), parts),))
-    backend._host = (jar.policy.python, replace(host, runtimes=(runtime,)))
+    backend._host = (backend._host[0], replace(host, runtimes=(runtime,)))
     result = jar.run("print(1)")
     assert result.stdout == ""
     assert f"{home}/.ssh can be opened" in str(result)
+
+
+@ANYWHERE
+def test_denied_names_in_an_interpreters_own_library(open_jar: OpenJar, home: Path) -> None:
+    """They are hidden at any depth and under other names; modules of such names stay. Without patterns all is seen."""
+    prefix = home / ".pyenv" / "versions" / "3"
+    python = python_in(prefix)
+    library = next(prefix.glob("lib/python3*"))
+    (library / "package" / "deep").mkdir(parents=True)
+    (library / "package" / "__init__.py").write_text("found = 'found'\n")
+    (library / "token_of_ours.py").write_text("found = 'found'\n")
+    (library / "site-packages" / "token_package").mkdir(parents=True)
+    (library / "site-packages" / "token_package" / "__init__.py").write_text("")
+    planted = [library / ".env", library / "package/deep/.env", library / "package/server.pem", prefix / "bin/.env"]
+    planted += [library / "site-packages/token_package/.env", library / "token.txt"]
+    for place in planted:
+        place.write_text(SECRET)
+    (library / "another").hardlink_to(planted[0])
+    code = f"import sys; sys.path.insert(0, {str(library)!r}); import package, token_of_ours\n{find_in(prefix)}"
+    asked = {"python": {"interpreter": str(python)}}
+    jar = open_jar({**asked, "fs": {"deny_globs": ["**/*.pem", "**/token*"]}})
+    result = jar.run(code)
+    assert result.stdout == "found\n", result
+    assert jar.exec([str(python), "-c", code]).stdout == "found\n"
+    assert str(prefix) in result.enforcement.clause("fs.deny_globs").by
+    given = [f"!{pattern}" for pattern in jar.policy.fs.deny_globs if pattern not in ("**/*.pem", "**/token*")]
+    told = open_jar({**asked, "fs": {"deny_globs": given}}).run(code).stdout
+    assert {line.split()[1] for line in told.splitlines()[1:]} == {*map(str, planted), str(library / "another")}
 
 
 # --- a virtual environment -------------------------------------------------------------------------------------------

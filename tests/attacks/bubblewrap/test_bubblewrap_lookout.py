@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,9 +16,9 @@ from attack_control import control, ordinary_user, python
 from attack_search import SEARCH, SECRET, search_later
 
 from belljar import Sandbox
-from belljar.backends.bubblewrap.host import kernel_version
+from belljar.backends.bubblewrap.host.facts import kernel_version
 from belljar.backends.contract import Status
-from belljar.sandbox.events import Output
+from belljar.sandbox.record.events import Output
 
 OpenJar = Callable[..., Sandbox]
 
@@ -75,7 +74,6 @@ def _race(project: Path, said: Iterator[str]) -> str:
     assert "go" in next(said)
     (project / "new").mkdir()
     assert "in" in next(said)
-    time.sleep(0.3)  # far longer than it takes to see a new directory
     (project / "new" / ".env").write_text(SECRET)
     (project / "new" / "last").touch()
     return "".join(said).strip()

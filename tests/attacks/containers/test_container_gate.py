@@ -39,7 +39,7 @@ def test_end_can_not_be_forged(open_jar: OpenJar, backend: str) -> None:
     Linux closes the gate's descriptors. gVisor of 2022 does not: there the missing seal gives the code away. The
     control: the same frames without a seal are what the host would believe.
     """
-    from belljar.guest import wire
+    from belljar.guest.container import wire
 
     result = open_jar(overrides=["proc.timeout_ms=10s"]).run(FORGE)
     assert (result.outcome, result.exit_code) in (("failed", 7), ("killed", 137)), result

@@ -10,14 +10,14 @@ import shutil
 import tempfile
 from dataclasses import replace
 
-from belljar.backends.container import live
-from belljar.backends.container.compile import Place, compile_plan, opened_directory, opened_files, opens
-from belljar.backends.container.engine import Engine, find_engine
-from belljar.backends.container.facts import Facts, facts, require_sound_runtime
-from belljar.backends.container.images import BASE_IMAGE, Image, find, look, pull
-from belljar.backends.container.jar import ContainerJar
-from belljar.backends.container.machine_files import HostMachine, machine_files
-from belljar.backends.container.seccomp_profile import profile
+from belljar.backends.container.engine.engine import Engine, find_engine
+from belljar.backends.container.engine.facts import Facts, facts, require_sound_runtime
+from belljar.backends.container.engine.seccomp_profile import profile
+from belljar.backends.container.images.engine_images import BASE_IMAGE, Image, find, look, pull
+from belljar.backends.container.jar import live
+from belljar.backends.container.jar.compile import ContainerHost, compile_plan, opened_directory, opened_files, opens
+from belljar.backends.container.jar.jar import ContainerJar
+from belljar.backends.container.jar.machine_files import HostMachine, machine_files
 from belljar.backends.contract import Availability, LaunchPlan, RunRequest
 from belljar.errors import PrerequisiteError
 from belljar.limits.naming import is_dead
@@ -33,7 +33,7 @@ class ContainerBackend:
     def __init__(self, *, name: str, state: str) -> None:
         self.name = name
         self._state = state
-        self._places: dict[object, tuple[Engine, Place]] = {}
+        self._places: dict[object, tuple[Engine, ContainerHost]] = {}
 
     def probe(self) -> Availability:
         """Whether the engine answers, with this runtime."""
@@ -56,14 +56,14 @@ class ContainerBackend:
         live.sweep(os.path.join(self._state, "live"))
         return ContainerJar(engine, plan, policy.fs.deny_globs, state=self._state)
 
-    def _place(self, policy: Policy) -> tuple[Engine, Place]:
+    def _place(self, policy: Policy) -> tuple[Engine, ContainerHost]:
         asked = policy.container
         key = (asked.engine, asked.runtime, asked.image, asked.pull, _connects(policy))
         if key not in self._places:
             self._places[key] = self._look(policy)
         return self._places[key]
 
-    def _look(self, policy: Policy) -> tuple[Engine, Place]:
+    def _look(self, policy: Policy) -> tuple[Engine, ContainerHost]:
         """Ask the engine what it is. Raises PrerequisiteError for one that can't be trusted with code."""
         asked = policy.container
         engine = find_engine(self.name, asked.engine, asked.runtime)
@@ -74,7 +74,7 @@ class ContainerBackend:
         image = _image(engine, asked.image or BASE_IMAGE, pulls=asked.pull == "missing")
         filters = _filters_can_be_made()
         home = os.path.expanduser("~")
-        return engine, Place(
+        return engine, ContainerHost(
             backend=self.name,
             engine=engine.name,
             program=engine.program,

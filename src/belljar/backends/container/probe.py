@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from belljar.backends.container.engine import Engine, find_engine
-from belljar.backends.container.escapes import Verdict
-from belljar.backends.container.facts import Facts, facts, runtime_problem
-from belljar.backends.container.faults import GVISOR_INSTALL, fault
-from belljar.backends.container.images import BASE_IMAGE, how_to_get
+from belljar.backends.container.engine.engine import Engine, find_engine
+from belljar.backends.container.engine.escapes import EscapeVerdict
+from belljar.backends.container.engine.facts import Facts, facts, runtime_problem
+from belljar.backends.container.engine.faults import GVISOR_INSTALL, fault
+from belljar.backends.container.images.engine_images import BASE_IMAGE, how_to_get
 from belljar.backends.contract import Availability, Check
 from belljar.errors import BelljarError
 
@@ -81,13 +81,15 @@ def _runtime(engine: Engine, known: Facts) -> Check:
 
 def _escapes(known: Facts) -> Check:
     judgement = runtime_problem(known)
-    if judgement.verdict is Verdict.UNKNOWN and not judgement.hint:
+    if judgement.verdict is EscapeVerdict.UNKNOWN and not judgement.hint:
         return Check("known escapes", ok=True, found=f"none looked for in {judgement.text}")
     meaning = {
-        Verdict.REACHABLE: "belljar runs nothing with it",
-        Verdict.UNREACHABLE: "belljar's containers have none of that; still, a newer one is better",
+        EscapeVerdict.REACHABLE: "belljar runs nothing with it",
+        EscapeVerdict.UNREACHABLE: "belljar's containers have none of that; still, a newer one is better",
     }.get(judgement.verdict, "")
-    return Check("known escapes", judgement.verdict is not Verdict.REACHABLE, judgement.text, meaning, judgement.hint)
+    return Check(
+        "known escapes", judgement.verdict is not EscapeVerdict.REACHABLE, judgement.text, meaning, judgement.hint
+    )
 
 
 def _seccomp(engine: Engine, known: Facts) -> Check:

@@ -11,7 +11,7 @@ import socket
 import struct
 from types import TracebackType
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Self
 

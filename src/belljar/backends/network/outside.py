@@ -1,7 +1,7 @@
 """Gateways for jars that an engine makes: a small process of one thread lays the cable, because belljar may have many.
 
-It gets the pid of the jar's first process, makes what is asked for, hands the sockets back, and ends; with a door it
-stays in the jar's network until its socket closes.
+It gets the pid of the jar's first process, makes what is asked for, hands the sockets back, and ends; with a port
+forward it stays in the jar's network until its socket closes.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+import belljar
 from belljar.backends.contract import Listener
-from belljar.backends.network import door, gateway
+from belljar.backends.network import gateway, port_forward
 from belljar.errors import SandboxUnavailableError
 
 _SECONDS = 20.0
 
 
-class Outside:
-    """The sockets of a jar's gateway, and the process at its door if it has one."""
+class OutsideGateway:
+    """The sockets of a jar's gateway, and its port forward if it has one."""
 
     def __init__(self, pid: int, ports: Sequence[int] | None, *, publishes: bool) -> None:
-        """Lay the cable; `ports` None for a jar that reaches nothing and only has a door.
+        """Lay the cable; `ports` None for a jar that reaches nothing and only has a port forward.
 
         Raises:
             SandboxUnavailableError: with what could not be done.
@@ -63,7 +64,7 @@ class Outside:
 
 
 def _spawn(theirs: socket.socket) -> subprocess.Popen[bytes]:
-    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+    package = os.path.dirname(os.path.dirname(os.path.abspath(belljar.__file__)))
     program = f"import sys;sys.path.append({package!r});from belljar.backends.network.outside import main;main()"
     with theirs:
         return subprocess.Popen(
@@ -86,9 +87,9 @@ def main() -> NoReturn:
         else:
             control.send(b"\0")
         if asked["publishes"]:
-            door.stay(control, asked["pid"])
+            port_forward.stay(control, asked["pid"])
     finally:
         os._exit(0)
 
 
-__all__ = ["Outside", "main"]
+__all__ = ["OutsideGateway", "main"]

@@ -9,7 +9,7 @@ import errno
 from collections.abc import Iterable
 
 from belljar.backends.seccomp import conditions, libseccomp
-from belljar.backends.seccomp.prefix import prefix
+from belljar.backends.seccomp.prefix import prefix, told
 from belljar.backends.seccomp.rules import (
     ABSENT,
     ALLOWED,
@@ -19,6 +19,7 @@ from belljar.backends.seccomp.rules import (
     NUMBERS,
     OBSERVED,
     REPORTED,
+    TOLD,
     ZYGOTE,
 )
 from belljar.errors import PrerequisiteError
@@ -58,7 +59,8 @@ def jar_filter(*, reported: bool, makes_jars: bool = False) -> bytes:
                 program.add(libseccomp.ALLOW, number, rule.conditions)
         body = program.export()
     head = prefix(architecture=architecture, number=_number, last_judged=LAST_JUDGED, unknown=_ENOSYS, refused=_EPERM)
-    return head + body
+    asked = _told(libseccomp.trace(), without=more) if reported else b""
+    return asked + head + body
 
 
 def narrowing_filter() -> bytes:
@@ -76,7 +78,7 @@ def narrowing_filter() -> bytes:
                 number = _number(name)
                 assert number is not None
                 program.add(_EPERM, number, (libseccomp.Condition(argument, bit, bit),))
-        return program.export()
+        return _told(libseccomp.trace(), without=TOLD - ZYGOTE) + program.export()
 
 
 def notify_filter(*, connects: bool, files: bool, machine: bool = False) -> bytes:
@@ -95,7 +97,11 @@ def notify_filter(*, connects: bool, files: bool, machine: bool = False) -> byte
     calls |= ANSWERED if machine else frozenset()
     with libseccomp.Filter(default=libseccomp.ALLOW, bad_architecture=_BAD_ARCHITECTURE) as program:
         _add(program, libseccomp.NOTIFY, calls)
-        return program.export()
+        return _told(libseccomp.NOTIFY) + program.export()
+
+
+def _told(action: int, *, without: frozenset[str] = frozenset()) -> bytes:
+    return told(architecture=_architecture(), number=_number, action=action, without=without)
 
 
 def numbered(names: Iterable[str]) -> dict[int, str]:

@@ -11,15 +11,12 @@ import socket
 import stat
 from collections.abc import Iterator
 
+from belljar._startup.records import NamedTuple
 from belljar.backends.seccomp.libseccomp import Condition
-from belljar.policy.records import NamedTuple
+from belljar.backends.seccomp.prefix import NEW_NAMESPACES
 
 _INT = 0xFFFFFFFF
 _LONG = 0xFFFFFFFFFFFFFFFF
-
-# CLONE_NEWTIME is not among them: clone(2) reads that bit as part of the exit signal. This is the flags'
-# place on x86_64 and aarch64; s390 and cris have the stack first, and `filters` refuses to build there.
-_NEW_NAMESPACES = 0x7E020000  # NEWNS NEWCGROUP NEWUTS NEWIPC NEWUSER NEWPID NEWNET
 
 # 0x8 is PER_LINUX32, 0x20000 UNAME26, all ones only asks. ADDR_NO_RANDOMIZE and READ_IMPLIES_EXEC weaken the
 # process against its own input, and nothing in a jar needs them.
@@ -63,19 +60,19 @@ _PRIO_PROCESS, _IOPRIO_WHO_PROCESS = 0, 1
 _SCHED_OTHER = 0
 
 
-TAKEN_BACK = {"clone": (0, _NEW_NAMESPACES), "seccomp": (1, _SECCOMP_NEW_LISTENER)}
+TAKEN_BACK = {"clone": (0, NEW_NAMESPACES), "seccomp": (1, _SECCOMP_NEW_LISTENER)}
 """What a zygote may do and its jars may not, of calls that both may make: the argument, and its bits. The rules below
 say the same of every other jar."""
 
 
-class Rule(NamedTuple):
+class CallRule(NamedTuple):
     """One way in which a call is allowed; all of its conditions hold."""
 
     name: str
     conditions: tuple[Condition, ...]
 
 
-def allowed() -> tuple[Rule, ...]:
+def allowed() -> tuple[CallRule, ...]:
     """Every conditional rule, in no order that matters: rules of one call are alternatives."""
     return (
         *_clone(),
@@ -92,21 +89,21 @@ def allowed() -> tuple[Rule, ...]:
     )
 
 
-def _clone() -> Iterator[Rule]:
-    yield Rule("clone", (Condition(0, _NEW_NAMESPACES, 0),))
+def _clone() -> Iterator[CallRule]:
+    yield CallRule("clone", (Condition(0, NEW_NAMESPACES, 0),))
 
 
-def _limits() -> Iterator[Rule]:
+def _limits() -> Iterator[CallRule]:
     """A process may set its own limits and read anyone's.
 
     The kernel lets it set those of every process of the same user: in a container, of the gate, which then could not
     open a file, or would be killed for the time it has used. `prefix` has answered for RLIMIT_CORE before.
     """
-    yield Rule("prlimit64", (Condition(0, _INT, 0),))
-    yield Rule("prlimit64", (Condition(2, _LONG, 0),))
+    yield CallRule("prlimit64", (Condition(0, _INT, 0),))
+    yield CallRule("prlimit64", (Condition(2, _LONG, 0),))
 
 
-def _priorities() -> Iterator[Rule]:
+def _priorities() -> Iterator[CallRule]:
     """Allow a process to change its own priority, named by the number 0.
 
     The kernel would let it change those of every process of the same user. A pid 1 with idle priority gets no processor
@@ -114,38 +111,38 @@ def _priorities() -> Iterator[Rule]:
     caller's own number from another's, so every number but 0 is refused. SCHED_OTHER is allowed for any number:
     belljar's own processes have that policy, and the C library sets it, by number, for a thread made with attributes.
     """
-    yield Rule("sched_setscheduler", (Condition(0, _INT, 0),))
-    yield Rule("sched_setscheduler", (Condition(1, _INT, _SCHED_OTHER),))
-    yield Rule("sched_setparam", (Condition(0, _INT, 0),))
-    yield Rule("sched_setattr", (Condition(0, _INT, 0),))
-    yield Rule("setpriority", (Condition(0, _INT, _PRIO_PROCESS), Condition(1, _INT, 0)))
-    yield Rule("ioprio_set", (Condition(0, _INT, _IOPRIO_WHO_PROCESS), Condition(1, _INT, 0)))
+    yield CallRule("sched_setscheduler", (Condition(0, _INT, 0),))
+    yield CallRule("sched_setscheduler", (Condition(1, _INT, _SCHED_OTHER),))
+    yield CallRule("sched_setparam", (Condition(0, _INT, 0),))
+    yield CallRule("sched_setattr", (Condition(0, _INT, 0),))
+    yield CallRule("setpriority", (Condition(0, _INT, _PRIO_PROCESS), Condition(1, _INT, 0)))
+    yield CallRule("ioprio_set", (Condition(0, _INT, _IOPRIO_WHO_PROCESS), Condition(1, _INT, 0)))
 
 
-def _pages() -> Iterator[Rule]:
+def _pages() -> Iterator[CallRule]:
     for name, (argument, flag) in _HUGE_PAGE_FLAGS.items():
-        yield Rule(name, (Condition(argument, flag, 0),))
+        yield CallRule(name, (Condition(argument, flag, 0),))
 
 
-def _renames() -> Iterator[Rule]:
-    yield Rule("renameat2", (Condition(4, _RENAME_WHITEOUT, 0),))
+def _renames() -> Iterator[CallRule]:
+    yield CallRule("renameat2", (Condition(4, _RENAME_WHITEOUT, 0),))
 
 
-def _personality() -> Iterator[Rule]:
+def _personality() -> Iterator[CallRule]:
     for persona in _PERSONALITIES:
-        yield Rule("personality", (Condition(0, _INT, persona),))
+        yield CallRule("personality", (Condition(0, _INT, persona),))
 
 
-def _seccomp() -> Iterator[Rule]:
+def _seccomp() -> Iterator[CallRule]:
     """Let programs install filters, which only narrow, but no listener of their own.
 
     There is one listener for a process and all its filters: whoever holds it first keeps the other out. It also
     answers CONTINUE, which outranks the TRACE that closes the reported calls when no supervisor is there.
     """
-    yield Rule("seccomp", (Condition(1, _SECCOMP_NEW_LISTENER, 0),))
+    yield CallRule("seccomp", (Condition(1, _SECCOMP_NEW_LISTENER, 0),))
 
 
-def _sockets() -> Iterator[Rule]:
+def _sockets() -> Iterator[CallRule]:
     """Unix, TCP, UDP and the netlink that lists interfaces.
 
     The protocol is part of the rule because naming another (SCTP, SMC, DCCP, MPTCP) makes the kernel load
@@ -163,25 +160,25 @@ def _sockets() -> Iterator[Rule]:
         yield _socket("socket", _AF_NETLINK, type_, 0)
 
 
-def _socket(call: str, family: int, type_: int, protocol: int | None = None) -> Rule:
+def _socket(call: str, family: int, type_: int, protocol: int | None = None) -> CallRule:
     conditions = (Condition(0, _INT, family), Condition(1, _SOCK_TYPE_MASK, type_))
-    return Rule(call, conditions if protocol is None else (*conditions, Condition(2, _INT, protocol)))
+    return CallRule(call, conditions if protocol is None else (*conditions, Condition(2, _INT, protocol)))
 
 
-def _modes() -> Iterator[Rule]:
+def _modes() -> Iterator[CallRule]:
     """No set-user-id or set-group-id bit: on a live mount the file would outlast the jar."""
     for name, argument in _MODE_ARGUMENT.items():
-        yield Rule(name, (Condition(argument, _SET_ID_BITS, 0),))
+        yield CallRule(name, (Condition(argument, _SET_ID_BITS, 0),))
 
 
-def _nodes() -> Iterator[Rule]:
+def _nodes() -> Iterator[CallRule]:
     for name, argument in _NODE_MODE_ARGUMENT.items():
         for type_ in _NODE_TYPES:
-            yield Rule(name, (Condition(argument, 0o170000 | _SET_ID_BITS, type_),))
+            yield CallRule(name, (Condition(argument, 0o170000 | _SET_ID_BITS, type_),))
 
 
-def _opens() -> Iterator[Rule]:
+def _opens() -> Iterator[CallRule]:
     """Without O_CREAT or O_TMPFILE the mode is whatever was in the register, and must not matter."""
     for name, (flags, mode) in _OPEN_ARGUMENTS.items():
-        yield Rule(name, (Condition(flags, _O_CREAT | _O_TMPFILE_BIT, 0),))
-        yield Rule(name, (Condition(mode, _SET_ID_BITS, 0),))
+        yield CallRule(name, (Condition(flags, _O_CREAT | _O_TMPFILE_BIT, 0),))
+        yield CallRule(name, (Condition(mode, _SET_ID_BITS, 0),))

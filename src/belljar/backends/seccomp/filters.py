@@ -10,6 +10,9 @@ so a call that `jar_filter` refuses is never notified. For the reported calls it
 listener there the notification wins and the supervisor answers EPERM; with no listener, or no notify filter
 at all, the kernel finds no tracer and answers ENOSYS. A forgotten second filter is closed, not open.
 
+The calls by which bubblewrap builds a jar are told as well (`prefix.told`). Until the jar is finished the supervisor
+lets them continue: nothing but bubblewrap and the gate is there.
+
 Making one takes libseccomp 6 ms and more. For x86_64 they are in the package, made by scripts/generate.py; tests run
 both through an interpreter, which must find that they answer alike.
 """
@@ -21,10 +24,11 @@ import os
 import sys
 
 from belljar.backends.seccomp.install import install
-from belljar.backends.seccomp.rules import ANSWERED, NUMBERS, OBSERVED, REPORTED
+from belljar.backends.seccomp.rules import ANSWERED, BUILDING, NUMBERS, OBSERVED, REPORTED, TOLD
 
 __all__ = [
     "ANSWERED",
+    "BUILDING",
     "OBSERVED",
     "REPORTED",
     "install",
@@ -103,14 +107,14 @@ def notify_filter(*, connects: bool, files: bool, machine: bool = False) -> byte
 
 @functools.cache
 def supervised() -> dict[int, str]:
-    """What a supervisor may be asked about: REPORTED, OBSERVED and ANSWERED by their numbers on this machine."""
+    """What a supervisor may be asked about: REPORTED, TOLD, OBSERVED and ANSWERED by their numbers here."""
     if is_compiled():
         from belljar.backends.seccomp._compiled import SUPERVISED
 
         return SUPERVISED
     from belljar.backends.seccomp import building
 
-    return building.numbered(REPORTED | OBSERVED | ANSWERED)
+    return building.numbered(REPORTED | OBSERVED | ANSWERED | TOLD)
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 
-from belljar.limits import foreign as ctypes
+from belljar._startup import foreign_functions as ctypes
 
 _PR_SET_NO_NEW_PRIVS = 38
 _SET_MODE_FILTER = 1
@@ -22,7 +22,7 @@ INSTRUCTION_SIZE = 8
 _SECCOMP_NUMBERS = {"x86_64": 317, "aarch64": 277}
 
 
-class _Program(ctypes.Structure):
+class _FilterProgram(ctypes.Structure):
     _fields_ = (("len", ctypes.c_uint16), ("filter", ctypes.c_char_p))
 
 
@@ -62,7 +62,7 @@ def install(program: bytes, *, listener: bool) -> int:
     if _prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"no_new_privs: {os.strerror(number)}")
-    structure = _Program(len(program) // INSTRUCTION_SIZE, program)
+    structure = _FilterProgram(len(program) // INSTRUCTION_SIZE, program)
     result = seccomp_call(_SET_MODE_FILTER, _NEW_LISTENER | _WAIT_KILLABLE if listener else 0, structure)
     if listener and result == -errno.EINVAL:
         result = seccomp_call(_SET_MODE_FILTER, _NEW_LISTENER, structure)

@@ -12,10 +12,10 @@ import functools
 import os
 from collections.abc import Sequence
 
+from belljar._startup.records import NamedTuple
 from belljar.errors import InternalError, PrerequisiteError
-from belljar.policy.records import NamedTuple
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Self
 
@@ -25,7 +25,6 @@ ALLOW = 0x7FFF0000
 
 _ERRNO = 0x00050000
 _TRACE = 0x7FF00000
-_NATIVE = 0
 _ATTRIBUTE_BADARCH = 2
 _ATTRIBUTE_NO_NEW_PRIVS = 3
 _ATTRIBUTE_OPTIMIZE = 8
@@ -92,9 +91,6 @@ def library() -> ctypes.CDLL:
     )
     lib.seccomp_export_bpf.argtypes = (context, ctypes.c_int)
     lib.seccomp_syscall_resolve_name.argtypes = (ctypes.c_char_p,)
-    # A bare address, not c_char_p: ctypes would copy the string and lose the pointer that has to be freed.
-    lib.seccomp_syscall_resolve_num_arch.restype = ctypes.c_void_p
-    lib.seccomp_syscall_resolve_num_arch.argtypes = (ctypes.c_uint32, ctypes.c_int)
     return lib
 
 
@@ -112,17 +108,6 @@ def resolve(name: str) -> int | None:
     """
     number = int(library().seccomp_syscall_resolve_name(name.encode()))
     return number if number >= 0 else None
-
-
-def name_of(number: int) -> str | None:
-    """Find the name of a system call of this architecture, if libseccomp knows it."""
-    address = library().seccomp_syscall_resolve_num_arch(_NATIVE, number)
-    if not address:
-        return None
-    try:
-        return ctypes.string_at(address).decode("ascii", "replace")
-    finally:
-        _free()(ctypes.c_void_p(address))
 
 
 class Filter:
@@ -183,11 +168,3 @@ class Filter:
 def _check(result: int, what: str) -> None:
     if result < 0:
         raise InternalError(f"{what} failed: {os.strerror(-result)}")
-
-
-@functools.cache
-def _free() -> ctypes._NamedFuncPointer:
-    function = ctypes.CDLL(None).free
-    function.restype = None
-    function.argtypes = (ctypes.c_void_p,)
-    return function

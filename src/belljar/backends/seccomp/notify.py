@@ -13,10 +13,10 @@ import functools
 import os
 import struct
 
+from belljar._startup import foreign_functions as ctypes
+from belljar._startup.records import dataclass
 from belljar.backends.seccomp.install import seccomp_call
 from belljar.errors import PrerequisiteError
-from belljar.limits import foreign as ctypes
-from belljar.policy.records import dataclass
 
 _GET_NOTIF_SIZES = 3
 _RECEIVE = 0xC0502100
@@ -50,7 +50,7 @@ class Notification:
     args: tuple[int, int, int, int, int, int]
 
 
-class Listener:
+class NotifyListener:
     """A listener's descriptor, which it then owns.
 
     Raises:

@@ -18,7 +18,7 @@ import errno
 import struct
 from collections.abc import Callable
 
-from belljar.policy.records import NamedTuple
+from belljar._startup.records import NamedTuple
 
 # struct seccomp_data: nr, arch, instruction_pointer, args[6]; the low half comes first on little-endian.
 _NUMBER_OFFSET = 0
@@ -29,6 +29,8 @@ _LOAD_WORD = 0x20
 _JUMP_EQUAL = 0x15
 _JUMP_GREATER = 0x25
 _JUMP_GREATER_OR_EQUAL = 0x35
+_JUMP_ANY_BIT = 0x45
+_AND = 0x54
 _RETURN = 0x06
 _ERRNO = 0x00050000
 
@@ -74,6 +76,15 @@ REFUSED_OPTIONS = {
 # without effect: no core is written at 1 either, which is what they want.
 RLIMIT_CORE = 4
 
+# Calls that `told` tells the supervisor of. bubblewrap builds a jar under the same filter, and mounts and unmounts with
+# these flags, which other programs hardly use: the supervisor is not asked about those.
+MS_SILENT, MNT_DETACH = 0x8000, 0x2
+# CLONE_NEWTIME is not among the namespaces: clone(2) reads that bit as part of the exit signal. This is the flags'
+# place on x86_64 and aarch64; s390 and cris have the stack first, and `building` refuses to build there.
+NEW_NAMESPACES = 0x7E020000  # CLONE_NEWNS NEWCGROUP NEWUTS NEWIPC NEWUSER NEWPID NEWNET
+AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
+_SOCKET_TYPE, _SOCK_RAW = 0xF, 3
+
 # Places to jump to; the empty name is the next instruction.
 _NEXT = ""
 _REFUSED = "refused"
@@ -104,29 +115,77 @@ def prefix(
         refused: the action for what is refused here.
 
     """
-    blocks = {name: block for name, block in _blocks().items() if number(name) is not None}
-    program = [
-        _Instruction(_LOAD_WORD, _ARCHITECTURE_OFFSET),
-        _Instruction(_JUMP_EQUAL, architecture, false=_END),
-        _Instruction(_LOAD_WORD, _NUMBER_OFFSET),
-        _Instruction(_JUMP_GREATER_OR_EQUAL, _X32_BIT, true=_END),
-        _Instruction(_JUMP_GREATER, last_judged, true=_UNKNOWN),
-    ]
-    for index, name in enumerate(blocks, 1):
-        called = number(name)
-        assert called is not None
-        program.append(_Instruction(_JUMP_EQUAL, called, true=name, false=_END if index == len(blocks) else _NEXT))
-    for name, block in blocks.items():
-        program += [block[0]._replace(label=name), *block[1:]]
-    program += [
+    judged = _Instruction(_JUMP_GREATER, last_judged, true=_UNKNOWN)
+    answers = [
         _Instruction(_RETURN, refused, label=_REFUSED),
         _Instruction(_RETURN, unknown, label=_UNKNOWN),
         _Instruction(_RETURN, _ERRNO | errno.ENOPROTOOPT, label=_NO_OPTION),
         _Instruction(_RETURN, _ERRNO, label=_IGNORED),
     ]
+    return _assembled(architecture, number, [judged], _blocks(), answers)
+
+
+def told(
+    *, architecture: int, number: Callable[[str], int | None], action: int, without: frozenset[str] = frozenset()
+) -> bytes:
+    """Assemble instructions that answer with `action` to the forms of calls that the supervisor is told of.
+
+    They are refused for everyone but bubblewrap, so they stand in front of each program: the supervisor's with
+    NOTIFY, the jar's with TRACE. `without` names calls that the program allows.
+    """
+    blocks = {name: block for name, block in _told_blocks().items() if name not in without}
+    return _assembled(architecture, number, [], blocks, [_Instruction(_RETURN, action, label=_REFUSED)])
+
+
+def _assembled(
+    architecture: int,
+    number: Callable[[str], int | None],
+    first: list[_Instruction],
+    every_block: dict[str, list[_Instruction]],
+    answers: list[_Instruction],
+) -> bytes:
+    """Encode the blocks that this machine has calls for. A call whose block is empty is refused."""
+    blocks = {name: block for name, block in every_block.items() if number(name) is not None}
+    program = [
+        _Instruction(_LOAD_WORD, _ARCHITECTURE_OFFSET),
+        _Instruction(_JUMP_EQUAL, architecture, false=_END),
+        _Instruction(_LOAD_WORD, _NUMBER_OFFSET),
+        _Instruction(_JUMP_GREATER_OR_EQUAL, _X32_BIT, true=_END),
+        *first,
+    ]
+    for index, (name, block) in enumerate(blocks.items(), 1):
+        called = number(name)
+        assert called is not None
+        last = _END if index == len(blocks) else _NEXT
+        program.append(_Instruction(_JUMP_EQUAL, called, true=name if block else _REFUSED, false=last))
+    for name, block in blocks.items():
+        if block:
+            program += [block[0]._replace(label=name), *block[1:]]
+    program += answers
     places = {instruction.label: index for index, instruction in enumerate(program) if instruction.label}
     places[_END] = len(program)
     return b"".join(_encode(instruction, index, places) for index, instruction in enumerate(program))
+
+
+def _told_blocks() -> dict[str, list[_Instruction]]:
+    return {
+        "unshare": [],
+        "pivot_root": [],
+        "sethostname": [],
+        "clone": [_low(0), _Instruction(_JUMP_ANY_BIT, NEW_NAMESPACES, true=_REFUSED, false=_END)],
+        "mount": [_low(3), _Instruction(_JUMP_ANY_BIT, MS_SILENT, true=_END, false=_REFUSED)],
+        "umount2": [_low(1), _Instruction(_JUMP_ANY_BIT, MNT_DETACH, true=_END, false=_REFUSED)],
+        "socket": [
+            _low(0),
+            _Instruction(_JUMP_EQUAL, AF_UNIX, true=_END),
+            _Instruction(_JUMP_EQUAL, AF_NETLINK, true=_END),
+            _Instruction(_JUMP_EQUAL, AF_INET, true="type"),
+            _Instruction(_JUMP_EQUAL, AF_INET6, true="type", false=_REFUSED),
+            _low(1)._replace(label="type"),
+            _Instruction(_AND, _SOCKET_TYPE),
+            _Instruction(_JUMP_EQUAL, _SOCK_RAW, true=_REFUSED, false=_END),
+        ],
+    }
 
 
 def _blocks() -> dict[str, list[_Instruction]]:

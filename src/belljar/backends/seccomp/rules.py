@@ -126,8 +126,7 @@ ABSENT = frozenset(
 )
 
 # Forbidden, and worth telling the supervisor about. None of them is used by bubblewrap while it builds a jar, nor by
-# the shell at the gate (checked with strace, and by a test that runs both): mount, umount2, pivot_root,
-# unshare, clone, sethostname and setdomainname can't stand here, because bubblewrap needs them under the same filter.
+# the shell at the gate (checked with strace, and by a test that runs both).
 # bwrap calls setns only for --userns, --userns2 and --pidns, which a jar therefore can't use.
 # adjtimex and clock_adjtime also read, but what they do is behind a pointer; reading is not worth the doubt.
 _REPORTED = """
@@ -137,10 +136,19 @@ _REPORTED = """
     fsopen fsconfig fsmount fspick move_mount open_tree open_tree_attr mount_setattr setns chroot
     fanotify_init fanotify_mark quotactl quotactl_fd swapon swapoff acct nfsservctl
     kexec_load kexec_file_load init_module finit_module delete_module create_module query_module get_kernel_syms
-    reboot syslog settimeofday clock_settime clock_adjtime adjtimex
+    reboot setdomainname syslog settimeofday clock_settime clock_adjtime adjtimex
     iopl ioperm modify_ldt vhangup uselib
 """
 REPORTED = frozenset(_REPORTED.split())
+
+# By which bubblewrap builds a jar, under the same filter. `prefix.told` says for which arguments the supervisor is
+# asked: it lets them continue until the jar is finished, and refuses them from then on.
+BUILDING = frozenset({"clone", "mount", "pivot_root", "sethostname", "umount2", "unshare"})
+
+# All that the supervisor is told of for some arguments only. The remaining calls that a jar may not make are refused in
+# the kernel, without a record: programs try them in passing and go on without (mbind, set_mempolicy, migrate_pages,
+# move_pages), or nobody calls them any more (ustat, sysfs, _sysctl), or they are allowed for other arguments.
+TOLD = BUILDING | {"socket"}
 
 # Allowed on conditions; here so that one test can see that no name stands in two tables.
 _CONDITIONAL = """

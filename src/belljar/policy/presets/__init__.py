@@ -9,7 +9,7 @@ from belljar.policy.layer import Layer, Written
 from belljar.policy.models import DenyRule, HostRule, Mount, Origin
 from belljar.policy.presets._compiled import COMPILED
 
-TYPE_CHECKING = False  # see policy/records.py
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Any
 

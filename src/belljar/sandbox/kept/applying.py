@@ -17,20 +17,20 @@ from belljar.audit import killswitch
 from belljar.backends.contract import ChangedTree
 from belljar.backends.hostile_files import open_beneath, write_at
 from belljar.errors import UsageError
-from belljar.sandbox import recording
-from belljar.sandbox.apply import status_beneath
-from belljar.sandbox.changes import MEANWHILE, Change, Changes
-from belljar.sandbox.host_directory import open_real
-from belljar.sandbox.kept.copying import MOST_RECORDED, Side, digest_of, identity, read_file
-from belljar.sandbox.kept.journal import Step, apply_all, finish_interrupted
+from belljar.sandbox.files.apply import link_beneath, status_beneath
+from belljar.sandbox.files.changes import MEANWHILE, Change, Changes
+from belljar.sandbox.files.copying import MOST_RECORDED, PathState, digest_of, identity, read_file
+from belljar.sandbox.files.host_directory import open_real
+from belljar.sandbox.files.journal import JournalStep, apply_all, finish_interrupted
 from belljar.sandbox.kept.merging import MAX_MERGED, ThreeTexts, merge
-from belljar.sandbox.kept.store import Row, Work
+from belljar.sandbox.kept.store import KeptWork, Row
+from belljar.sandbox.record import recording
 
 _BOTH = "it was changed on the host meanwhile, and both changes can't be merged"
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ApplyOutcome:
     """What `apply` did."""
 
     applied: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class Outcome:
 
 
 @contextmanager
-def judged(work: Work) -> Iterator[Changes]:
+def judged(work: KeptWork) -> Iterator[Changes]:
     """The changes of kept work, judged by the rules of the host as it is now; the diff is against the kept files.
 
     Raises:
@@ -78,14 +78,14 @@ def judged(work: Work) -> Iterator[Changes]:
 
 
 def apply(
-    work: Work,
+    work: KeptWork,
     paths: Collection[str] | None = None,
     *,
     protected: Collection[str] | None = (),
     ignored: bool = False,
     skip_conflicts: bool = False,
     exactly: bool = False,
-) -> Outcome:
+) -> ApplyOutcome:
     """Apply the changes at these paths and beneath them, or all.
 
     Args:
@@ -112,7 +112,7 @@ def apply(
         conflicts = tuple(sorted(plan.conflicts.items()))
         refused = tuple(sorted(plan.refused.items()))
         if conflicts and not skip_conflicts:
-            return Outcome(conflicts=conflicts, refused=refused)
+            return ApplyOutcome(conflicts=conflicts, refused=refused)
         if plan.paths:
             told = [[path, plan.digests.get(path, "")] for path in plan.paths[:MOST_RECORDED]]
             left_out = {"not_listed": len(plan.paths) - len(told)} if len(plan.paths) > len(told) else {}
@@ -122,14 +122,14 @@ def apply(
         try:
             left = apply_all(work.project, changes.roots[1], plan.steps)
         except OSError as error:
-            return Outcome(refused=refused, failed=error.strerror or str(error))
+            return ApplyOutcome(refused=refused, failed=error.strerror or str(error))
         applied = tuple(sorted(path for path in plan.paths if path not in left))
         merged = tuple(sorted(plan.merged))
         _settle(work, changes, applied)
-        return Outcome(applied, merged, conflicts, tuple(sorted({**plan.refused, **left}.items())))
+        return ApplyOutcome(applied, merged, conflicts, tuple(sorted({**plan.refused, **left}.items())))
 
 
-def _settle(work: Work, changes: Changes, applied: Collection[str]) -> None:
+def _settle(work: KeptWork, changes: Changes, applied: Collection[str]) -> None:
     done = {*work.state()["applied"], *applied}
     if done:
         left = [change for change in changes if not change.refusal and change.path not in done]
@@ -168,9 +168,9 @@ def _above(path: str) -> list[str]:
 class _Base:
     """The host's files as the run found them, for `Changes`."""
 
-    def __init__(self, work: Work, host: int) -> None:
+    def __init__(self, work: KeptWork, host: int) -> None:
         self._host = host
-        self._sides: dict[str, Side] = {}
+        self._sides: dict[str, PathState] = {}
         for path, row in work.rows.items():
             if row.before is not None and row.known:
                 self._sides[path] = row.before
@@ -186,13 +186,16 @@ class _Base:
         side = self._sides.get(path)
         return side.identity if side is not None and side.identity else None
 
+    def content(self, _path: str) -> None:
+        """Return None: the content is in the directory of the work."""
 
-def same(root: int, path: str, status: os.stat_result, side: Side) -> bool:
+
+def same(root: int, path: str, status: os.stat_result, side: PathState) -> bool:
     """Return True if a file beneath `root`, which has this status, has the content of a side."""
     if side.identity and identity(status) == side.identity:
         return True
     if stat.S_ISLNK(status.st_mode):
-        return side.what == "link" and _link(root, path) == side.link
+        return side.what == "link" and link_beneath(root, path) == side.link
     if not stat.S_ISREG(status.st_mode) or side.what != "file" or side.size != status.st_size or not side.digest:
         return False
     try:
@@ -205,29 +208,15 @@ def same(root: int, path: str, status: os.stat_result, side: Side) -> bool:
         os.close(descriptor)
 
 
-def _link(root: int, path: str) -> str | None:
-    directory, _, name = path.rpartition("/")
-    try:
-        parent = open_beneath(root, directory)
-    except OSError:
-        return None
-    try:
-        return os.readlink(name, dir_fd=parent)
-    except OSError:
-        return None
-    finally:
-        os.close(parent)
-
-
 @dataclass
 class _Plan:
     """What is to be done, found out change by change."""
 
-    work: Work
+    work: KeptWork
     changes: Changes
     protected: Collection[str] | None
     ignored: bool = field(kw_only=True)
-    steps: list[Step] = field(default_factory=list)
+    steps: list[JournalStep] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     digests: dict[str, str] = field(default_factory=dict)
     merged: list[str] = field(default_factory=list)
@@ -307,7 +296,7 @@ class _Plan:
                 self.conflicts[change.path] = _BOTH
                 continue
             fill = _filler(result)
-            self.steps.append(Step(change.path, "file", status, change.mode & 0o777, fill))
+            self.steps.append(JournalStep(change.path, "file", status, change.mode & 0o777, fill))
             self._add(change.path, hashlib.sha256(result).hexdigest())
             self.merged.append(change.path)
 
@@ -326,4 +315,4 @@ def _filler(content: bytes) -> Callable[[int], None]:
     return lambda descriptor: write_at(descriptor, content, 0)
 
 
-__all__ = ["Outcome", "apply", "judged"]
+__all__ = ["ApplyOutcome", "apply", "judged"]

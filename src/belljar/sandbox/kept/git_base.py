@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from belljar.errors import BelljarError
 from belljar.policy.paths import WORKSPACE
-from belljar.sandbox.git_settings import Repository, repository_of
+from belljar.sandbox.files.git_settings import Repository, repository_of
 from belljar.sandbox.kept.merging import MAX_MERGED
 
 Identity = tuple[int, ...]
@@ -52,7 +52,7 @@ def bases(project: str, wanted: Mapping[str, Identity]) -> dict[str, Base]:
 
 
 def _found(repository: Repository, project: str, wanted: Mapping[str, Identity]) -> dict[str, Base]:
-    from belljar.sandbox.sandbox import Sandbox
+    from belljar.sandbox.run.sandbox import Sandbox
 
     common = os.path.realpath(repository.common)
     own = os.path.relpath(os.path.realpath(repository.directory), common)

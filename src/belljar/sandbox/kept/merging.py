@@ -46,7 +46,7 @@ def _is_text(content: bytes) -> bool:
 
 
 def _merged(texts: Sequence[ThreeTexts]) -> list[bytes | None]:
-    from belljar.sandbox.sandbox import Sandbox
+    from belljar.sandbox.run.sandbox import Sandbox
 
     with Sandbox(timeout=60, one_shot=True) as jar:
         for number, one in enumerate(texts):

@@ -10,9 +10,9 @@ import zlib
 from collections.abc import Collection, Iterator
 
 from belljar.backends.hostile_files import open_beneath
-from belljar.sandbox.kept.copying import Side
-from belljar.sandbox.kept.store import Row, Work
-from belljar.sandbox.text_diff import MAX_DIFF_BYTES, unified
+from belljar.sandbox.files.copying import PathState
+from belljar.sandbox.files.text_diff import MAX_DIFF_BYTES, unified
+from belljar.sandbox.kept.store import KeptWork, Row
 
 MAX_IN_PATCH = 64 << 20
 """Bytes of a file in a patch: all of it is in memory."""
@@ -30,7 +30,7 @@ _QUOTED = {0x22: b'\\"', 0x5C: b"\\\\", 0x07: b"\\a", 0x08: b"\\b", 0x09: b"\\t"
 class Patch:
     """The patch of some paths, piece by piece. `left_out` has what is not in it, each with the reason."""
 
-    def __init__(self, work: Work, paths: Collection[str]) -> None:
+    def __init__(self, work: KeptWork, paths: Collection[str]) -> None:
         self._work = work
         self._paths = paths
         self.left_out: dict[str, str] = {}
@@ -61,7 +61,9 @@ class Patch:
         elif old is not None or row.after is not None:
             yield from self._file(path, old, before, row.after, after)
 
-    def _file(self, path: str, old: Side | None, before: int, new: Side | None, after: int) -> Iterator[bytes]:
+    def _file(
+        self, path: str, old: PathState | None, before: int, new: PathState | None, after: int
+    ) -> Iterator[bytes]:
         try:
             first = None if old is None else _content(before, path, old)
             second = None if new is None else _content(after, path, new)
@@ -73,7 +75,7 @@ class Patch:
             yield from _body(path, first, second, search=time.monotonic() < self._until)
 
 
-def _content(root: int, path: str, side: Side) -> bytes:
+def _content(root: int, path: str, side: PathState) -> bytes:
     if side.missing:
         raise OSError(0, side.missing)
     if side.what == "link":
@@ -84,7 +86,9 @@ def _content(root: int, path: str, side: Side) -> bytes:
         return file.read(MAX_IN_PATCH)
 
 
-def _header(path: str, old: Side | None, new: Side | None, first: bytes | None, second: bytes | None) -> bytes:
+def _header(
+    path: str, old: PathState | None, new: PathState | None, first: bytes | None, second: bytes | None
+) -> bytes:
     lines = [b"diff --git " + _quoted(b"a/", path) + b" " + _quoted(b"b/", path)]
     modes = [None if side is None else _mode(side) for side in (old, new)]
     if modes[0] is None:
@@ -99,7 +103,7 @@ def _header(path: str, old: Side | None, new: Side | None, first: bytes | None, 
     return b"\n".join(lines) + b"\n"
 
 
-def _mode(side: Side) -> bytes:
+def _mode(side: PathState) -> bytes:
     """As git has it: a link, or a file that may be executed or not."""
     return b"120000" if side.what == "link" else b"100755" if side.mode & 0o100 else b"100644"
 

@@ -1,8 +1,9 @@
 """Keeps what a run changed in the state directory, until somebody applies or discards it, or it is old.
 
 `changes/RUN/` holds `after/` and `before/`, two trees with the files of the changes as the jar and the host had them,
-and `manifest.json`. Everything in `after/` is the guest's: names, links and content. Modes are in the manifest alone.
-Other rooms may add files of their own to the directory.
+`manifest.json`, and `summary.json` for lists. Everything in `after/` is the guest's: names, links and content. Modes
+are in the manifest alone. Other rooms may add files of their own to the directory. Objects of git's that could not be
+taken in are in `commits/RUN-NUMBER` (see `repository/incoming.py`), and count as a part of the work.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from belljar.audit.state import private_directory, state_directory
 from belljar.errors import UsageError
-from belljar.sandbox.changes import Change, Changes
-from belljar.sandbox.kept.copying import Copier, Room, Side
+from belljar.sandbox.files.changes import Change, Changes
+from belljar.sandbox.files.copying import Copier, PathState, Room
 from belljar.sandbox.kept.git_base import Base, bases
+from belljar.state import private_directory, state_directory
 
 MAX_KEPT = 100
 """Runs whose work is kept; the oldest go."""
@@ -29,9 +30,11 @@ _EACH_FILE = 4096
 """Bytes that a file counts in that, besides its content: an empty one takes an inode."""
 MAX_WORK_BYTES = 2 << 30
 """Bytes of one run's work."""
+_SETTLED_SECONDS = 3600.0
+"""Objects that belong to no work are removed after this time. Until then their run may be about to keep its work."""
 _MOST_WITHIN = 100_000
 """Files of deleted directories that are remembered."""
-_MANIFEST, _STATE = "manifest.json", "state.json"
+_MANIFEST, _SUMMARY, _STATE = "manifest.json", "summary.json", "state.json"
 _FORMAT = 1
 State = Literal["pending", "applied", "partly applied", "discarded", "refused"]
 
@@ -41,32 +44,41 @@ class Row:
     """One change, with what both sides have."""
 
     change: Change
-    after: Side | None = None
-    before: Side | None = None
+    after: PathState | None = None
+    before: PathState | None = None
     known: bool = True
     """Whether `before` is what the code saw. It is not if the host's file was changed while the code ran."""
-    within: Mapping[str, Side] = field(default_factory=dict)
+    within: Mapping[str, PathState] = field(default_factory=dict)
     """The files of a directory that was deleted."""
 
 
-class Work:
-    """The kept work of one run."""
+class Summary:
+    """What a list says of the kept work of one run."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, name: str = _SUMMARY) -> None:
         """Read it. Raises UsageError if it can't be read."""
         self.path = path
         self.run = os.path.basename(path)
         try:
-            with open(os.path.join(path, _MANIFEST), encoding="ascii") as file:
+            with open(os.path.join(path, name), encoding="ascii") as file:
                 self.about: dict[str, Any] = json.load(file)
         except (OSError, ValueError) as error:
             raise UsageError(f"the work of {self.run} can't be read: {error}") from error
-        self.rows = {row["change"]["path"]: _row(row) for row in self.about.pop("changes")}
 
     @property
     def project(self) -> str:
         """The directory that it is work on."""
         return str(self.about["project"])
+
+    @property
+    def count(self) -> int:
+        """How many changes there are."""
+        return int(self.about["count"])
+
+    @property
+    def files(self) -> int:
+        """How many of them are of files, links, or deleted directories."""
+        return int(self.about["files"])
 
     def state(self) -> dict[str, Any]:
         """What became of it: `state`, `applied` (paths) and `why`."""
@@ -82,21 +94,33 @@ class Work:
         told = {"state": state, "applied": sorted(applied), "why": why, "when": time.time()}
         _write_json(os.path.join(self.path, _STATE), told)
 
+
+class KeptWork(Summary):
+    """The kept work of one run."""
+
+    def __init__(self, path: str) -> None:
+        """Read it. Raises UsageError if it can't be read."""
+        super().__init__(path, _MANIFEST)
+        self.rows = {row["change"]["path"]: _row(row) for row in self.about.pop("changes")}
+        self.about |= _counts(row.change for row in self.rows.values())
+
     def open(self, side: Literal["after", "before"]) -> int:
         """One of the trees. The caller must close the descriptor."""
         return os.open(os.path.join(self.path, side), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
     def discard(self) -> None:
         """Remove the files. What they were called stays, until the work is old."""
-        from belljar.sandbox import recording
+        from belljar.sandbox.record import recording
 
         recording.files("discard", run=self.run, directory=self.project, count=len(self.rows))
         self.set_state("discarded", applied=self.state()["applied"])
         for side in ("after", "before"):
             shutil.rmtree(os.path.join(self.path, side), ignore_errors=True)
+        for path in _commits(self.run):
+            _remove(path)
 
 
-def keep(run: str, changes: Changes, chosen: Iterable[Change], about: Mapping[str, Any]) -> Work:
+def keep(run: str, changes: Changes, chosen: Iterable[Change], about: Mapping[str, Any]) -> KeptWork:
     """Copy these changes into the state directory, as far as there is room.
 
     Raises:
@@ -104,7 +128,7 @@ def keep(run: str, changes: Changes, chosen: Iterable[Change], about: Mapping[st
     """
     place = private_directory(os.path.join(state_directory(), "changes"))
     if os.path.isfile(os.path.join(place, run, _MANIFEST)):
-        return Work(os.path.join(place, run))  # whoever was asked about it interrupted that
+        return KeptWork(os.path.join(place, run))  # whoever was asked about it interrupted that
     unfinished = os.path.join(place, f".{run}-{os.getpid()}")
     os.mkdir(unfinished, 0o700)
     try:
@@ -112,23 +136,31 @@ def keep(run: str, changes: Changes, chosen: Iterable[Change], about: Mapping[st
             os.mkdir(os.path.join(unfinished, side), 0o700)
         rows = _Keeping(changes, unfinished).rows(sorted(chosen, key=lambda change: change.path))
         told = {"format": _FORMAT, "run": run, **changes.origin, "created": time.time(), **about}
+        counts = _counts(row.change for row in rows)
+        _write_json(os.path.join(unfinished, _SUMMARY), {**told, **counts})
         _write_json(os.path.join(unfinished, _MANIFEST), {**told, "changes": [_told(row) for row in rows]})
         os.rename(unfinished, os.path.join(place, run))
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
     _forget_old(place)
-    return Work(os.path.join(place, run))
+    return KeptWork(os.path.join(place, run))
 
 
-def kept() -> Iterator[Work]:
-    """The work of all runs, the newest first. Each may take 100 MB of memory: don't hold them all."""
+def _counts(changes: Iterable[Change]) -> dict[str, int]:
+    found = list(changes)
+    return {"count": len(found), "files": sum(one.what != "directory" or one.kind == "deleted" for one in found)}
+
+
+def kept() -> Iterator[Summary]:
+    """What is known of the work of all runs but for the changes, the newest first."""
     for name in sorted(_names(), reverse=True):
-        if (work := _readable(name)) is not None:
-            yield work
+        path = os.path.join(_place(), name)
+        with contextlib.suppress(UsageError):  # half removed
+            yield Summary(path) if os.path.exists(os.path.join(path, _SUMMARY)) else KeptWork(path)
 
 
-def find(name: str) -> Work:
+def find(name: str) -> KeptWork:
     """The work of the run of that name, or of the only one whose name begins or ends so.
 
     Raises:
@@ -144,7 +176,7 @@ def find(name: str) -> Work:
         raise several(name, fits)
     if not fits:
         raise UsageError(f"no work of a run {name!r} is kept", hint="`belljar review` lists what is")
-    return Work(os.path.join(_place(), fits[0]))
+    return KeptWork(os.path.join(_place(), fits[0]))
 
 
 def forget_before(moment: float) -> tuple[list[str], int]:
@@ -153,14 +185,13 @@ def forget_before(moment: float) -> tuple[list[str], int]:
     Raises:
         AuditError: it can't be recorded, so the rest stays.
     """
-    from belljar.sandbox import recording
+    from belljar.sandbox.record import recording
 
     removed, size = [], 0
-    for name in [*_names(), *_old_names()]:
-        path = os.path.join(_place(), name)
+    for path in [*(os.path.join(_place(), name) for name in (*_names(), *_old_names())), *_commits()]:
         with contextlib.suppress(FileNotFoundError):
             if os.lstat(path).st_mtime < moment:
-                recording.files("discard", run=name.partition(".")[0], reason="it is old")
+                recording.files("discard", run=os.path.basename(path).partition(".")[0], reason="it is old")
                 size += _size(path)
                 _remove(path)
                 removed.append(path)
@@ -180,9 +211,9 @@ class _Keeping:
     def rows(self, chosen: list[Change]) -> list[Row]:
         """The rows of the manifest, in this order."""
         room = Room(MAX_WORK_BYTES)
-        after: dict[str, Side] = {}
-        before: dict[str, Side] = {}
-        within: dict[str, dict[str, Side]] = {}
+        after: dict[str, PathState] = {}
+        before: dict[str, PathState] = {}
+        within: dict[str, dict[str, PathState]] = {}
         jar, host = self._changes.roots
         with (
             Copier(jar, os.path.join(self._directory, "after"), room, own=True) as new,
@@ -204,7 +235,7 @@ class _Keeping:
                         if count > _MOST_WITHIN:
                             break
                         found[path] = old.copy(path, status)
-            for path, base in self._from_git(chosen).items():
+            for path, base in self._bases(chosen).items():
                 before[path] = old.write(path, base.content, base.mode)
         return [
             Row(
@@ -217,13 +248,13 @@ class _Keeping:
             for one in chosen
         ]
 
-    def _from_git(self, chosen: list[Change]) -> dict[str, Base]:
-        """Files as they were that somebody changed on the host while the run went on: git may have them."""
-        both = [one for one in chosen if one.meanwhile and one.kind == "modified" and one.what == "file"]
-        known = {one.path: self._changes.identity_before(one.path) for one in both}
-        return bases(
-            str(self._changes.origin["project"]), {path: found for path, found in known.items() if found is not None}
-        )
+    def _bases(self, chosen: list[Change]) -> dict[str, Base]:
+        """Files as they were that somebody changed on the host during the run: as belljar or git remembers them."""
+        both = [one.path for one in chosen if one.meanwhile and one.kind == "modified" and one.what == "file"]
+        found = {path: Base(*content) for path in both if (content := self._changes.content_before(path)) is not None}
+        known = {path: self._changes.identity_before(path) for path in both if path not in found}
+        wanted = {path: identity for path, identity in known.items() if identity is not None}
+        return {**found, **bases(str(self._changes.origin["project"]), wanted)}
 
     def _beneath(self, directory: str) -> Iterator[tuple[str, os.stat_result]]:
         """The host's files in a directory, but for those that are denied to the code."""
@@ -252,10 +283,12 @@ def _told(row: Row) -> dict[str, Any]:
 
 
 def _row(told: dict[str, Any]) -> Row:
-    def side(value: dict[str, Any] | None) -> Side | None:
-        return None if value is None else Side(**{**value, "identity": tuple(value["identity"])})
+    def side(value: dict[str, Any] | None) -> PathState | None:
+        return None if value is None else PathState(**{**value, "identity": tuple(value["identity"])})
 
-    within = {path: Side(**{**value, "identity": tuple(value["identity"])}) for path, value in told["within"].items()}
+    within = {
+        path: PathState(**{**value, "identity": tuple(value["identity"])}) for path, value in told["within"].items()
+    }
     return Row(Change(**told["change"]), side(told["after"]), side(told["before"]), told["known"], within)
 
 
@@ -296,25 +329,33 @@ def _is_being_written(name: str) -> bool:
     return name.startswith(".") and os.path.exists(f"/proc/{name.rpartition('-')[2]}")
 
 
-def _readable(name: str) -> Work | None:
+def _commits(run: str = "") -> list[str]:
+    """Directories with objects of a run that could not be taken in; of all runs unless one is named."""
+    place = os.path.join(state_directory(), "commits")
     try:
-        return Work(os.path.join(_place(), name))
-    except UsageError:
-        return None
+        return [os.path.join(place, name) for name in os.listdir(place) if not run or name.rpartition("-")[0] == run]
+    except FileNotFoundError:
+        return []
 
 
 def _forget_old(place: str) -> None:
     """Keep the newest, in number and in bytes: names begin with the time. What was decided goes before the rest."""
     names = sorted(_names(), reverse=True)
-    sizes = {name: _size(os.path.join(place, name), each=_EACH_FILE) for name in names}
+    parts = {name: [os.path.join(place, name), *_commits(name)] for name in names}
+    sizes = {name: sum(_size(path, each=_EACH_FILE) for path in paths) for name, paths in parts.items()}
     for name in sorted(_old_names(), reverse=True)[max(0, MAX_KEPT - len(names)) :]:
         _remove(os.path.join(place, name))
+    for path in set(_commits()).difference(*parts.values()):
+        with contextlib.suppress(FileNotFoundError):
+            if os.lstat(path).st_mtime < time.time() - _SETTLED_SECONDS:
+                _remove(path)
     total = sum(sizes.values())
     order = sorted(names[1:], key=lambda name: (_is_open(os.path.join(place, name)), name))
     while order and (len(order) + 1 > MAX_KEPT or total > MAX_TOTAL_BYTES):
         name = order.pop(0)
         total -= sizes[name]
-        _remove(os.path.join(place, name))
+        for path in parts[name]:
+            _remove(path)
 
 
 def _is_open(path: str) -> bool:
@@ -327,13 +368,14 @@ def _is_open(path: str) -> bool:
 
 def _size(path: str, *, each: int = 0) -> int:
     """Bytes that the files beneath a path take on the disk, and so many more for each."""
-    if not os.path.isdir(path) or os.path.islink(path):
-        return os.lstat(path).st_size
-    return sum(
-        os.lstat(os.path.join(above, name)).st_blocks * 512 + each
-        for above, directories, names in os.walk(path)
-        for name in (*names, *directories)
-    )
+    size = 0
+    with contextlib.suppress(FileNotFoundError):  # somebody else removes it
+        if not os.path.isdir(path) or os.path.islink(path):
+            return os.lstat(path).st_size
+        for above, directories, names in os.walk(path):
+            for name in (*names, *directories):
+                size += os.lstat(os.path.join(above, name)).st_blocks * 512 + each
+    return size
 
 
 def _remove(path: str) -> None:
@@ -344,4 +386,4 @@ def _remove(path: str) -> None:
             os.unlink(path)
 
 
-__all__ = ["MAX_KEPT", "Row", "Side", "Work", "find", "forget_before", "keep", "kept"]
+__all__ = ["MAX_KEPT", "KeptWork", "PathState", "Row", "Summary", "find", "forget_before", "keep", "kept"]

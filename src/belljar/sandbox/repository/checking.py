@@ -8,18 +8,17 @@ it tells about the commits is bounded, and is data of the first jar still.
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from belljar.backends.hostile_files import MAX_DEPTH, copy_content, open_beneath
+from belljar.backends.hostile_files import MAX_DEPTH
 from belljar.errors import BelljarError
+from belljar.policy.load.resolve import resolve
 from belljar.policy.models import Policy
-from belljar.policy.resolve import resolve
-from belljar.sandbox.repository.collecting import MOST_BYTES, RefusedError
+from belljar.sandbox.repository.collecting import MOST_BYTES, CommitsRefusedError, copy_file
 from belljar.sandbox.repository.host_git import ALONE, QUIET
 from belljar.sandbox.repository.making import JarRepository
-from belljar.sandbox.sandbox import Sandbox
+from belljar.sandbox.run.sandbox import Sandbox
 
 MOST_COMMITS = 20_000
 _MOST_REPORT = 64 << 20
@@ -140,7 +139,7 @@ def check(
         commits = _commits(_read(jar, "told"))
         touched, stepped = _touched(_read(jar, "touched")), _touched(_read(jar, "stepped"))
         if [commit.id for commit in commits] != _read(jar, "commits").decode("ascii", "replace").split():
-            raise RefusedError("git's reports on the new commits do not agree")
+            raise CommitsRefusedError("git's reports on the new commits do not agree")
         links = sorted({one for one, item in (*touched, *stepped) if item.mode == 0o120000})
         targets = _targets(jar, links) if links else {}
         kinds = [line.split(" ") for line in _read(jar, "types").decode("ascii", "replace").splitlines()]
@@ -180,21 +179,23 @@ def _run(jar: Sandbox, argv: list[str]) -> None:
     result = jar.exec(argv)
     if not result.ok:
         said = result.stderr.strip().splitlines()
-        raise RefusedError(f"git refuses them: {said[-1][:300]}" if said else f"the check ended as {result.outcome}")
+        raise CommitsRefusedError(
+            f"git refuses them: {said[-1][:300]}" if said else f"the check ended as {result.outcome}"
+        )
 
 
 def _read(jar: Sandbox, name: str) -> bytes:
     try:
         return jar.files.read(name, limit=_MOST_REPORT)
     except BelljarError:
-        raise RefusedError(_TOO_MANY) from None
+        raise CommitsRefusedError(_TOO_MANY) from None
 
 
 def _commits(told: bytes) -> tuple[Commit, ...]:
     fields = told.decode("utf-8", "surrogateescape").split("\0")
     count = len(fields) // 5
     if count > MOST_COMMITS:
-        raise RefusedError(f"there are more than {MOST_COMMITS} new commits")
+        raise CommitsRefusedError(f"there are more than {MOST_COMMITS} new commits")
     found = []
     for row in range(count):
         one, parents, *texts = fields[5 * row : 5 * row + 5]
@@ -223,10 +224,10 @@ def _touched(report: bytes) -> list[tuple[str, Touched]]:
         path = next(tokens)
         depth = path.count("/")
         if depth > MAX_DEPTH:
-            raise RefusedError(f"a path is more than {MAX_DEPTH} directories deep")
+            raise CommitsRefusedError(f"a path is more than {MAX_DEPTH} directories deep")
         room -= depth * len(path)
         if room < 0:
-            raise RefusedError(_TOO_MANY)
+            raise CommitsRefusedError(_TOO_MANY)
         found.append((ids[-1], Touched(commit, path, int(modes[0], 8), int(modes[-1], 8))))
     return found
 
@@ -234,7 +235,7 @@ def _touched(report: bytes) -> list[tuple[str, Touched]]:
 def _targets(jar: Sandbox, links: list[str]) -> dict[str, str]:
     """Return where symbolic links lead, by id; those that are too long to be one are left out."""
     if len(links) > _MOST_LINKS:
-        raise RefusedError(f"there are more than {_MOST_LINKS} new symbolic links")
+        raise CommitsRefusedError(f"there are more than {_MOST_LINKS} new symbolic links")
     jar.files.write("wanted", "".join(f"{one}\n" for one in links))
     _run(jar, ["sh", "-c", _LINKS])
     content = _read(jar, "links")
@@ -243,7 +244,7 @@ def _targets(jar: Sandbox, links: list[str]) -> dict[str, str]:
         end = content.index(b"\n", at)
         words = content[at:end].split(b" ")
         if len(words) != 3:
-            raise RefusedError("a symbolic link has no content")
+            raise CommitsRefusedError("a symbolic link has no content")
         size = int(words[2])
         if size <= 4096:
             found[words[0].decode()] = content[end + 1 : end + 1 + size].decode("utf-8", "surrogateescape")
@@ -254,17 +255,7 @@ def _targets(jar: Sandbox, links: list[str]) -> dict[str, str]:
 def _copy_pack(jar: Sandbox, target: str) -> None:
     held = jar.changed_tree(_WORK).descriptor
     try:
-        source = open_beneath(held, "new.pack", os.O_RDONLY, own=True)
-        try:
-            status = os.fstat(source)
-            if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
-                raise RefusedError(f"the new objects are more than {MOST_BYTES >> 20} MiB")
-            fresh = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            try:
-                copy_content(source, fresh)
-            finally:
-                os.close(fresh)
-        finally:
-            os.close(source)
+        if not copy_file(held, "new.pack", target, most=MOST_BYTES, mode=0o600):
+            raise CommitsRefusedError(f"the new objects are more than {MOST_BYTES >> 20} MiB")
     finally:
         os.close(held)

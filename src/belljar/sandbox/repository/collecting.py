@@ -27,7 +27,7 @@ _KINDS = ("refs/heads/", "refs/tags/", "refs/notes/")
 _BAD = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|/\.|\.lock(?:/|$)|\.$|/$")
 
 
-class RefusedError(Exception):
+class CommitsRefusedError(Exception):
     """Commits of a jar can't be brought back; the message says why."""
 
 
@@ -83,7 +83,7 @@ def is_ref_name(name: str) -> bool:
 def _read_packed(top: int, found: dict[str, str]) -> None:
     content = _bytes(top, "packed-refs", _MOST_PACKED_REFS + 1)
     if len(content) > _MOST_PACKED_REFS:
-        raise RefusedError(f"its packed-refs has more than {_MOST_PACKED_REFS >> 20} MiB")
+        raise CommitsRefusedError(f"its packed-refs has more than {_MOST_PACKED_REFS >> 20} MiB")
     for line in content.decode("utf-8", "surrogateescape").split("\n"):
         one, _, name = line.partition(" ")
         if _ID.fullmatch(one) and name:
@@ -111,12 +111,12 @@ def _read_loose(top: int, found: dict[str, str], left_out: list[str]) -> None:
     finally:
         os.close(directory)
     if within.cut:
-        raise RefusedError(f"its refs are more than {MAX_ENTRIES} files")
+        raise CommitsRefusedError(f"its refs are more than {MAX_ENTRIES} files")
 
 
 def _check_count(found: dict[str, str]) -> None:
     if len(found) > MOST_REFS:
-        raise RefusedError(f"it has more than {MOST_REFS} refs")
+        raise CommitsRefusedError(f"it has more than {MOST_REFS} refs")
 
 
 def _hooks(top: int) -> tuple[str, ...]:
@@ -165,30 +165,32 @@ def copy_objects(root: int, repository: JarRepository, target: str) -> None:
                 continue
             room -= entry.size
             if room < 0:
-                raise RefusedError(f"its new objects are more than {MOST_BYTES >> 20} MiB")
-            _copy(objects, entry.path, os.path.join(target, name), room + entry.size)
+                raise CommitsRefusedError(f"its new objects are more than {MOST_BYTES >> 20} MiB")
+            copy_file(objects, entry.path, os.path.join(target, name), most=room + entry.size, mode=0o644)
     finally:
         os.close(objects)
     if within.cut:
-        raise RefusedError(f"its objects are more than {MAX_ENTRIES} files; `git gc` in the jar packs them")
+        raise CommitsRefusedError(f"its objects are more than {MAX_ENTRIES} files; `git gc` in the jar packs them")
 
 
-def _copy(top: int, path: str, target: str, most: int) -> None:
+def copy_file(top: int, path: str, target: str, *, most: int, mode: int) -> bool:
+    """Copy a plain file of a jar into a new one of the host. Return False if there is none, or it is larger."""
     try:
         source = open_beneath(top, path, os.O_RDONLY, own=True)
     except OSError:
-        return
+        return False
     try:
         status = os.fstat(source)
         if not stat.S_ISREG(status.st_mode) or status.st_size > most:
-            return
-        fresh = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            return False
+        fresh = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
             copy_content(source, fresh)
         finally:
             os.close(fresh)
     finally:
         os.close(source)
+    return True
 
 
 def _directory(root: int, path: str) -> int | None:

@@ -12,6 +12,7 @@ from typing import IO, Any
 
 from belljar.backends.runtimes import find_program
 from belljar.errors import BelljarError
+from belljar.policy.paths import beneath, visited
 
 _SECONDS = 120.0
 _SYSTEM = "/usr/local/bin:/usr/bin:/bin:/run/current-system/sw/bin"
@@ -78,8 +79,10 @@ class HostGit:
         Raises:
             GitError: git failed, took too long, or is not installed.
         """
-        own = {**ALONE, "PATH": os.environ.get("PATH", os.defpath), "GIT_DIR": self.directory, **(env or {})}
-        return _run([git_program(), *QUIET, *words], cwd=self.directory, env=own, data=data, file=file, seconds=seconds)
+        own = {**ALONE, "PATH": _SYSTEM, "GIT_DIR": self.directory, **(env or {})}
+        return _run(
+            [git_program(self.top), *QUIET, *words], cwd=self.directory, env=own, data=data, file=file, seconds=seconds
+        )
 
     def beginning(self, *words: str, most: int, seconds: float = _SECONDS) -> bytes:
         """Run git, and return the first `most` bytes of what it prints. Then it is killed; errors are not told.
@@ -87,11 +90,11 @@ class HostGit:
         Raises:
             GitError: git is not installed, or can't be started.
         """
-        own = {**ALONE, "PATH": os.environ.get("PATH", os.defpath), "GIT_DIR": self.directory}
+        own = {**ALONE, "PATH": _SYSTEM, "GIT_DIR": self.directory}
         user, group = _owner(self.directory)
         try:
             process = subprocess.Popen(
-                [git_program(), *QUIET, *words],
+                [git_program(self.top), *QUIET, *words],
                 cwd=self.directory,
                 env=own,
                 user=user,
@@ -127,7 +130,7 @@ def settings_of(path: str) -> list[tuple[str, str]]:
     """Return the settings in one file of git's, without what it includes."""
     if not os.path.isfile(path):
         return []
-    own = {**ALONE, "PATH": os.environ.get("PATH", os.defpath)}
+    own = {**ALONE, "PATH": _SYSTEM}
     command = [git_program(), "config", "--file", path, "--no-includes", "--null", "--list"]
     found = []
     for item in _run(command, cwd=os.path.dirname(path), env=own).decode("utf-8", "surrogateescape").split("\0"):
@@ -137,16 +140,25 @@ def settings_of(path: str) -> list[tuple[str, str]]:
     return found
 
 
-def git_program() -> str:
-    """The host's git. The system's comes first: PATH may begin with a directory that an agent can write (`.venv/bin`).
+def git_program(project: str = "") -> str:
+    """The host's git: the system's, or else one on PATH that lies outside of the project and the current directory.
+
+    An agent can write to the project, and PATH may begin with a directory of it (`.venv/bin`).
 
     Raises:
         GitError: there is none.
     """
-    found = find_program("git", f"{_SYSTEM}:{os.environ.get('PATH', os.defpath)}")
+    found = find_program("git", _SYSTEM) or find_program("git", _search_path(project))
     if found is None:
-        raise GitError("git is not installed on this host", hint="install git")
+        raise GitError("git is not installed on this host, outside of the project", hint="install git")
     return found
+
+
+def _search_path(project: str = "") -> str:
+    """PATH without directories that lie in the project or the current directory, or are reached through them."""
+    tops = [one for one in map(os.path.realpath, filter(None, (project, "."))) if one != "/"]
+    each = os.environ.get("PATH", os.defpath).split(":")
+    return ":".join(one for one in each if one and not any(beneath(step, top) for step in visited(one) for top in tops))
 
 
 def _run(

@@ -11,20 +11,21 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from belljar.audit.state import private_directory, state_directory
 from belljar.errors import BelljarError
-from belljar.sandbox import recording
+from belljar.policy.keys.units import counted
+from belljar.sandbox.record import recording
+from belljar.sandbox.record.stream import new_run_id
 from belljar.sandbox.repository import collecting, moving, receiving
 from belljar.sandbox.repository.checking import Checked, Commit, Touched, check
-from belljar.sandbox.repository.collecting import RefusedError, Tips
+from belljar.sandbox.repository.collecting import CommitsRefusedError, Tips
 from belljar.sandbox.repository.host_git import GitError
-from belljar.sandbox.repository.judging import Judgement, Mark, reachable
+from belljar.sandbox.repository.judging import CommitJudgement, Mark, reachable
 from belljar.sandbox.repository.making import JarRepositories, JarRepository, jar_repositories, refs_of
-from belljar.sandbox.running import new_run_id
-from belljar.sandbox.sandbox import Sandbox
+from belljar.sandbox.run.sandbox import Sandbox
+from belljar.state import private_directory, state_directory
 
 _MOST_STEPS = 5_000_000
 """Moved refs times new commits, or times changed paths: how much of the history is looked through."""
@@ -127,8 +128,13 @@ class Incoming:
         """Why something of the jar's repositories was not brought back, in words for a person."""
         self.notes: list[str] = []
         """What stays in the jar by design, in words for a person."""
-        self._heads: dict[str, str] = {}
+        self.heads: dict[str, str] = {}
+        """What the jar's repositories had checked out at the end, by `JarRepository.place`."""
         self._repositories: dict[str, JarRepository] = {}
+
+    def know(self, repositories: Iterable[JarRepository]) -> None:
+        """Say which repositories there are, submodules included."""
+        self._repositories = {one.path: one for one in repositories}
 
     @property
     def commits(self) -> list[Commit]:
@@ -146,7 +152,7 @@ class Incoming:
         for move in self.moves:
             if move.short not in besides:
                 here = f"git -C {shlex.quote(move.repository.path)}" if move.repository.path else "git"
-                count = _counted(len(move.commits), "new commit")
+                count = counted(len(move.commits), "new commit")
                 told.append(f"{move.short}, {count}: `{here} log {shlex.quote(move.kept_as(self.run))}`")
         return told
 
@@ -229,6 +235,8 @@ class Incoming:
             return f"it was moved on the host meanwhile; `{command} {shlex.quote(move.kept_as(self.run))}`"
         if move.name in now.elsewhere:
             return f"another worktree has it checked out; {look}"
+        if move.is_current and not moving.finishes_merge(move.repository.git, move.new):
+            return f"a merge is in progress on the host, and its commits do not finish it; {look}"
         for path, commit in move.submodules:
             if not self._has(f"{move.repository.path}/{path}".lstrip("/"), commit):
                 return f"it sets the submodule {path} to {commit[:10]}, which is in no branch on the host; {look}"
@@ -252,19 +260,21 @@ class Incoming:
         message = f"belljar: run {self.run}"
         moved: list[str] = []
         left: list[tuple[str, str]] = []
-        others = [move for move in ready if not move.is_current]
+        # Who checked out another branch meanwhile keeps the index and HEAD of that one.
+        current = [move for move in ready if move.is_current and moving.head_of(git) == repository.head]
+        others = [move for move in ready if move not in current]
         try:
             receiving.update_refs(git, {move.name: (move.old, move.new) for move in others}, message)
             moved += [move.short for move in others]
         except GitError as error:
             left += [(move.short, f"{error}; it is kept as {move.kept_as(self.run)}") for move in others]
-        for move in ready:
-            if move.is_current:
-                try:
-                    moving.move_head(git, move.old, move.new, message, started=repository.index)
-                    moved.append(move.short)
-                except GitError as error:
-                    left.append((move.short, f"{error}; it is kept as {move.kept_as(self.run)}"))
+        for move in current:
+            try:
+                moving.move_head(git, move.old, move.new, message, started=repository.index)
+                moved.append(move.short)
+                moving.end_merge(git)
+            except GitError as error:
+                left.append((move.short, f"{error}; it is kept as {move.kept_as(self.run)}"))
         with contextlib.suppress(GitError):
             self._follow_head(repository, message, moved)
             names = {move.kept_as(self.run): move.new for move in ready if move.short in moved}
@@ -273,7 +283,7 @@ class Incoming:
 
     def _follow_head(self, repository: JarRepository, message: str, moved: list[str]) -> None:
         """Check out the branch that the agent had checked out at the end, if it moved: the files are those of it."""
-        git, head = repository.git, self._heads.get(repository.place, "")
+        git, head = repository.git, self.heads.get(repository.place, "")
         mine = next((move for move in self.moves if move.repository is repository and move.name == head), None)
         if mine is None or mine.short not in moved or mine.is_current or moving.head_of(git) != repository.head:
             return
@@ -291,7 +301,7 @@ class Incoming:
         self.notes += [
             f"{where(repository)}{name} was deleted in the jar; yours stays" for name in _deleted(repository, tips)
         ]
-        self._heads[repository.place] = tips.head
+        self.heads[repository.place] = tips.head
         targets = dict(_moved_refs(repository, tips))
         if not targets:
             return
@@ -307,7 +317,7 @@ class Incoming:
                     "commits", run=self.run, directory=repository.git.top, received={m.name: m.new for m in moves}
                 )
                 _store(repository, pack, {move.kept_as(self.run): (None, move.new) for move in moves}, self.run)
-            except (RefusedError, BelljarError, OSError, ValueError, IndexError, RecursionError) as error:
+            except (CommitsRefusedError, BelljarError, OSError, ValueError, IndexError, RecursionError) as error:
                 kept = self._keep_raw(directory, repository, targets)
                 why = str(error).partition("\n")[0]
                 self.problems.append(f"{where(repository)}the new commits were not brought back: {why}{kept}")
@@ -361,7 +371,7 @@ def incoming(
         arrived.notes.append(f"the jar had no repository: {repositories.problem}")
     if not repositories.all:
         return arrived
-    arrived._repositories = {one.path: one for one in repositories.all}  # noqa: SLF001 - of this file
+    arrived.know(repositories.all)
     root = jar.changed_tree(repositories.mount).descriptor
     try:
         for repository in reversed(repositories.all):  # submodules come first
@@ -369,7 +379,7 @@ def incoming(
             jar_top = f"{above}/{repository.path}" if repository.path else above
             try:
                 arrived._take(root, repository, globs, jar_top)  # noqa: SLF001 - of this file
-            except RefusedError as error:
+            except CommitsRefusedError as error:
                 arrived.problems.append(f"{where(repository)}the new commits were not brought back: {error}")
     finally:
         os.close(root)
@@ -432,15 +442,15 @@ def _moves(
     paths = len(checked.touched) + len(checked.stepped)
     if len(set(targets.values())) * max(len(commits), paths) > _MOST_STEPS:
         many = f"{len(targets)} moved refs with {len(commits)} new commits and {paths} changed paths"
-        raise RefusedError(f"{many} are more than the host looks through")
-    by_commit = _Found(repository, jar_top, globs, checked.touched)
-    by_tip = _Found(repository, jar_top, globs, checked.stepped)
+        raise CommitsRefusedError(f"{many} are more than the host looks through")
+    by_commit = _FoundPaths(repository, jar_top, globs, checked.touched)
+    by_tip = _FoundPaths(repository, jar_top, globs, checked.stepped)
     at_tips: dict[str, _AtTip] = {}
     moves = []
     for name, one in targets.items():
         tip = checked.peeled.get(one)
         if tip is None or (name.startswith("refs/heads/") and tip != one):
-            raise RefusedError(f"{name} names no commit")
+            raise CommitsRefusedError(f"{name} names no commit")
         at_tips[tip] = at_tips.get(tip) or _at_tip(tip, commits, checked, by_commit, by_tip)
         old = _detached(repository)[0] if name == "HEAD" and _detached(repository) else repository.refs.get(name)
         moves.append(Move(repository, name, old, one, *at_tips[tip]))
@@ -451,7 +461,9 @@ _AtTip = tuple[tuple[Commit, ...], frozenset[str], tuple[Mark, ...], tuple[tuple
 """Commits, paths, marks and submodules, as `Move` has them. All refs to the same commit share them."""
 
 
-def _at_tip(tip: str, commits: dict[str, Commit], checked: Checked, by_commit: _Found, by_tip: _Found) -> _AtTip:
+def _at_tip(
+    tip: str, commits: dict[str, Commit], checked: Checked, by_commit: _FoundPaths, by_tip: _FoundPaths
+) -> _AtTip:
     inside = reachable(tip, commits)
     own = tuple(commit for commit in checked.commits if commit.id in inside)
     marks = [mark for commit in own for mark in by_commit.marks.get(commit.id, ())]
@@ -464,7 +476,7 @@ def _at_tip(tip: str, commits: dict[str, Commit], checked: Checked, by_commit: _
     return own, frozenset(paths | by_tip.paths.get(tip, set())), tuple(marks), tuple(ends)
 
 
-class _Found:
+class _FoundPaths:
     """What was found at changed paths, by commit."""
 
     def __init__(
@@ -475,7 +487,7 @@ class _Found:
         self.submodules: dict[str, list[tuple[str, str]]] = {}
         if not touched:
             return
-        for mark in Judgement(repository.git.top, jar_top, globs, touched).marks():
+        for mark in CommitJudgement(repository.git.top, jar_top, globs, touched).marks():
             self.marks.setdefault(mark.commit, []).append(mark)
         for item in touched:
             path = _in_project(repository, item.path)
@@ -496,7 +508,3 @@ def _in_project(repository: JarRepository, path: str) -> str:
 
 def _touches(paths: frozenset[str], held: str) -> bool:
     return held in paths or any(path.startswith(f"{held}/") for path in paths)
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from belljar.backends.hostile_files import leaves
 from belljar.policy.globs import DenyGlobs
-from belljar.sandbox.git_settings import Repositories
-from belljar.sandbox.host_directory import IN_REPOSITORY, HostDirectory
+from belljar.sandbox.files.git_settings import Repositories
+from belljar.sandbox.files.host_directory import IN_REPOSITORY, HostDirectory
 from belljar.sandbox.repository.checking import Commit, Touched
 
 _PLAIN = frozenset({0o100644, 0o100755, 0o120000, 0o160000})
@@ -26,7 +26,7 @@ class Mark:
     """Whether that is only because a tool on the host would act on the file: then `--apply-protected` is a yes."""
 
 
-class Judgement:
+class CommitJudgement:
     """Judges paths of commits for one repository of the host's."""
 
     def __init__(self, top: str, jar_top: str, globs: tuple[str, ...], touched: Iterable[Touched]) -> None:

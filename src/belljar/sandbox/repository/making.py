@@ -8,24 +8,31 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from belljar.policy.keys.units import counted
 from belljar.sandbox.repository.host_git import GitError, HostGit, settings_of
+from belljar.sandbox.repository.recent_entries import mark_recent
 from belljar.sandbox.repository.settings import jar_settings, object_format, unknown_extension
 
 OBJECTS = "/repository-objects"
 """Where a jar has the host's objects; a number follows."""
 ELSEWHERE = "/repository.git"
 """Where a jar has its repository if the project is a worktree, in which `.git` is a file."""
+_MERGE = ("MERGE_HEAD", "MERGE_MSG", "MERGE_MODE")
+"""A merge that is in progress: ids, and texts."""
 _COPIED = ("info/exclude", "info/attributes", "info/sparse-checkout", "shallow")
 _MOST_BYTES = 256 << 20
 _LONGEST_LINE = 4096
 _MOST_SUBMODULES = 100
 _NOT_SHOWN = ("refs/belljar/", "refs/replace/", "refs/stash")
 """Refs of the host's that the jar has no use for."""
+_NO_FILTER = (b"unspecified", b"unset", b"set", b"")
+_BY_TIME_AND_SIZE = b"[core]\n\tcheckstat = minimal\n\ttrustctime = false\n"
+"""Files have other inodes, owners and ctimes in the jar. Git would read all of them again for that."""
 _ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
@@ -50,6 +57,10 @@ class JarRepository:
     """The host's index at the start."""
     prefix: str = ""
     """The project's directory, from the top of the repository's work tree: ends in a slash, or is empty."""
+    partial: bool = False
+    """Whether objects are missing that git would fetch."""
+    filtered: int = 0
+    """Files that git passes through a program, such as those of LFS. Git in the jar takes them as unchanged."""
 
     @property
     def objects(self) -> str:
@@ -99,8 +110,25 @@ class JarRepositories:
 
     @property
     def variables(self) -> dict[str, str]:
-        """What git in the jar has to be told: a repository above the project lies in another mount."""
-        return {"GIT_DISCOVERY_ACROSS_FILESYSTEM": "1"} if any(one.prefix for one in self.all) else {}
+        """What git in the jar has to be told: a repository above the project lies in another mount; fetch nothing."""
+        found = {"GIT_DISCOVERY_ACROSS_FILESYSTEM": "1"} if any(one.prefix for one in self.all) else {}
+        return {**found, "GIT_NO_LAZY_FETCH": "1"} if any(one.partial for one in self.all) else found
+
+    @property
+    def told(self) -> list[str]:
+        """What the user should hear before the agent starts."""
+        found = []
+        for one in self.all:
+            where = f"{one.path}: " if one.path else ""
+            if one.partial:
+                whole = "`git fetch --refetch --filter=blob:limit=1g` gets the rest"
+                found.append(
+                    f"{where}a partial clone: git in the jar fetches nothing, so old files are missing; {whole}"
+                )
+            if one.filtered:
+                count = counted(one.filtered, "file")
+                found.append(f"{where}git in the jar takes {count} as unchanged, for passing a filter such as LFS")
+        return found
 
 
 NO_REPOSITORY = JarRepositories("")
@@ -128,8 +156,17 @@ def jar_repositories(project: str, jar_project: str) -> JarRepositories:
     except (GitError, OSError) as error:
         return JarRepositories(mount, problem=f"the repository could not be read: {error}")
     links = {f"{one.path}/.git".lstrip("/"): f"gitdir: {mount}/{one.place}\n".encode() for one in found_all}
+    if not linked:
+        links = {}
     hidden = {} if prefix else {path: f"{jar_project}/{path}/.git" for path in _embedded(git)}
-    return JarRepositories(mount, found_all, files, links if linked else {}, hidden, left_out=tuple(left_out))
+    absent = [] if prefix else _absent(git, {one.path for one in found_all})
+    for number, path in enumerate(absent):  # a `.git` that leads to nothing stops git in the project, too
+        place = f"absent/{number}"
+        links[f"{path}/.git"] = f"gitdir: {mount}/{place}\n".encode("utf-8", "surrogateescape")
+        files |= {f"{place}/HEAD": b"ref: refs/heads/absent\n", f"{place}/config": b"[core]\n\tbare = false\n"}
+        files |= {f"{place}/objects/.keep": b"", f"{place}/refs/heads/.keep": b""}
+    left_out += [path for path in absent if path not in left_out]
+    return JarRepositories(mount, found_all, files, links, hidden, left_out=tuple(left_out))
 
 
 class _UnknownRepositoryError(Exception):
@@ -261,6 +298,15 @@ def _embedded(git: HostGit) -> list[str]:
         return []
 
 
+def _absent(git: HostGit, shown: Collection[str]) -> list[str]:
+    """Find the submodules that are checked out with a file `.git`, and whose repository the jar does not have."""
+    try:
+        names = [name for name in _gitlinks(git) if os.path.isfile(os.path.join(git.top, name, ".git"))]
+    except GitError:
+        return []
+    return [name for name in names if name not in shown]
+
+
 def _described(
     git: HostGit, files: dict[str, bytes], *, place: str, path: str, number: int, prefix: str
 ) -> JarRepository:
@@ -275,8 +321,15 @@ def _described(
     refs, links = refs_of(git)
     text = jar_settings(settings)
     packed = "".join(f"{one} {name}\n" for name, one in sorted(refs.items()) if not name.startswith(_NOT_SHOWN))
+    written_s = _written_s(os.path.join(git.directory, "index"))  # before it is read: it may be replaced meanwhile
     shallow, index = _content(git.common, "shallow"), _content(git.directory, "index")
-    made = JarRepository(git, place, path, number, head, refs, object_format(settings), shallow, index, prefix)
+    filtered = [] if prefix else _filtered(git, index)
+    is_partial = any(_is_partial(key, value) for key, value in settings)
+    made = JarRepository(
+        *(git, place, path, number, head, refs, object_format(settings), shallow, index, prefix),
+        partial=is_partial,
+        filtered=len(filtered),
+    )
     files[f"{start}HEAD"] = f"{head if _ID.fullmatch(head) else f'ref: {head}'}\n".encode("utf-8", "surrogateescape")
     files[f"{start}config"] = text.encode("utf-8", "surrogateescape")
     files[f"{start}packed-refs"] = packed.encode("utf-8", "surrogateescape")
@@ -287,12 +340,42 @@ def _described(
     for name in _COPIED:
         if content := _content(git.common, name) or _content(git.directory, name):
             files[f"{start}{name}"] = content
-    for name in ("index", *_shared_indexes(git)):
+    shared = _shared_indexes(git)
+    for name in shared:
         if content := _content(git.directory, name):
             files[f"{start}{name}"] = content
+    if _ID.fullmatch(_line(os.path.join(git.directory, _MERGE[0]))):
+        files |= {f"{start}{name}": content for name in _MERGE if (content := _content(git.directory, name))}
+    if index:
+        marked = None if shared else mark_recent(index, written_s, object_format=made.format)
+        files[f"{start}index"] = index if marked is None else marked
+        files[f"{start}config"] += b"" if marked is None else _BY_TIME_AND_SIZE
     if prefix and f"{start}index" in files:
-        files[f"{start}index"] = _only_beneath(git, files[f"{start}index"], prefix)
+        files[f"{start}index"] = _taken_as_unchanged(git, files[f"{start}index"], _outside(git, prefix))
+    elif filtered:
+        files[f"{start}index"] = _taken_as_unchanged(git, files[f"{start}index"], filtered)
     return made
+
+
+def _is_partial(key: str, value: str) -> bool:
+    name = key.lower()
+    return name == "extensions.partialclone" or (name.endswith(".promisor") and value != "false")
+
+
+def _filtered(git: HostGit, index: bytes) -> list[bytes]:
+    """Find the files that git passes through a program (`filter=lfs`). The jar has no such program.
+
+    Without it git would take the content for a change, and commit large files, or what was to be encrypted.
+    """
+    attributes = [os.path.join(git.common, "info/attributes"), os.path.join(git.top, ".gitattributes")]
+    nested = b"/.gitattributes\0" in index
+    if not nested and not any(b"filter" in _content(*os.path.split(path)) for path in attributes):
+        return []
+    env = {"GIT_WORK_TREE": git.top}
+    listed = git.run("-C", git.top, "ls-files", "-z", env=env)
+    words = ("-C", git.top, "check-attr", "-z", "--stdin", "filter")
+    fields = git.run(*words, data=listed, env=env).split(b"\0")
+    return [path for path, value in zip(fields[::3], fields[2::3], strict=False) if value not in _NO_FILTER]
 
 
 def refs_of(git: HostGit) -> tuple[dict[str, str], dict[str, str]]:
@@ -315,8 +398,14 @@ def _shared_indexes(git: HostGit) -> list[str]:
     return [name for name in os.listdir(git.directory) if name.startswith("sharedindex.")][:10]
 
 
-def _only_beneath(git: HostGit, index: bytes, prefix: str) -> bytes:
-    """Return an index in which files outside of the project's directory count as unchanged: the jar has none."""
+def _outside(git: HostGit, prefix: str) -> list[bytes]:
+    """Find the files outside of the project's directory: the jar has none of them."""
+    listed = git.run("-C", git.top, "ls-files", "-z", env={"GIT_WORK_TREE": git.top}).split(b"\0")
+    return [name for name in listed if name and not name.startswith(os.fsencode(prefix))]
+
+
+def _taken_as_unchanged(git: HostGit, index: bytes, names: list[bytes]) -> bytes:
+    """Return an index in which these files count as unchanged, whatever the work tree has."""
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="belljar-") as directory:
@@ -329,13 +418,19 @@ def _only_beneath(git: HostGit, index: bytes, prefix: str) -> bytes:
         if os.geteuid() == 0:
             os.chown(path, own.st_uid, own.st_gid)
         env = {"GIT_INDEX_FILE": path, "GIT_WORK_TREE": git.top}
-        listed = git.run("-C", git.top, "ls-files", "-z", env=env).split(b"\0")
-        outside = [name for name in listed if name and not name.startswith(os.fsencode(prefix))]
         git.run(
-            "-C", git.top, "update-index", "--skip-worktree", "-z", "--stdin", data=b"\0".join([*outside, b""]), env=env
+            "-C", git.top, "update-index", "--skip-worktree", "-z", "--stdin", data=b"\0".join([*names, b""]), env=env
         )
         with open(path, "rb") as file:
             return file.read()
+
+
+def _written_s(path: str) -> int:
+    """Return when a file was written, in seconds; 0 if there is none."""
+    try:
+        return int(os.lstat(path).st_mtime_ns // 1_000_000_000)
+    except OSError:
+        return 0
 
 
 def _content(directory: str, name: str) -> bytes:

@@ -12,6 +12,7 @@ from belljar.sandbox.repository.host_git import GitError, HostGit
 from belljar.sandbox.repository.receiving import update_refs
 
 _LOCK_SECONDS = 10.0
+_MOST_MERGED = 1 << 16
 EMPTY_TREE = {
     40: "4b825dc642cb6eb9a060e54bf8d69288fbee4904",
     64: "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321",
@@ -41,6 +42,26 @@ def checked_out_elsewhere(git: HostGit) -> set[str]:
     """Return the branches that other worktrees have checked out."""
     listed = (git.try_run("worktree", "list", "--porcelain") or b"").decode("utf-8", "surrogateescape")
     return set(_BRANCH.findall(listed)) - {head_of(git)}
+
+
+def merging(git: HostGit) -> list[str]:
+    """Return the commits that a merge in progress brings in; none if there is no such merge."""
+    try:
+        with open(os.path.join(git.directory, "MERGE_HEAD"), encoding="ascii", errors="replace") as file:
+            return file.read(_MOST_MERGED).split()
+    except OSError:
+        return []
+
+
+def finishes_merge(git: HostGit, new: str) -> bool:
+    """Return True if no merge is in progress, or if `new` has what is being merged in its history."""
+    return all(is_ancestor(git, one, new) for one in merging(git))
+
+
+def end_merge(git: HostGit) -> None:
+    """Have git forget a merge in progress that a commit finished. Files and index stay."""
+    if merging(git):
+        git.try_run("-C", git.top, "merge", "--quit")
 
 
 def move_head(

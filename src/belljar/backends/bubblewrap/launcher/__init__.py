@@ -1,0 +1,1 @@
+"""The launcher: the process that starts every stage, and outlives the host by a moment."""

@@ -1,0 +1,1 @@
+"""What several of the processes use: messages, plans, paths and the event loop."""

@@ -1,0 +1,1 @@
+"""Images: built without a registry, scanned, loaded, listed and removed."""

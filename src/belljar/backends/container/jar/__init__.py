@@ -1,0 +1,1 @@
+"""The containers of one Sandbox: plan, volume, gate, runs and their removal."""

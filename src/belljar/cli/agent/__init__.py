@@ -1,0 +1,1 @@
+"""Commands that run coding agents, and bring back their work."""

@@ -1,0 +1,1 @@
+"""Commands that run code, and what tells whether they can."""

@@ -1,0 +1,1 @@
+"""Output and key handling at a terminal."""

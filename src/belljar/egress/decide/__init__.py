@@ -1,0 +1,1 @@
+"""Decisions about names, addresses, requests, credentials and budgets. Pure."""

@@ -1,0 +1,1 @@
+"""Parsers of what crosses the proxy. They open no socket."""

@@ -1,0 +1,1 @@
+"""What carries a connection that may pass, and checks each request in it."""

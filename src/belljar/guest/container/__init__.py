@@ -1,0 +1,1 @@
+"""The gate of a container and the server of its volume."""

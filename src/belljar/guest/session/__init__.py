@@ -1,0 +1,1 @@
+"""The supervisor of a session and its interpreter."""

@@ -1,0 +1,1 @@
+"""The keys of a policy file, and the kinds of their values."""

@@ -1,0 +1,1 @@
+"""From YAML to layers, and from layers to a resolved policy."""

@@ -1,0 +1,1 @@
+"""What finds secrets and personal data: one file for each kind."""

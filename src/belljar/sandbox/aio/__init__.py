@@ -1,0 +1,1 @@
+"""The same for programs with an event loop, through anyio."""

@@ -1,0 +1,1 @@
+"""Files that leave a jar: judged, compared, copied, applied; and snapshots."""

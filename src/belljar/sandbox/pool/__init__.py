@@ -1,0 +1,1 @@
+"""Pool: code in fresh jars that have been waiting for it."""

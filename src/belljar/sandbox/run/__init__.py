@@ -1,0 +1,1 @@
+"""Sandbox and its runs."""

@@ -1,0 +1,1 @@
+"""Session: a jar with an interpreter that lives for many steps."""

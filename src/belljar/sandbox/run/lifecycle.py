@@ -2,8 +2,8 @@
 
     begin → open the jar → acquire a process → record the start → watch → settle → make the result → record the end
 
-A kind of run is a `RunSource`: it says what is recorded of the run, and acquires a process. `Life.events` does the rest.
-A session's run lasts for many steps and has a thread of its own: it takes the same steps one by one.
+A kind of run is a `RunSource`: it says what is recorded of the run, and acquires a process. `Life.events` does the
+rest. A session's run lasts for many steps and has a thread of its own: it takes the same steps one by one.
 
 The record always comes first. A pool may hand its code to a jar before that, and lets it start after.
 """

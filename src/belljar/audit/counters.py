@@ -6,9 +6,9 @@ Sums can be added: those of days that were removed are kept in the log, so that 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from belljar._startup.records import dataclass
 from belljar.audit.printable import printable
 
 Sums = dict[str, dict[tuple[str, ...], list[float]]]

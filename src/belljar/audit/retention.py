@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import calendar
 import contextlib
+import json
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from belljar._startup import json_text
-from belljar._startup.records import dataclass
 from belljar.audit import outputs
 from belljar.audit.chain import Link, decode
 from belljar.audit.counters import to_record
@@ -233,7 +233,7 @@ def _signatures(path: str, going: list[str]) -> list[dict[str, Any]]:
 
 def _write_anchor(path: str, last: Link, name: str, signed: list[dict[str, Any]]) -> None:
     told = {"seq": last.seq, "digest": last.digest, "through": name, "signed": signed}
-    text = json_text.dumps(told)
+    text = json.dumps(told, separators=(",", ":"))
     unfinished = os.path.join(path, f"{ANCHOR}.{os.getpid()}")
     with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
         file.write(text + "\n")

@@ -14,9 +14,9 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import IO, Any
 
-from belljar._startup.records import dataclass
 from belljar.audit.chain import START, BrokenRecordError, Link, decode, follow
 from belljar.audit.log import Head, day_files, read_head
 from belljar.audit.reading import lines

@@ -5,9 +5,8 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import cast
+from typing import Protocol, cast
 
-from belljar._startup.records import Protocol
 from belljar.backends.contract import Backend, Clause, End, LaunchPlan, Process, Trust
 from belljar.errors import UsageError
 from belljar.policy.models import Policy

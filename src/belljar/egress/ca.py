@@ -16,9 +16,9 @@ import stat
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from belljar._startup.records import dataclass
 from belljar.errors import PrerequisiteError
 
 if TYPE_CHECKING:

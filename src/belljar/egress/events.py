@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
-
-from belljar._startup.records import dataclass
 
 UNRECORDED = "unrecorded"
 """Said of one whose decision could not be recorded: nothing of it passes any more."""

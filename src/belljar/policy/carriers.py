@@ -8,8 +8,8 @@ star that is wider than the entry.
 from __future__ import annotations
 
 from functools import cache, lru_cache
+from typing import NamedTuple
 
-from belljar._startup.records import NamedTuple
 from belljar.policy.keys.patterns import Pattern
 
 

@@ -6,7 +6,7 @@ they are opened for reading alone.
 
 from __future__ import annotations
 
-from belljar._startup.records import NamedTuple
+from typing import NamedTuple
 
 CHECKED = "2026-11"
 """When the documentation of these services was last read for this list."""

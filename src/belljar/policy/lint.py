@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from belljar._startup.records import dataclass
 from belljar.policy.builtin import BUILTIN
 from belljar.policy.carriers import carrier, guarded, overlap
 from belljar.policy.globs import DenyGlobs

@@ -10,8 +10,8 @@ from __future__ import annotations
 import socket
 import stat
 from collections.abc import Iterator
+from typing import NamedTuple
 
-from belljar._startup.records import NamedTuple
 from belljar.backends.seccomp.libseccomp import Condition
 from belljar.backends.seccomp.prefix import NEW_NAMESPACES
 

@@ -11,11 +11,10 @@ import errno
 import functools
 import os
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
-from belljar._startup.records import NamedTuple
 from belljar.errors import InternalError, PrerequisiteError
 
-TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Self
 

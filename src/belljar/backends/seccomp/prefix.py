@@ -17,8 +17,7 @@ from __future__ import annotations
 import errno
 import struct
 from collections.abc import Callable
-
-from belljar._startup.records import NamedTuple
+from typing import NamedTuple
 
 # struct seccomp_data: nr, arch, instruction_pointer, args[6]; the low half comes first on little-endian.
 _NUMBER_OFFSET = 0

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from belljar.cli.jar_options import JSON
 from belljar.cli.parsing import CliCommand, Option, Parsed
 from belljar.cli.terminal.safe_text import visible
 from belljar.errors import UsageError
 
-TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from belljar.cli.agent.approval import Moves
     from belljar.sandbox.kept.applying import ApplyOutcome

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from belljar.cli.jar_options import JSON, QUIET, check_diff_file, policy_name
 from belljar.cli.parsing import Option, Parsed
 from belljar.errors import UsageError
 
-TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from belljar.coding_agents.inside import Wanted
 

@@ -66,9 +66,9 @@ def show(records: Iterable[dict[str, Any]], *, json: bool) -> None:
     """Print them."""
     for record in records:
         if json:
-            from belljar._startup import json_text
+            from json import dumps
 
-            sys.stdout.write(json_text.dumps(record) + "\n")
+            sys.stdout.write(dumps(record, separators=(",", ":")) + "\n")
         else:
             sys.stdout.write(line(record) + "\n")
     sys.stdout.flush()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from belljar.cli.jar_options import JAR, JSON, policy_name
 from belljar.cli.parsing import CliCommand, Option, Parsed, expect_words
 from belljar.errors import UsageError
 
-TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from belljar.tools.toolbox import Toolbox
 

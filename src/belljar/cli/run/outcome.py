@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from belljar.cli.terminal.safe_text import visible, visible_lines
 from belljar.cli.terminal.style import BOLD, DIM, RED, YELLOW, paint, supports_colour
 from belljar.sandbox.record.result import Outcome
 
-TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from belljar.sandbox.record.result import Denial, RunResult
 

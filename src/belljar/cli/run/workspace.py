@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from belljar.cli.parsing import Parsed
 from belljar.cli.terminal.safe_text import visible, visible_lines
 from belljar.cli.terminal.style import is_terminal
 from belljar.errors import UsageError
 
-TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Any
 

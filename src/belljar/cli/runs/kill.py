@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 from belljar.cli.jar_options import JSON
 from belljar.cli.parsing import CliCommand, Option, Parsed
 from belljar.errors import UsageError
 
-TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from belljar.sandbox.record.remote import StoppedRuns
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from belljar.cli.jar_options import JSON
 from belljar.cli.parsing import CliCommand, Option, Parsed, expect_words
 from belljar.cli.terminal.progress import waiting
 from belljar.cli.terminal.safe_text import visible
 
-TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from belljar.audit.store import RunStore
 

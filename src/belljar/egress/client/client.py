@@ -10,10 +10,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import belljar
-from belljar._startup.records import dataclass
 from belljar.egress import ca, wire
 from belljar.egress.events import UNRECORDED, Event
 from belljar.errors import InternalError, PrerequisiteError, SandboxUnavailableError

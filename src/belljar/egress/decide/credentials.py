@@ -9,9 +9,9 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from urllib.parse import quote, unquote_plus
 
-from belljar._startup.records import dataclass, field
 from belljar.egress.decide import paths
 from belljar.egress.decide.addresses import judge
 from belljar.egress.decide.credential_names import is_credential_header, is_credential_key

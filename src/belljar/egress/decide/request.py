@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from urllib.parse import unquote_plus
 
-from belljar._startup.records import dataclass
 from belljar.egress.decide import paths
 from belljar.egress.decide.paths import AmbiguousPath
 

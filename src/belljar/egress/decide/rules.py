@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from belljar._startup.records import dataclass, field
 from belljar.policy.builtin import BUILTIN, BuiltIn
 from belljar.policy.carriers import fits, overlap
 from belljar.policy.models import Credential, Policy

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 
-from belljar._startup.records import dataclass
 from belljar.egress.decide import paths
 from belljar.egress.decide.addresses import judge
 from belljar.egress.decide.names import (

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from belljar._startup.records import dataclass
 from belljar.egress.decide.credentials import applies, bound_to, other_credentials, outgoing
 from belljar.egress.decide.names import NameRefused, split_authority
 from belljar.egress.decide.rules import Rules

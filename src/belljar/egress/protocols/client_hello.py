@@ -7,8 +7,7 @@ version of a record, one the second of two names. Whatever two servers could rea
 from __future__ import annotations
 
 import re
-
-from belljar._startup.records import dataclass
+from dataclasses import dataclass
 
 MAX_HELLO = 64 << 10
 _MAX_HELLOS = 2

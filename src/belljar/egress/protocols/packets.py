@@ -6,8 +6,7 @@ Only headers are read, of packets that go nowhere; a packet that can't be read i
 from __future__ import annotations
 
 import ipaddress
-
-from belljar._startup.records import dataclass
+from dataclasses import dataclass
 
 TCP, UDP, ICMP, ICMP6 = 6, 17, 1, 58
 NAMES = {TCP: "tcp", UDP: "udp", ICMP: "icmp", ICMP6: "icmpv6"}

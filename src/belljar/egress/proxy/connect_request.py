@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from dataclasses import dataclass
 
 import httptools
 
-from belljar._startup.records import dataclass
 from belljar.egress.decide.names import NameRefused
 from belljar.egress.protocols.http1_messages import MAX_HEAD, split_connect
 from belljar.egress.proxy.waiting import peek, until_readable, wake_when_more

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from dataclasses import dataclass
 
-from belljar._startup.records import dataclass
 from belljar.egress.proxy.waiting import peek, until_readable, wake_when_more
 
 MAX_MESSAGE = 4 + 1 + 255 + 2

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from belljar._startup.records import StrEnum, dataclass
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
 
-TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Any
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from belljar.policy import paths
 from belljar.policy.keys.key import Key, ValueKind
@@ -12,7 +13,6 @@ from belljar.policy.models import Credential
 from belljar.policy.nodes import Node
 from belljar.policy.problems import found
 
-TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Any
 

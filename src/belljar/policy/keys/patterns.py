@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # see _startup/records.py
+from typing import TYPE_CHECKING
+
 if TYPE_CHECKING:
     import re
 

@@ -11,11 +11,10 @@ import stat
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
-from belljar._startup.records import dataclass
 from belljar.backends.contract import ChangedTree
 from belljar.backends.hostile_files import (
     MAX_DEPTH,
@@ -36,7 +35,6 @@ from belljar.sandbox.files.host_directory import IN_REPOSITORY, HostDirectory, o
 from belljar.sandbox.files.text_diff import MAX_DIFF_BYTES, as_text, unified
 from belljar.sandbox.files.trusted_names import in_bytecode, plain_name
 
-TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Any
 

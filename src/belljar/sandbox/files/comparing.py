@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Literal
 
-from belljar._startup.records import dataclass
 from belljar.backends.hostile_files import either_data
 from belljar.errors import UsageError
 from belljar.sandbox.files.snapshot_files import SnapshotFile, SnapshotFiles

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+from dataclasses import dataclass
 
-from belljar._startup.records import dataclass
 from belljar.backends.hostile_files import write_at
 from belljar.errors import UsageError
 from belljar.policy.paths import PathError, real_path

@@ -11,10 +11,10 @@ import re
 import tarfile
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import IO, Self
 
-from belljar._startup.records import dataclass
 from belljar.backends.hostile_files import MAX_DEPTH, MAX_ENTRIES, MAX_NAMES, Range, parts
 from belljar.errors import UsageError
 from belljar.sandbox.files.snapshots import HOLES, LATEST, MOST_PIECES, Snapshot, opened, path_of, read_head, source

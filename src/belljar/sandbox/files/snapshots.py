@@ -17,10 +17,10 @@ import stat
 import tarfile
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from typing import IO, Any
 
-from belljar._startup.records import dataclass
 from belljar.backends.contract import ChangedTree, Entry
 from belljar.backends.hostile_files import MAX_ENTRIES, Range, data_ranges, open_beneath, parts, walk
 from belljar.errors import AuditError, SandboxUnavailableError, UsageError

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 from _thread import start_new_thread
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from belljar.backends.contract import End, LaunchPlan
 from belljar.policy.models import Policy
 from belljar.sandbox.record.stream import Handle
 
-TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from belljar.sandbox.run.watch import Watch
 

@@ -7,9 +7,9 @@ import json
 import os
 import stat
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Self
 
-from belljar._startup.records import dataclass
 from belljar.errors import UsageError
 from belljar.sandbox.incident.evidence_archive import FORMAT, MANIFEST, NAME, digest_of
 

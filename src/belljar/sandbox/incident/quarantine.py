@@ -10,9 +10,9 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from belljar._startup.records import dataclass
 from belljar.audit.log import audit_log, record
 from belljar.audit.store import RunStore
 from belljar.backends.contract import End, Frozen, LaunchPlan

@@ -7,9 +7,9 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from belljar._startup.records import dataclass
 from belljar.audit import killswitch
 from belljar.backends.pool_contract import pool_backend
 from belljar.backends.runtimes import language_named

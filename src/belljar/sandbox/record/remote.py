@@ -10,9 +10,9 @@ import signal
 import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from belljar._startup.records import dataclass
 from belljar.audit.log import audit_log
 from belljar.errors import AuditError, SandboxUnavailableError, UsageError
 from belljar.sandbox.record.control import control_directory, living, started_at

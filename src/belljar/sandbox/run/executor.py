@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from belljar._startup.records import dataclass
 from belljar.errors import UsageError
 from belljar.sandbox.record.result import RunResult
 from belljar.sandbox.run.sandbox import Sandbox

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
-from belljar._startup.records import dataclass
 from belljar.audit import stored
 from belljar.audit.store import RunStore
 from belljar.errors import UsageError

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from belljar._startup.records import dataclass
 from belljar.sandbox.record.result import Artifact, Denial, Fault, Outcome
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ import binascii
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any
 
-from belljar._startup.records import dataclass
 from belljar.guest.session.steps import DONE, FORK, SHOWN, STEP, UP
 from belljar.guest.session.supervisor import END, FRAME, GONE, INTERRUPT, STDERR, STDOUT
 from belljar.sandbox.session.step import Rich, Shown, StepError

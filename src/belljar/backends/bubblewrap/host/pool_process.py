@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 import select
+import socket
 import struct
 import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from belljar._startup import sockets as socket
 from belljar.backends.bubblewrap.host.backend import BubblewrapJar, BubblewrapProcess
 from belljar.backends.bubblewrap.shared import wire
 from belljar.backends.bubblewrap.shared.wire import FIRST_SAMPLE_SECONDS, LOST, write_all

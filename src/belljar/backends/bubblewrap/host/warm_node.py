@@ -11,10 +11,11 @@ run the code as its main module. So nothing of the shim is on the stack, in `pro
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from belljar.backends.bubblewrap.shared import layout
 from belljar.backends.contract import LaunchPlan
 
-TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Any
 

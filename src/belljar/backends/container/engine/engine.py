@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import subprocess
+from dataclasses import dataclass
 
-from belljar._startup.records import dataclass
 from belljar.backends.container.engine.faults import GVISOR_INSTALL, GVISOR_NETWORK, fault, no_answer
 from belljar.errors import BelljarError, PolicyError, PrerequisiteError, SandboxUnavailableError
 

@@ -8,10 +8,9 @@ changing its number, so the package's own version and changelog count as much as
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
-
-from belljar._startup.records import dataclass
 
 _INSTALL = (
     "install a newer runc: the distribution's (sudo apt update && sudo apt install --only-upgrade runc), "

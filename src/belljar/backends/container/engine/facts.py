@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from belljar._startup.records import dataclass
 from belljar.backends.container.engine.engine import Engine, find_program
 from belljar.backends.container.engine.escapes import EscapeJudgement, EscapeVerdict, Use, judge
 from belljar.backends.container.engine.faults import fault

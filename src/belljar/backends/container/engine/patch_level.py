@@ -6,9 +6,8 @@ import contextlib
 import os
 import re
 import subprocess
+from dataclasses import dataclass
 from functools import cache
-
-from belljar._startup.records import dataclass
 
 _SECONDS = 5.0
 _MOST_BYTES = 4 * 1024 * 1024

@@ -9,9 +9,9 @@ import json
 import re
 import subprocess
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from belljar._startup.records import dataclass
 from belljar.backends.container.engine.engine import Engine, fault, find_engine
 from belljar.backends.container.images.recipe import REPOSITORY, VERSION
 from belljar.errors import BelljarError, PrerequisiteError, UsageError

@@ -7,8 +7,8 @@ mirror, it is the same on every machine.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
-from belljar._startup.records import dataclass
 from belljar.errors import UsageError
 
 VERSION = "1"

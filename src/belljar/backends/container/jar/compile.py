@@ -11,9 +11,9 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from belljar._startup.records import dataclass, field
 from belljar.backends.container.engine.facts import Facts
 from belljar.backends.container.jar.guest_program import BOOT
 from belljar.backends.container.jar.machine_files import HostMachine, machine_files

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from belljar._startup.records import dataclass
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 from belljar.backends import machine
 from belljar.backends.contract import Clause, Status
 from belljar.policy.models import Policy
 
-TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from belljar.backends.container.jar.compile import ContainerHost
 

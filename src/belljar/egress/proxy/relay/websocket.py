@@ -7,8 +7,8 @@ No extension is offered to the server where this is used: compressed frames end 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
-from belljar._startup.records import NamedTuple
 from belljar.egress.decide.encodings import Reflected, Scrubber, scrub
 from belljar.egress.proxy.channel import Channel
 from belljar.egress.proxy.relay.passing import ByteMeter

@@ -8,7 +8,7 @@ import sys
 CODE = """
 import sys
 from belljar.egress.protocols import dns
-from belljar.egress.proxy import main
+from belljar.egress.proxy import main as proxy_main
 from belljar.egress.decide import reasons, signing
 from belljar.egress.ca import Issuer, new_authority
 from belljar.egress.decide.request import Request

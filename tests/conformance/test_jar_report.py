@@ -292,11 +292,14 @@ class TestDenials:
         assert denial.where.endswith("p.yaml:3")
 
     def test_a_clean_run_has_none(self, jar: Sandbox) -> None:
-        """Ordinary work is not full of refusals."""
-        assert (
-            jar.run("import json, ssl, sqlite3, subprocess, tempfile; tempfile.mkstemp()", explain_denials=True).denials
-            == ()
-        )
+        """Ordinary work is not full of refusals.
+
+        A `.pth` file of the interpreter may read a certificate, which this policy denies: that is not the code's doing.
+        """
+        at_start = jar.run("pass", explain_denials=True).denials
+        assert [denial for denial in at_start if not denial.target.endswith("/certifi/cacert.pem")] == []
+        code = "import json, ssl, sqlite3, subprocess, tempfile; tempfile.mkstemp()"
+        assert jar.run(code, explain_denials=True).denials == at_start
         assert (
             jar.exec(["sh", "-c", "ls -la; id; date; mktemp; grep -r x . ; sort plain"], explain_denials=True).denials
             == ()

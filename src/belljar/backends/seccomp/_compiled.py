@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-SOURCES = "65a28d304616d678c55d0868d867f665913bb2c77ed48cecd411de10e7832301"
+SOURCES = "270b492b7009815e206910a38fe14198caeff9f9cac4c0d4a13604d31b600369"
 
 JAR: dict[tuple[bool, bool], bytes] = {  # reported, makes_jars
     (False, False): bytes.fromhex(

@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --no-input
 # How long one pass of the tests may take before it is ended, in seconds.
-TEST_SECONDS ?= 3000
+TEST_SECONDS ?= 4200
 PYTEST_ARGS  ?=
 # How many processes run tests side by side (tests/workers.py); 0: all tests in one, one after the other.
 PYTEST_WORKERS ?= 3

@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Protocol, cast
+from typing import cast
 
+from belljar._startup.records import Protocol  # the base of the protocols in contract.py, which these extend
 from belljar.backends.contract import Backend, Clause, End, LaunchPlan, Process, Trust
 from belljar.errors import UsageError
 from belljar.policy.models import Policy

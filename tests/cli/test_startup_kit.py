@@ -15,6 +15,8 @@ from test_cli_imports import OWN
 PACKAGE = Path(__file__).resolve().parents[2] / "src/belljar"
 STAGE = "belljar.backends.bubblewrap.stage"
 LAUNCHER = "belljar.backends.bubblewrap.launcher.launcher"
+WITH_OPTIONS = {f"belljar.policy.{name}" for name in ("builtin", "load.dangers", "load.validate")}
+"""What a run with a policy of its own imports besides."""
 EXEMPT = ("belljar.guest", "belljar._startup", "belljar.backends.pool_contract")
 """What runs inside a jar, the kit itself, and protocols that extend those of `backends/contract.py`."""
 
@@ -58,7 +60,7 @@ def _imported(module: str, *, in_functions: bool) -> set[str]:
 def on_the_path() -> set[str]:
     """What a start imports. A stage imports what its functions do, too: it does so before the code starts."""
     found: set[str] = set()
-    rest = {*OWN, LAUNCHER, *(name for name in MODULES if name.startswith(STAGE))}
+    rest = {*OWN, *WITH_OPTIONS, LAUNCHER, *(name for name in MODULES if name.startswith(STAGE))}
     while rest:
         name = rest.pop()
         found.add(name)

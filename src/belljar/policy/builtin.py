@@ -6,7 +6,7 @@ allowed API host is then a way to carry data to another account. So uploads are 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from belljar._startup.records import dataclass
 
 HOST_NAME = "host.belljar.internal"
 """The name by which a jar knows the loopback address of the host."""

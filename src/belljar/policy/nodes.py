@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
 
+from belljar._startup.records import NamedTuple
 from belljar.policy.models import Origin
 from belljar.policy.problems import Problems
 
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Any
 

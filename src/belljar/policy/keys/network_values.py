@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from belljar.policy import paths
 from belljar.policy.keys.key import Key, ValueKind
@@ -13,6 +12,7 @@ from belljar.policy.models import Credential
 from belljar.policy.nodes import Node
 from belljar.policy.problems import found
 
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Any
 

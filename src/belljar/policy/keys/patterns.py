@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     import re
 

@@ -6,11 +6,10 @@ JSON Schema and belljar never read a value in two ways.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from belljar.errors import UsageError
 from belljar.policy.keys.patterns import Pattern
 
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from datetime import timedelta
 

@@ -6,7 +6,6 @@ The sentence starts with the key and ends here: "wanted a number from 0 to 1, fo
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from belljar.policy import globs, paths
 from belljar.policy.keys import hosts, units
@@ -15,6 +14,7 @@ from belljar.policy.keys.table import CLAUSES, Key, ValueKind
 from belljar.policy.nodes import Node
 from belljar.policy.problems import found, nearest
 
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Any
 

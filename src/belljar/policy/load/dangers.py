@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import NamedTuple
 
+from belljar._startup.records import NamedTuple
 from belljar.policy.layer import Layer
 from belljar.policy.models import Origin
 from belljar.policy.problems import Problems, found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from belljar.policy import paths
 from belljar.policy.keys import hosts, network_values
@@ -28,6 +27,7 @@ from belljar.policy.models import DenyRule, HostRule, Mount
 from belljar.policy.nodes import Node
 from belljar.policy.problems import Problems, found, nearest
 
+TYPE_CHECKING = False  # see _startup/records.py
 if TYPE_CHECKING:
     from typing import Any
 

@@ -363,19 +363,34 @@ def _is_partial(key: str, value: str) -> bool:
 
 
 def _filtered(git: HostGit, index: bytes) -> list[bytes]:
-    """Find the files that git passes through a program (`filter=lfs`). The jar has no such program.
+    """Find the files that git has passed through a program (`filter=lfs`). The jar has no such program.
 
-    Without it git would take the content for a change, and commit large files, or what was to be encrypted.
+    Without it git would take the content for a change, and commit large files, or what was to be encrypted. A file that
+    is as long in the work tree as in git is left out: no program has changed it, and the agent may commit it. So is one
+    whose object is missing.
     """
     attributes = [os.path.join(git.common, "info/attributes"), os.path.join(git.top, ".gitattributes")]
     nested = b"/.gitattributes\0" in index
     if not nested and not any(b"filter" in _content(*os.path.split(path)) for path in attributes):
         return []
     env = {"GIT_WORK_TREE": git.top}
-    listed = git.run("-C", git.top, "ls-files", "-z", env=env)
+    staged = [line.partition(b"\t") for line in git.run("-C", git.top, "ls-files", "-s", "-z", env=env).split(b"\0")]
+    ids = {path: about.split()[1] for about, _tab, path in staged if path}
     words = ("-C", git.top, "check-attr", "-z", "--stdin", "filter")
-    fields = git.run(*words, data=listed, env=env).split(b"\0")
-    return [path for path, value in zip(fields[::3], fields[2::3], strict=False) if value not in _NO_FILTER]
+    fields = git.run(*words, data=b"".join(path + b"\0" for path in ids), env=env).split(b"\0")
+    named = [path for path, value in zip(fields[::3], fields[2::3], strict=False) if value not in _NO_FILTER]
+    if not named:
+        return []
+    asked = b"".join(ids[path] + b"\n" for path in named)
+    sizes = git.run("cat-file", "--batch-check=%(objectsize)", data=asked).split(b"\n")
+    return [path for path, size in zip(named, sizes, strict=False) if size.isdigit() and not _has_size(git, path, size)]
+
+
+def _has_size(git: HostGit, path: bytes, size: bytes) -> bool:
+    try:
+        return os.lstat(os.path.join(git.top, os.fsdecode(path))).st_size == int(size)
+    except OSError:
+        return False
 
 
 def refs_of(git: HostGit) -> tuple[dict[str, str], dict[str, str]]:

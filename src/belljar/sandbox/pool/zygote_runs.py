@@ -228,7 +228,8 @@ class _ZygoteRun:
         self._files = {**runs.planted, **work.files} if runs.planted or work.files else {}
         self._given: PooledJar | None = None
         """A jar that has the code already, and waits to be let go."""
-        self._is_settled = False
+        self._handle: Handle | None = None
+        """While the run is in its jar."""
         self.policy = runs.policy
         self.plan = runs.plan
         self.fallback_from: tuple[str, ...] = ()
@@ -265,13 +266,13 @@ class _ZygoteRun:
             if isinstance(jar, End):
                 yield jar
                 return
+            self._handle = handle
             try:
                 handle.access = Access(self.policy, self.plan, jar, _held(jar))
                 handle.started(jar)
                 yield _AcquiredJar(jar, _network(jar), runs)
             finally:
-                handle.ended()
-                runs.ended(jar, at_once=not self._is_settled)
+                self._leave(jar, at_once=True)
         finally:
             CONTROL.leave(life.run_id)
 
@@ -293,8 +294,15 @@ class _ZygoteRun:
             saved = save(workspace, made, work.artifacts, self.policy, overwrite=work.overwrite)
             if saved.refused:
                 result = result.but_not_saved(saved.refused)
-        self._is_settled = True
+        self._leave(cast("PooledJar", acquired.process), at_once=False)
         return result
+
+    def _leave(self, jar: PooledJar, *, at_once: bool) -> None:
+        """Forget the run, once: when it is settled, or when something went wrong before."""
+        if self._handle is not None:
+            self._handle.ended()
+            self._handle = None
+            self._runs.ended(jar, at_once=at_once)
 
     def close(self) -> None:
         """Close the jar that has the code, if the run never came to it."""

@@ -128,11 +128,11 @@ class Life:
         """Live the run: yield its output as it comes, and its result at the end."""
         self.spans.phase("launch")
         try:
-            result = self.begin()
-            while result is None:  # a process that dies before the code has begun is replaced
-                result = yield from self._attempt()
-            self.spans.result(result)
-            yield Finished(result)
+            if (refused := self.begin()) is not None:
+                yield self._finished(refused)
+                return
+            while not (yield from self._attempt()):
+                pass  # a process that dies before the code has begun is replaced
         except BaseException as error:  # whatever it is: a run that has begun has an end
             recording.broke_off(self.run_id, error, self.source.policy)
             raise
@@ -157,12 +157,20 @@ class Life:
             recording.started(self.run_id)
         return None
 
-    def _attempt(self) -> Generator[Output, None, RunResult | None]:
-        """Acquire a process and watch it to its end. Return None if it died before the code had begun."""
+    def _finished(self, result: RunResult) -> Finished:
+        self.spans.result(result)
+        return Finished(result)
+
+    def _attempt(self) -> Generator[Output | Finished, None, bool]:
+        """Acquire a process and watch it to its end. Return False if it died before the code had begun.
+
+        The result does not wait for the process to be closed: somebody may still look into the jar.
+        """
         source, policy = self.source, self.source.policy
         with source.acquire(self) as acquired:
             if isinstance(acquired, End):
-                return self.settle(Watch(_NOTHING, 0), acquired)
+                yield self._finished(self.settle(Watch(_NOTHING, 0), acquired))
+                return True
             self.spans.phase("execute")
             watch = Watch(acquired.process, policy.proc.output_bytes, redacting.of_result(self.run_id, policy))
             self.handle.prints(watch.captured, policy)
@@ -175,8 +183,10 @@ class Life:
             try:
                 end = acquired.end()
             except JarGoneError:
-                return None
-            return source.settled(acquired, self.settle(watch, end, acquired, source.made(acquired)))
+                return False
+            result = self.settle(watch, end, acquired, source.made(acquired))
+            yield self._finished(source.settled(acquired, result))
+            return True
 
     def _give_up(self, acquired: Acquired, watch: Watch, error: BaseException) -> None:
         """Kill a run whose caller has left, and record its end if it comes soon."""

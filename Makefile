@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --no-input
 TEST_SECONDS ?= 4200
 PYTEST_ARGS  ?=
 # How many processes run tests side by side (tests/workers.py); 0: all tests in one, one after the other.
-PYTEST_WORKERS ?= 3
+PYTEST_WORKERS ?= 4
 # `here`: the tests start no container engines of their own.
 BELLJAR_TEST_ENGINES ?=
 # What runs on every container engine takes an hour on all of them: `make test` runs a sample of it on each.

@@ -43,6 +43,8 @@ _MOST_OWED = 1 << 25
 """What waits for a container that goes on to talk and does not listen: no gate does that."""
 _USAGE_SECONDS = 1.0
 """How long the gate may take to tell what is used; one that stands still tells nothing."""
+_ONLY_THE_HOST_SAYS = ("internal", "gate", "unrecorded")
+"""Reasons for an end that stand for a fault of the machine. A message out of a container can't claim one."""
 _USED = ("cpu_seconds", "memory_bytes", "processes")
 _LARGEST = float(1 << 60)
 _KILL_SECONDS = 10.0
@@ -369,6 +371,7 @@ class ContainerProcess:
             self._used_told.set()
         if "end" in message:
             self._told = message["end"]
+            self._told["ended_by"] = believed(self._told["ended_by"])
             if self._tries and self._told["status"] == signal.SIGKILL:  # by us, and the gate may not know why
                 self._told["ended_by"] = self._told["ended_by"] or self._killed
             self.in_order = True
@@ -497,6 +500,11 @@ class ContainerProcess:
     def _wake(self) -> None:
         with contextlib.suppress(OSError):
             os.write(self._wake_writer, b"x")
+
+
+def believed(reason: str) -> str:
+    """Return the reason for an end as the container's program told it; `forged` if only the host may say so."""
+    return "forged" if reason in _ONLY_THE_HOST_SAYS else reason
 
 
 def not_started(number: int | None, message: str | None) -> SandboxUnavailableError:
